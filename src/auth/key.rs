@@ -1,0 +1,169 @@
+use std::{env, fmt, fs, path::Path, sync::Arc};
+
+use crate::error::InvalidConfig;
+
+/// A secret of visible ASCII characters. Never shown: not in `Debug`, not in an error.
+///
+/// ```
+/// use tower_outbound::ApiKey;
+///
+/// let key = ApiKey::new("s3cret")?;
+/// assert_eq!(format!("{key:?}"), "ApiKey(redacted)");
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(Arc<str>);
+
+impl ApiKey {
+    /// The key itself.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty or has a character that no header can carry (white space, control, not ASCII). The
+    /// error names the position of the character, never the key.
+    pub fn new(key: impl AsRef<str>) -> Result<Self, InvalidConfig> {
+        Self::check(key.as_ref(), || "given as a value".to_owned())
+    }
+
+    /// The key in the environment variable `name`, read once, now.
+    ///
+    /// # Errors
+    ///
+    /// When the variable is not set or what it holds is no key; the error names the variable.
+    pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
+        let place = || format!("in environment variable {name}");
+        match env::var(name) {
+            Ok(key) => Self::check(key.trim(), place),
+            Err(env::VarError::NotPresent) => {
+                Err(InvalidConfig::new(FIELD, place(), "the variable to be set"))
+            }
+            Err(env::VarError::NotUnicode(_)) => Err(InvalidConfig::new(FIELD, place(), VISIBLE)),
+        }
+    }
+
+    /// The key in the file at `path`, read once, now; white space around it does not count.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read or what it holds is no key; the error names the file.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, InvalidConfig> {
+        let path = path.as_ref();
+        let place = || format!("in file {}", path.display());
+        match fs::read_to_string(path) {
+            Ok(key) => Self::check(key.trim(), place),
+            Err(error) => Err(InvalidConfig::new(FIELD, place(), format!("a readable file ({error})"))),
+        }
+    }
+
+    /// The secret in plain, for whoever has to send or sign with it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    fn check(key: &str, place: impl FnOnce() -> String) -> Result<Self, InvalidConfig> {
+        if key.is_empty() {
+            return Err(InvalidConfig::new(FIELD, place(), "at least one character"));
+        }
+        match key.bytes().position(|byte| !byte.is_ascii_graphic()) {
+            None => Ok(Self(key.into())),
+            Some(at) => Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, unlike its byte {at}"))),
+        }
+    }
+}
+
+const FIELD: &str = "api key";
+const VISIBLE: &str = "visible ascii characters only";
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(redacted)")
+    }
+}
+
+/// An application id, its key and its secret, which travel together. Only the id is ever shown.
+///
+/// How a service wants the three to be sent or signed with is its own affair: a closure turns them into headers,
+/// see [`Preset::with_credentials`](crate::preset::Preset::with_credentials).
+#[derive(Clone, PartialEq, Eq)]
+pub struct AppCredentials {
+    app_id: Arc<str>,
+    key: ApiKey,
+    secret: ApiKey,
+}
+
+impl AppCredentials {
+    /// The three of them.
+    ///
+    /// # Errors
+    ///
+    /// When the application id is empty or not of visible ASCII characters.
+    pub fn new(app_id: impl AsRef<str>, key: ApiKey, secret: ApiKey) -> Result<Self, InvalidConfig> {
+        let app_id = app_id.as_ref();
+        if app_id.is_empty() || !app_id.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(InvalidConfig::new("application id", app_id.escape_debug().to_string(), VISIBLE));
+        }
+        Ok(Self { app_id: app_id.into(), key, secret })
+    }
+
+    /// The id of the application; not a secret.
+    pub fn app_id(&self) -> &str {
+        &self.app_id
+    }
+
+    /// The key that belongs to the application.
+    pub fn key(&self) -> &ApiKey {
+        &self.key
+    }
+
+    /// The secret that belongs to the key.
+    pub fn secret(&self) -> &ApiKey {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for AppCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppCredentials").field("app_id", &self.app_id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_key_is_named_by_its_place_and_never_shown() {
+        let error = ApiKey::new("bad key\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "invalid api key `given as a value`: expected visible ascii characters only, unlike its byte 3"
+        );
+        assert!(ApiKey::new("").is_err());
+        assert!(ApiKey::new("schlüssel").is_err());
+    }
+
+    #[test]
+    fn a_missing_variable_or_file_is_named() {
+        let error = ApiKey::from_env("TOWER_OUTBOUND_NO_SUCH_VARIABLE").unwrap_err();
+        assert!(error.to_string().contains("TOWER_OUTBOUND_NO_SUCH_VARIABLE"), "{error}");
+        let error = ApiKey::from_file("no/such/file").unwrap_err();
+        assert!(error.to_string().contains("no/such/file"), "{error}");
+    }
+
+    #[test]
+    fn a_key_file_may_end_in_a_newline() {
+        let path = env::temp_dir().join(format!("tower-outbound-key-{}", std::process::id()));
+        fs::write(&path, "s3cret\n").unwrap();
+        let key = ApiKey::from_file(&path);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(key.unwrap().expose(), "s3cret");
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let credentials =
+            AppCredentials::new("app", ApiKey::new("k3y").unwrap(), ApiKey::new("s3cret").unwrap()).unwrap();
+        let shown = format!("{credentials:?} {:?}", credentials.key());
+        assert!(shown.contains("app") && !shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
+    }
+}

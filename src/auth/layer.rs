@@ -1,0 +1,53 @@
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::{Auth, Authorize, Bearer, Origin};
+use crate::error::InvalidConfig;
+
+/// Puts a credential on every request to its own origin.
+///
+/// # Clone
+///
+/// Clones, and the services that they make, share the credential.
+#[derive(Debug)]
+pub struct AuthLayer<A> {
+    authorize: Arc<A>,
+    origin: Arc<Origin>,
+}
+
+/// [`AuthLayer`] with a key in `Authorization: Bearer`.
+pub type BearerAuthLayer = AuthLayer<Bearer>;
+
+impl<A: Authorize> AuthLayer<A> {
+    /// `credential` goes to `origin` and nowhere else. For a [`BearerAuthLayer`] it is an
+    /// [`ApiKey`](super::ApiKey).
+    ///
+    /// # Errors
+    ///
+    /// When the origin has no TLS and is not loopback, and [`Origin::allow_plaintext`] was not said.
+    pub fn new(credential: impl Into<A>, origin: Origin) -> Result<Self, InvalidConfig> {
+        if !origin.is_safe() {
+            return Err(InvalidConfig::new(
+                "origin",
+                origin.to_string(),
+                "https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+            ));
+        }
+        Ok(Self { authorize: Arc::new(credential.into()), origin: Arc::new(origin) })
+    }
+}
+
+impl<A> Clone for AuthLayer<A> {
+    fn clone(&self) -> Self {
+        Self { authorize: Arc::clone(&self.authorize), origin: Arc::clone(&self.origin) }
+    }
+}
+
+impl<S, A> Layer<S> for AuthLayer<A> {
+    type Service = Auth<S, A>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Auth::new(inner, Arc::clone(&self.authorize), Arc::clone(&self.origin))
+    }
+}

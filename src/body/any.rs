@@ -1,0 +1,263 @@
+use std::{
+    any::Any,
+    fmt, mem,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
+
+use crate::error::BoxError;
+
+/// Carries a request's or a response's content through the ready client, whatever it is made of.
+///
+/// Nothing, bytes in memory, and the body that hyper received cost no allocation; any other body is boxed.
+/// Once it has ended or failed, it stays at its end.
+///
+/// ```
+/// use tower_outbound::Body;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_outbound::error::BoxError> {
+/// let body = Body::from(r#"{"to":"ann"}"#);
+/// assert_eq!(body.collect(1024).await?, r#"{"to":"ann"}"#);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Default
+///
+/// [`Body::empty`].
+#[derive(Default)]
+pub struct Body {
+    kind: Kind,
+}
+
+#[derive(Default)]
+enum Kind {
+    #[default]
+    Empty,
+    /// Never without bytes: that is `Empty`.
+    Full(Bytes),
+    Incoming(Incoming),
+    Boxed(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl Body {
+    /// Sends no content.
+    ///
+    /// ```
+    /// use http_body::Body as _;
+    ///
+    /// assert!(tower_outbound::Body::empty().is_end_stream());
+    /// ```
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Sends what `body` gives, data and trailers, unchanged.
+    ///
+    /// A `Body`, a body that hyper received and a body that is at its end already are not boxed.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::Full;
+    /// use tower_outbound::Body;
+    ///
+    /// let body = Body::new(Full::new(Bytes::from_static(b"hello")));
+    /// ```
+    pub fn new<B>(body: B) -> Self
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        let mut slot = Some(body);
+        let any: &mut dyn Any = &mut slot;
+        if let Some(body) = any.downcast_mut::<Option<Self>>() {
+            return body.take().unwrap_or_default();
+        }
+        if let Some(body) = any.downcast_mut::<Option<Incoming>>() {
+            return body.take().map(Self::incoming).unwrap_or_default();
+        }
+        slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
+            .unwrap_or_default()
+    }
+
+    /// Hands on the body that hyper received. Not `From`: hyper's type is no part of the public interface.
+    pub(crate) fn incoming(body: Incoming) -> Self {
+        Self { kind: Kind::Incoming(body) }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::Empty => "empty",
+            Kind::Full(_) => "full",
+            Kind::Incoming(_) => "incoming",
+            Kind::Boxed(_) => "boxed",
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let polled = match &mut this.kind {
+            Kind::Empty => return Poll::Ready(None),
+            Kind::Full(data) => {
+                let data = mem::take(data);
+                this.kind = Kind::Empty;
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
+        };
+        // Not every body can be polled after its end, and what it holds is not needed any more.
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            this.kind = Kind::Empty;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Empty => true,
+            Kind::Full(_) => false,
+            Kind::Incoming(body) => body.is_end_stream(),
+            Kind::Boxed(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Empty => SizeHint::with_exact(0),
+            Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
+            Kind::Incoming(body) => body.size_hint(),
+            Kind::Boxed(body) => body.size_hint(),
+        }
+    }
+}
+
+/// Shows the kind and the length, never the content.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("kind", &self.name()).field("size_hint", &self.size_hint()).finish()
+    }
+}
+
+impl From<()> for Body {
+    fn from((): ()) -> Self {
+        Self::empty()
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(data: Bytes) -> Self {
+        Self { kind: if data.is_empty() { Kind::Empty } else { Kind::Full(data) } }
+    }
+}
+
+macro_rules! from_bytes {
+    ($($from:ty),*) => {$(
+        impl From<$from> for Body {
+            fn from(data: $from) -> Self {
+                Self::from(Bytes::from(data))
+            }
+        }
+    )*};
+}
+
+from_bytes!(Vec<u8>, String, &'static str, &'static [u8]);
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Empty, Full};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::super::{
+        replay::ReplayBody,
+        script::{Failure, Script, Step},
+    };
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_in_memory_know_their_length_and_are_not_copied() {
+        let bytes = Bytes::from(vec![7; 9]);
+        let mut body = Body::from(bytes.clone());
+        assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(9), false));
+        let data = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(data.as_ptr(), bytes.as_ptr());
+        assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_at_its_end() {
+        let nothing =
+            [Body::default(), ().into(), "".into(), Vec::new().into(), Body::new(Empty::<Bytes>::new())];
+        for mut body in nothing {
+            assert_eq!(body.name(), "empty");
+            assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));
+            assert!(body.frame().await.is_none());
+        }
+    }
+
+    #[test]
+    fn a_body_is_not_boxed_twice() {
+        assert_eq!(Body::new(Body::from("x")).name(), "full");
+        assert_eq!(Body::new(Body::new(Full::from("x"))).name(), "boxed");
+    }
+
+    #[tokio::test]
+    async fn every_source_reads_back() {
+        let slice: &'static [u8] = b"x";
+        for body in
+            ["x".into(), slice.into(), vec![b'x'].into(), "x".to_owned().into(), Body::new(Full::from("x"))]
+        {
+            assert_eq!(BodyExt::collect(body).await.unwrap().to_bytes(), "x");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_is_the_end_and_keeps_its_source() {
+        let mut body = Body::new(ReplayBody::from(Script::new([Step::data(1), Step::Fail])));
+        assert!(body.frame().await.unwrap().unwrap().is_data());
+        assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn what_hyper_received_passes_through_without_a_box() {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
+        tokio::spawn(connection);
+        let answer = async {
+            assert_ne!(far.read(&mut [0; 1024]).await.unwrap(), 0);
+            far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
+        };
+        let (response, ()) = tokio::join!(send.send_request(http::Request::new(Body::empty())), answer);
+        let body = Body::new(response.unwrap().into_body());
+        assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
+        assert_eq!(body.collect(5).await.unwrap(), "hello");
+    }
+
+    #[test]
+    fn debug_has_no_content_and_it_can_be_sent_to_another_thread() {
+        fn send<T: Send + Unpin>(value: T) -> T {
+            value
+        }
+        let shown = format!("{:?}", send(Body::from("secret")));
+        assert!(shown.contains("full") && !shown.contains("secret"), "{shown}");
+    }
+}

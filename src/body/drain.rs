@@ -1,0 +1,134 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Buf;
+use http_body::Body;
+use pin_project_lite::pin_project;
+
+use super::FRAMES_PER_POLL;
+
+pin_project! {
+    /// Reads a failed response to its end and throws it away, so that its connection can be used again.
+    ///
+    /// Gives `true` when the end was reached; `false` when the body failed or is over `limit` bytes, and then the
+    /// connection is lost with it. A limit of 0 reads nothing, and neither does a body that announces more than the
+    /// limit. Every frame counts as one byte at least, so that empty ones can't go on for ever. Time is bounded by the
+    /// caller.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it drops the body where it is.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub(crate) struct Drain<B> {
+        #[pin]
+        body: B,
+        left: u64,
+        whole: Option<bool>,
+    }
+}
+
+impl<B: Body> Drain<B> {
+    /// Throws away `body`, reading at most `limit` bytes of it, and the one frame that shows that there are more.
+    pub(crate) fn new(body: B, limit: u64) -> Self {
+        let whole = if body.is_end_stream() {
+            Some(true)
+        } else if limit == 0 || body.size_hint().lower() > limit {
+            Some(false)
+        } else {
+            None
+        };
+        Self { body, left: limit, whole }
+    }
+}
+
+impl<B: Body> Future for Drain<B> {
+    type Output = bool;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut this = self.project();
+        if let Some(whole) = *this.whole {
+            return Poll::Ready(whole);
+        }
+        for _ in 0..FRAMES_PER_POLL {
+            let whole = match ready!(this.body.as_mut().poll_frame(cx)) {
+                None => Some(true),
+                Some(Err(_)) => Some(false),
+                Some(Ok(frame)) => match frame.data_ref().map(Buf::remaining) {
+                    // Trailers are the last that there is.
+                    None => Some(true),
+                    Some(len) => match this.left.checked_sub(u64::try_from(len).unwrap_or(u64::MAX).max(1)) {
+                        None => Some(false),
+                        Some(left) => {
+                            *this.left = left;
+                            this.body.is_end_stream().then_some(true)
+                        }
+                    },
+                },
+            };
+            if let Some(whole) = whole {
+                *this.whole = Some(whole);
+                return Poll::Ready(whole);
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_test::{assert_pending, assert_ready_eq, task::spawn};
+
+    use super::super::script::{Script, Step};
+    use super::*;
+
+    /// Whether the end was reached, the polls that it took, and the frames read.
+    fn drain(script: Script, limit: u64) -> (bool, usize, usize) {
+        let given = script.given();
+        let mut task = spawn(Drain::new(script, limit));
+        for polls in 1.. {
+            if let Poll::Ready(whole) = task.poll() {
+                assert_ready_eq!(task.poll(), whole);
+                return (whole, polls, given.get());
+            }
+            assert!(task.is_woken());
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn reads_to_the_end_within_the_limit() {
+        assert_eq!(drain(Script::new([Step::data(4), Step::Wait, Step::data(6)]), 10), (true, 2, 2));
+        assert_eq!(drain(Script::new([Step::data(4), Step::data(7)]), 10), (false, 1, 2));
+        assert_eq!(drain(Script::new([Step::data(10), Step::trailers(100)]), 10), (true, 1, 2));
+        assert_eq!(drain(Script::new([Step::data(4)]).knowing_its_end(), 4), (true, 1, 1));
+    }
+
+    #[test]
+    fn an_error_is_no_end() {
+        assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (false, 1, 1));
+    }
+
+    #[test]
+    fn what_can_not_fit_is_not_read() {
+        assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (false, 1, 0));
+        assert_eq!(drain(Script::new([Step::data(1)]), 0), (false, 1, 0));
+        assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (true, 1, 0));
+    }
+
+    #[test]
+    fn endless_empty_frames_yield_and_then_end() {
+        let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
+        let script = endless();
+        let given = script.given();
+        let mut task = spawn(Drain::new(script, u64::MAX));
+        assert_pending!(task.poll());
+        assert!(task.is_woken());
+        assert_eq!(given.get(), FRAMES_PER_POLL);
+        assert_eq!(drain(endless(), 100), (false, 4, 101));
+    }
+}

@@ -1,0 +1,316 @@
+//! What is known of one call while it runs, and afterwards: its id, its deadline, its attempts.
+//!
+//! The layers share a [`Call`] through the request's extensions; each adds what it knows. What a caller sees of
+//! it is the [`Report`]: in the extensions of the response, and in the [`Error`](crate::Error).
+//!
+//! ```
+//! use tower_outbound::{Report, call::Outcome};
+//!
+//! fn log<B>(response: &http::Response<B>) {
+//!     let Some(report) = response.extensions().get::<Report>() else { return };
+//!     for attempt in report.attempts() {
+//!         if let Some(Outcome::Answer(status)) = attempt.outcome() {
+//!             println!("attempt {} got {status} after {:?}", attempt.number(), attempt.waited());
+//!         }
+//!     }
+//! }
+//! # log(&http::Response::new(()));
+//! ```
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use http::{Extensions, HeaderValue, StatusCode};
+
+use crate::clock::{self, Instant};
+
+/// One call while it runs: a handle that the layers share through the request's extensions.
+///
+/// A layer or service of your own, further in, can read it:
+/// `request.extensions().get::<Call>()`.
+#[derive(Clone)]
+pub struct Call {
+    shared: Arc<Shared>,
+}
+
+/// What happened in a call: read from `response.extensions().get::<Report>()` or
+/// [`Error::report`](crate::Error::report).
+///
+/// A handle on shared data, so cheap to clone and to keep. Holds no key and no body.
+#[derive(Clone)]
+pub struct Report {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    request_id: Option<HeaderValue>,
+    server_request_id: Option<HeaderValue>,
+    deadline: Option<Instant>,
+    waited: Duration,
+    attempts: Vec<Attempt>,
+    ended: Option<Ended>,
+}
+
+/// One attempt of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    number: u32,
+    started: Duration,
+    waited: Duration,
+    ended: Option<Duration>,
+    outcome: Option<Outcome>,
+    asked: Option<Duration>,
+    delay: Option<Duration>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The server answered with this status.
+    Answer(StatusCode),
+    /// The attempt's own timeout ran out.
+    Timeout,
+    /// The limiter refused it; it was not sent.
+    Refused,
+    /// It failed before anything could reach the server.
+    NotSent,
+    /// It failed, and the server may have processed it.
+    Failed,
+}
+
+/// Why a call made no further attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The answer is a success.
+    Success,
+    /// Another attempt would not help: a status such as 404, a refusal, a credential that can't be sent.
+    NotRetryable,
+    /// Another attempt might help, but the server may have processed the request and its method is not
+    /// idempotent.
+    NotIdempotent,
+    /// The body was over the replay limit, or had not been read whole when the attempt failed.
+    NotReplayable,
+    /// `max_attempts` attempts were made.
+    Exhausted,
+    /// The next attempt could not have started within the deadline.
+    Deadline,
+    /// The server asked for a longer pause than the layer's `max_retry_after`.
+    AskedTooLong,
+}
+
+impl Ended {
+    /// The reason in one word, as it stands in the log.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::NotRetryable => "not_retryable",
+            Self::NotIdempotent => "not_idempotent",
+            Self::NotReplayable => "not_replayable",
+            Self::Exhausted => "exhausted",
+            Self::Deadline => "deadline",
+            Self::AskedTooLong => "asked_too_long",
+        }
+    }
+}
+
+impl Call {
+    /// The call that `extensions` belong to; begins one where there is none.
+    pub(crate) fn of(extensions: &mut Extensions) -> Self {
+        if let Some(call) = extensions.get::<Self>() {
+            return call.clone();
+        }
+        let shared = Shared { started: clock::now(), state: Mutex::default() };
+        let call = Self { shared: Arc::new(shared) };
+        extensions.insert(call.clone());
+        call
+    }
+
+    /// The time by which the answer's head must be there, where one was set.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.shared.state().deadline
+    }
+
+    /// The number of the attempt under way, from 1; 0 before the first.
+    pub fn attempt(&self) -> u32 {
+        self.shared.state().attempts.last().map_or(0, |attempt| attempt.number)
+    }
+
+    /// What happened so far. The report goes on following the call.
+    pub fn report(&self) -> Report {
+        Report { shared: Arc::clone(&self.shared) }
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        self.shared.started
+    }
+
+    /// Sets the deadline, or keeps an earlier one.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant) {
+        let mut state = self.shared.state();
+        state.deadline = Some(state.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+    }
+
+    pub(crate) fn set_request_id(&self, id: HeaderValue) {
+        self.shared.state().request_id = Some(id);
+    }
+
+    pub(crate) fn set_server_request_id(&self, id: HeaderValue) {
+        self.shared.state().server_request_id = Some(id);
+    }
+
+    pub(crate) fn add_wait(&self, waited: Duration) {
+        let mut state = self.shared.state();
+        state.waited = state.waited.saturating_add(waited);
+        if let Some(attempt) = state.attempts.last_mut() {
+            attempt.waited = attempt.waited.saturating_add(waited);
+        }
+    }
+
+    pub(crate) fn start_attempt(&self) {
+        let started = self.shared.started.elapsed();
+        let attempts = &mut self.shared.state().attempts;
+        let number = attempts.last().map_or(1, |last| last.number.saturating_add(1));
+        attempts.push(Attempt {
+            number,
+            started,
+            waited: Duration::ZERO,
+            ended: None,
+            outcome: None,
+            asked: None,
+            delay: None,
+        });
+    }
+
+    /// Ends the attempt under way and returns it.
+    pub(crate) fn end_attempt(&self, outcome: Outcome, asked: Option<Duration>) -> Option<Attempt> {
+        let elapsed = self.shared.started.elapsed();
+        let mut state = self.shared.state();
+        let attempt = state.attempts.last_mut()?;
+        attempt.ended = Some(elapsed);
+        attempt.outcome = Some(outcome);
+        attempt.asked = asked;
+        Some(attempt.clone())
+    }
+
+    pub(crate) fn set_delay(&self, delay: Duration) {
+        if let Some(attempt) = self.shared.state().attempts.last_mut() {
+            attempt.delay = Some(delay);
+        }
+    }
+
+    pub(crate) fn end(&self, ended: Ended) {
+        self.shared.state().ended = Some(ended);
+    }
+}
+
+impl Report {
+    /// The id of the call, as it was sent in the request id header.
+    pub fn request_id(&self) -> Option<HeaderValue> {
+        self.shared.state().request_id.clone()
+    }
+
+    /// The id that the server gave its last answer, from the first known header that had one.
+    pub fn server_request_id(&self) -> Option<HeaderValue> {
+        self.shared.state().server_request_id.clone()
+    }
+
+    /// The attempts made, first to last. Empty when no retry layer is in the stack.
+    pub fn attempts(&self) -> Vec<Attempt> {
+        self.shared.state().attempts.clone()
+    }
+
+    /// How many attempts were made.
+    pub fn attempt_count(&self) -> usize {
+        self.shared.state().attempts.len()
+    }
+
+    /// The time that all attempts together waited for the limiter.
+    pub fn waited(&self) -> Duration {
+        self.shared.state().waited
+    }
+
+    /// Why no further attempt was made; none while the call runs, and when it was cut off.
+    pub fn ended(&self) -> Option<Ended> {
+        self.shared.state().ended
+    }
+}
+
+impl Attempt {
+    /// Its number, from 1.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// When it started, counted from the start of the call.
+    pub fn started(&self) -> Duration {
+        self.started
+    }
+
+    /// When it ended, counted from the start of the call; none when it was cut off.
+    pub fn ended(&self) -> Option<Duration> {
+        self.ended
+    }
+
+    /// How long it waited for the limiter.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// How it ended; none when it was cut off.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.outcome
+    }
+
+    /// The pause that the server asked for in its answer.
+    pub fn asked(&self) -> Option<Duration> {
+        self.asked
+    }
+
+    /// The back-off before the next attempt; none when there was no next one.
+    pub fn delay(&self) -> Option<Duration> {
+        self.delay
+    }
+}
+
+impl Shared {
+    // A panic while the lock was held leaves plain values behind, all of them usable.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.report().fmt_as("Call", f)
+    }
+}
+
+impl fmt::Debug for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Report", f)
+    }
+}
+
+impl Report {
+    fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.state();
+        f.debug_struct(name)
+            .field("request_id", &state.request_id)
+            .field("server_request_id", &state.server_request_id)
+            .field("waited", &state.waited)
+            .field("attempts", &state.attempts)
+            .field("ended", &state.ended)
+            .finish()
+    }
+}

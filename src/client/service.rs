@@ -1,0 +1,124 @@
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Method, Request, Response};
+use tower::{ServiceBuilder, util::BoxCloneSyncService};
+use tower_service::Service;
+
+use super::{ResponseFuture, Transport};
+use crate::{
+    body::Body,
+    error::{Error, InvalidConfig},
+    preset::{BaseUrl, Preset},
+};
+
+/// A client of one service. Also a tower [`Service`], for layers of your own on top.
+///
+/// # Clone
+///
+/// Cheap; clones share the limiter and the connections.
+#[derive(Clone)]
+pub struct Client {
+    stack: BoxCloneSyncService<Request<Body>, Response<Body>, Error>,
+    base_url: Arc<BaseUrl>,
+}
+
+impl Preset {
+    /// A ready client over plain HTTP and, with the feature `rustls`, over TLS.
+    ///
+    /// # Errors
+    ///
+    /// As [`layer`](Self::layer); and when the base URL wants TLS and the feature `rustls` is off.
+    pub fn client(&self) -> Result<Client, InvalidConfig> {
+        self.client_over(Transport::new())
+    }
+
+    /// A ready client over a transport with settings of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`client`](Self::client).
+    pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
+        let connections = transport.connections(self.base_url().origin())?;
+        let stack = ServiceBuilder::new()
+            .layer(self.layer()?)
+            .map_response(|response: Response<_>| response.map(Body::incoming))
+            .service(connections);
+        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base_url().clone()) })
+    }
+}
+
+impl Client {
+    /// Sends a GET for `path`, which may have a query.
+    ///
+    /// # Errors
+    ///
+    /// When there is no answer: see [`Error`]. An answer of any status is a response.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future drops the call, wherever it is, and leaves nothing behind.
+    pub fn get(&self, path: &str) -> ResponseFuture {
+        self.send(Method::GET, path, Body::empty())
+    }
+
+    /// Sends a POST of `body` to `path`. The `content-type` is `application/json`; use
+    /// [`request`](Self::request) for another one.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub fn post(&self, path: &str, body: impl Into<Body>) -> ResponseFuture {
+        self.send(Method::POST, path, body.into())
+    }
+
+    /// Sends a request whose URI is a path below the base URL, or absolute and of the same origin.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    pub fn request<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
+        let (head, body) = request.into_parts();
+        self.clone().call(Request::from_parts(head, body.into()))
+    }
+
+    fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
+        let uri = match self.base_url.join(path) {
+            Ok(uri) => uri,
+            Err(error) => return ResponseFuture::failed(error),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        ResponseFuture::calling(self.stack.clone().call(request))
+    }
+}
+
+impl Service<Request<Body>> for Client {
+    type Response = Response<Body>;
+    type Error = Error;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.stack.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
+        match self.base_url.resolve(std::mem::take(request.uri_mut())) {
+            Ok(uri) => {
+                *request.uri_mut() = uri;
+                ResponseFuture::calling(self.stack.call(request))
+            }
+            Err(error) => ResponseFuture::failed(error),
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("origin", self.base_url.origin()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,13 @@
+//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that can't work.
+
+mod call;
+mod config;
+mod refusal;
+
+pub use self::call::Error;
+pub(crate) use self::call::{Kind, Scope};
+pub use self::config::InvalidConfig;
+pub use self::refusal::{Reason, Refusal};
+
+/// Any error that may cross threads: what tower's own layers speak, and what an inner service may fail with.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,49 @@
+//! Layer 2: a request waits for its permit before it is sent, first come, first served.
+//!
+//! ```
+//! use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
+//! # use tower::{Service, ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let bucket = TokenBucket::new(Quota::per_minute(100)?);
+//! let layer = RateLimitLayer::new(bucket);
+//! let service = ServiceBuilder::new().layer(layer).service_fn(
+//!     |_: http::Request<()>| async { Ok::<_, std::convert::Infallible>(http::Response::new(())) },
+//! );
+//!
+//! service.oneshot(http::Request::new(())).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Order
+//!
+//! Inside retry, so that every attempt pays; outside auth, so that a request reads the current key after its
+//! wait and not before. The wait happens inside the call's future, never in `poll_ready`: deadlines and logs
+//! outside cover it, and nothing further in is held ready meanwhile. After the permit is granted the future
+//! readies the inner service, then calls it.
+//!
+//! # Surprises
+//!
+//! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
+//! - "100 per minute" means at most 100 in *any* 60 seconds, so a [`TokenBucket`] refills at less than 100 per
+//!   minute: what may go at once counts too. See [`Quota`](crate::Quota).
+//! - What can't fit in the deadline is refused at once with the time that it would have taken.
+//! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it.
+//! - Waiting needs a tokio runtime with its timer on. A call that never waits needs none.
+//! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more.
+
+mod future;
+mod layer;
+mod limiter;
+mod queue;
+mod service;
+mod token_bucket;
+
+pub use self::future::ResponseFuture;
+pub use self::layer::RateLimitLayer;
+pub use self::limiter::{Ask, Limiter};
+pub use self::service::RateLimit;
+pub use self::token_bucket::{Acquire, TokenBucket};
+pub use crate::error::{Reason, Refusal};

@@ -1,0 +1,304 @@
+//! How long to wait before another attempt.
+
+use std::time::Duration;
+
+use super::{LONGEST, saturating_nanos};
+use crate::error::InvalidConfig;
+
+/// Spreads out the next attempts of callers that failed together: the part of each wait that is left to
+/// chance.
+///
+/// # Default
+///
+/// [`equal`](Self::equal): half of the wait.
+///
+/// ```
+/// use tower_outbound::Jitter;
+///
+/// assert_eq!(Jitter::percent(50)?, Jitter::default());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Jitter {
+    per_thousand: u16,
+}
+
+impl Jitter {
+    /// Waits exactly as long as computed. For tests, or a caller who is alone.
+    pub const fn none() -> Self {
+        Self { per_thousand: 0 }
+    }
+
+    /// Waits between half and the whole: spreads callers, yet always leaves the server some rest.
+    pub const fn equal() -> Self {
+        Self { per_thousand: 500 }
+    }
+
+    /// Waits between nothing and the whole, AWS's "full jitter": the fewest collisions, but some come back at
+    /// once.
+    pub const fn full() -> Self {
+        Self { per_thousand: 1_000 }
+    }
+
+    /// Leaves `percent` of a wait to chance, from 0 to 100.
+    ///
+    /// # Errors
+    ///
+    /// When it is over 100.
+    ///
+    /// ```
+    /// # use tower_outbound::Jitter;
+    /// assert!(Jitter::percent(25).is_ok());
+    /// assert!(Jitter::percent(101).is_err());
+    /// ```
+    pub fn percent(percent: u8) -> Result<Self, InvalidConfig> {
+        if percent > 100 {
+            return Err(InvalidConfig::new("jitter percent", percent.to_string(), "0 to 100"));
+        }
+        Ok(Self { per_thousand: u16::from(percent) * 10 })
+    }
+
+    /// The part of so many nanoseconds that is left to chance, rounded down.
+    fn of(self, nanos: u64) -> u64 {
+        let part = u128::from(nanos) * u128::from(self.per_thousand) / 1_000;
+        u64::try_from(part).unwrap_or(nanos)
+    }
+}
+
+impl Default for Jitter {
+    fn default() -> Self {
+        Self::equal()
+    }
+}
+
+/// Waits twice as long before each further attempt, up to a cap, less a random part.
+///
+/// Retries are counted from 0: retry 0 follows the first attempt. The caller brings the random number.
+///
+/// # Default
+///
+/// [`transient`](Self::transient).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::{ExponentialBackoff, Jitter};
+///
+/// let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(5))?;
+/// assert_eq!(backoff.ceiling(0), Duration::from_millis(200));
+/// assert_eq!(backoff.ceiling(3), Duration::from_millis(1_600));
+/// assert_eq!(backoff.ceiling(u32::MAX), Duration::from_secs(5));
+///
+/// assert_eq!(backoff.delay(3, 0), Duration::from_millis(800));
+/// assert_eq!(backoff.with_jitter(Jitter::none()).delay(3, 0), Duration::from_millis(1_600));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExponentialBackoff {
+    base: Duration,
+    cap: Duration,
+    jitter: Jitter,
+}
+
+impl ExponentialBackoff {
+    /// Waits at most `base` before the first retry and never longer than `cap`, with the default [`Jitter`].
+    ///
+    /// # Errors
+    ///
+    /// When the base is 0 or over the cap, or the cap is longer than 366 days.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::ExponentialBackoff;
+    /// assert!(ExponentialBackoff::new(Duration::ZERO, Duration::from_secs(1)).is_err());
+    /// ```
+    pub fn new(base: Duration, cap: Duration) -> Result<Self, InvalidConfig> {
+        if cap.is_zero() || cap > LONGEST {
+            let expected = "more than zero and at most 366 days";
+            return Err(InvalidConfig::new("backoff cap", format!("{cap:?}"), expected));
+        }
+        if base.is_zero() || base > cap {
+            let expected = format!("more than zero and at most the cap, {cap:?}");
+            return Err(InvalidConfig::new("backoff base", format!("{base:?}"), expected));
+        }
+        Ok(Self { base, cap, jitter: Jitter::default() })
+    }
+
+    /// For a failure that passes by itself: 100 ms, doubled up to 20 s.
+    ///
+    /// The AWS SDKs' standard mode starts at up to 50 ms and caps at 20 s. Other people's APIs are farther
+    /// away than AWS's own, and with the default jitter 100 ms never waits less than those 50 ms.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::ExponentialBackoff;
+    /// assert_eq!(ExponentialBackoff::transient().delay(0, 0), Duration::from_millis(50));
+    /// ```
+    pub const fn transient() -> Self {
+        let (base, cap) = (Duration::from_millis(100), Duration::from_secs(20));
+        Self { base, cap, jitter: Jitter::equal() }
+    }
+
+    /// For an answer that says we are too many: 1 s, doubled up to 20 s, as in the AWS SDKs' standard mode.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::ExponentialBackoff;
+    /// assert_eq!(ExponentialBackoff::throttled().ceiling(0), Duration::from_secs(1));
+    /// ```
+    pub const fn throttled() -> Self {
+        let (base, cap) = (Duration::from_secs(1), Duration::from_secs(20));
+        Self { base, cap, jitter: Jitter::equal() }
+    }
+
+    /// Leaves another part of each wait to chance.
+    #[must_use]
+    pub const fn with_jitter(mut self, jitter: Jitter) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// The longest wait before the first retry.
+    pub const fn base(&self) -> Duration {
+        self.base
+    }
+
+    /// The longest wait before any retry.
+    pub const fn cap(&self) -> Duration {
+        self.cap
+    }
+
+    /// The part of each wait that is left to chance.
+    pub const fn jitter(&self) -> Jitter {
+        self.jitter
+    }
+
+    /// The longest wait before this retry: `base` doubled `retry` times, at most `cap`.
+    pub fn ceiling(&self, retry: u32) -> Duration {
+        // The base is below 2^55 ns, so 64 doublings fit into 128 bits and pass every cap.
+        let doubled = self.base.as_nanos() << retry.min(64);
+        if doubled < self.cap.as_nanos() { Duration::from_nanos(doubled as u64) } else { self.cap }
+    }
+
+    /// The wait before this retry: the [`ceiling`](Self::ceiling) less a random share of its jitter.
+    ///
+    /// `random` is uniform over all of `u64`; 0 gives the shortest wait and `u64::MAX` the ceiling.
+    pub fn delay(&self, retry: u32, random: u64) -> Duration {
+        let ceiling = saturating_nanos(self.ceiling(retry));
+        let jitter = self.jitter.of(ceiling);
+        Duration::from_nanos(ceiling - jitter + up_to(jitter, random))
+    }
+
+    /// What to add to a time that the server asked for, from nothing to the jitter of this retry's
+    /// [`ceiling`](Self::ceiling): callers who were told the same moment don't come back together, and none
+    /// comes before it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_outbound::ExponentialBackoff;
+    /// let backoff = ExponentialBackoff::throttled();
+    /// assert_eq!(backoff.spread(0, 0), Duration::ZERO);
+    /// assert_eq!(backoff.spread(0, u64::MAX), Duration::from_millis(500));
+    /// ```
+    pub fn spread(&self, retry: u32, random: u64) -> Duration {
+        let jitter = self.jitter.of(saturating_nanos(self.ceiling(retry)));
+        Duration::from_nanos(up_to(jitter, random))
+    }
+}
+
+impl Default for ExponentialBackoff {
+    fn default() -> Self {
+        Self::transient()
+    }
+}
+
+/// Scales a uniform `random` to `0..=most`: multiply and shift, since a remainder would favour small numbers.
+fn up_to(most: u64, random: u64) -> u64 {
+    (((u128::from(most) + 1) * u128::from(random)) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backoffs() -> impl Strategy<Value = ExponentialBackoff> {
+        let longest = saturating_nanos(LONGEST);
+        (1..=longest, 1..=longest, 0u8..=100).prop_map(|(a, b, percent)| {
+            let (base, cap) = (Duration::from_nanos(a.min(b)), Duration::from_nanos(a.max(b)));
+            ExponentialBackoff::new(base, cap).unwrap().with_jitter(Jitter::percent(percent).unwrap())
+        })
+    }
+
+    fn retries() -> impl Strategy<Value = u32> {
+        prop_oneof![0u32..130, any::<u32>(), Just(u32::MAX)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn waits_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
+            let ceiling = backoff.ceiling(retry);
+            let jitter = Duration::from_nanos(backoff.jitter().of(saturating_nanos(ceiling)));
+            prop_assert!(backoff.base() <= ceiling && ceiling <= backoff.cap());
+            prop_assert!(ceiling <= backoff.ceiling(retry.saturating_add(1)));
+            for random in [0, random, u64::MAX] {
+                let delay = backoff.delay(retry, random);
+                prop_assert!(ceiling - jitter <= delay && delay <= ceiling);
+                prop_assert!(backoff.spread(retry, random) <= jitter);
+            }
+            prop_assert_eq!(backoff.delay(retry, 0), ceiling - jitter);
+            prop_assert_eq!(backoff.delay(retry, u64::MAX), ceiling);
+            prop_assert_eq!(backoff.spread(retry, u64::MAX), jitter);
+        }
+
+        #[test]
+        fn ceilings_double(base in 1u64..=1_000_000_000, retry in 0u32..25) {
+            let backoff = ExponentialBackoff::new(Duration::from_nanos(base), LONGEST).unwrap();
+            let doubled = Duration::from_nanos(base << retry);
+            prop_assert_eq!(backoff.ceiling(retry), doubled.min(LONGEST));
+        }
+
+        #[test]
+        fn a_thousand_callers_scatter_even_at_the_cap(
+            randoms in prop::collection::vec(any::<u64>(), 1_000), retry in retries(),
+        ) {
+            let backoff = ExponentialBackoff::transient();
+            let delays: HashSet<_> = randoms.iter().map(|random| backoff.delay(retry, *random)).collect();
+            prop_assert!(delays.len() > 950, "{}", delays.len());
+        }
+    }
+
+    #[test]
+    fn jitters_are_the_part_they_say() {
+        let second = Duration::from_secs(1);
+        let backoff = ExponentialBackoff::new(second, second).unwrap();
+        let cases = [
+            (Jitter::none(), 1_000),
+            (Jitter::percent(25).unwrap(), 750),
+            (Jitter::equal(), 500),
+            (Jitter::full(), 0),
+        ];
+        for (jitter, shortest) in cases {
+            assert_eq!(backoff.with_jitter(jitter).delay(7, 0), Duration::from_millis(shortest));
+        }
+        assert_eq!(Jitter::percent(101).unwrap_err().field(), "jitter percent");
+    }
+
+    #[test]
+    fn refusals_name_the_field() {
+        let second = Duration::from_secs(1);
+        let cases = [
+            (Duration::ZERO, second, "backoff base"),
+            (second * 2, second, "backoff base"),
+            (second, Duration::ZERO, "backoff cap"),
+            (second, Duration::MAX, "backoff cap"),
+        ];
+        for (base, cap, field) in cases {
+            assert_eq!(ExponentialBackoff::new(base, cap).unwrap_err().field(), field);
+        }
+    }
+}

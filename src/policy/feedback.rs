@@ -1,0 +1,228 @@
+//! What an answer says about when to come back.
+
+use std::{
+    cell::LazyCell,
+    time::{Duration, SystemTime},
+};
+
+use http::{
+    HeaderMap, HeaderName,
+    header::{DATE, RETRY_AFTER},
+};
+
+use super::http_date;
+
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+
+/// What a longer ask is read as: 30 years, more than any call waits, so the caller gives up on it.
+///
+/// It can be added to every clock; 100 years overflow an `Instant` on FreeBSD, as tokio's `Instant` notes.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use tower_outbound::policy::MAX_ASK;
+///
+/// assert!(Instant::now().checked_add(MAX_ASK).is_some());
+/// ```
+pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// How long the server asks to wait, counted from the receipt of its answer.
+///
+/// `Duration::ZERO`, or a date that has passed, doesn't mean "at once": the ordinary back-off applies. `None`
+/// is no ask, or one that can't be read.
+///
+/// Reads the first of these that has a valid value:
+///
+/// 1. `retry-after-ms`, then `x-ms-retry-after-ms`: whole milliseconds, more exact than seconds;
+/// 2. `Retry-After`, RFC 9110 §10.2.3: whole seconds, or an HTTP-date. A date is read against the answer's
+///    own `Date`, since the server's clock isn't ours, and without one against `wall`, which is called at
+///    most once.
+///
+/// When a header comes several times the longest valid wait counts, since no attempt may come early. What is
+/// longer than [`MAX_ASK`] is read as `MAX_ASK`.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use http::{HeaderMap, HeaderValue, header::{DATE, RETRY_AFTER}};
+/// use tower_outbound::policy::retry_after;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("120"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(120)));
+///
+/// headers.insert(DATE, HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"));
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("Sun, 06 Nov 1994 08:50:00 GMT"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(23)));
+/// ```
+pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    let wall = LazyCell::new(wall);
+    let served = LazyCell::new(|| {
+        let date = values(headers, &DATE).next();
+        date.and_then(|text| http_date::parse_with(text, || *wall)).unwrap_or_else(|| *wall)
+    });
+    let millis = |text: &str| whole_number(text).map(Duration::from_millis);
+    let seconds_or_date = |text: &str| match whole_number(text) {
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+        // The base of a two-digit year is the clock that the date is read against.
+        None => http_date::parse_with(text, || *served)
+            .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
+    };
+    longest(headers, &RETRY_AFTER_MS, millis)
+        .or_else(|| longest(headers, &X_MS_RETRY_AFTER_MS, millis))
+        .or_else(|| longest(headers, &RETRY_AFTER, seconds_or_date))
+        .map(|asked| asked.min(MAX_ASK))
+}
+
+fn longest(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    parse: impl Fn(&str) -> Option<Duration>,
+) -> Option<Duration> {
+    values(headers, name).filter_map(parse).max()
+}
+
+/// The values that are text, without the white space around them, which is not part of a value (RFC 9110
+/// §5.5).
+fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    headers.get_all(name).iter().filter_map(|value| Some(value.to_str().ok()?.trim_matches([' ', '\t'])))
+}
+
+/// `1*DIGIT` and nothing else, saturating.
+fn whole_number(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // All digits, so the one error left is a number too large.
+    Some(text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, time::UNIX_EPOCH};
+
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+
+    /// Also how often the wall clock was read; it stands at `NOW`.
+    fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
+        let headers = lines
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap()));
+        // `collect` would keep only the last of several lines.
+        let headers = headers.fold(HeaderMap::new(), |mut headers, (name, value)| {
+            headers.append(name, value);
+            headers
+        });
+        let reads = Cell::new(0);
+        let wall = || {
+            reads.set(reads.get() + 1);
+            http_date::parse_http_date(NOW, UNIX_EPOCH).unwrap()
+        };
+        (retry_after(&headers, wall), reads.get())
+    }
+
+    const fn millis(millis: u64) -> Option<Duration> {
+        Some(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn reads_every_form_of_one_header() {
+        let in_23_seconds = "Sun, 06 Nov 1994 08:50:00 GMT";
+        let cases: [(&str, Option<Duration>); 26] = [
+            ("0", millis(0)),
+            ("000", millis(0)),
+            ("120", millis(120_000)),
+            ("0120", millis(120_000)),
+            (" \t7 ", millis(7_000)),
+            ("946080000", Some(MAX_ASK)),
+            ("946079999", millis(946_079_999_000)),
+            ("18446744073709551615", Some(MAX_ASK)),
+            ("18446744073709551616", Some(MAX_ASK)),
+            ("99999999999999999999999999999999999999999999", Some(MAX_ASK)),
+            (in_23_seconds, millis(23_000)),
+            ("Sunday, 06-Nov-94 08:50:00 GMT", millis(23_000)),
+            ("Sun Nov  6 08:50:00 1994", millis(23_000)),
+            (NOW, millis(0)),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", millis(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(MAX_ASK)),
+            ("", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5", None),
+            ("1s", None),
+            ("1 2", None),
+            ("10, 20", None),
+            ("0x10", None),
+            ("soon", None),
+            ("1994-11-06T08:50:00Z", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(ask(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
+        }
+        assert_eq!(ask(&[("retry-after", b"\xb2")]).0, None);
+        assert_eq!(ask(&[("retry-after", "١٢".as_bytes())]).0, None);
+        assert_eq!(ask(&[]), (None, 0));
+    }
+
+    #[test]
+    fn milliseconds_come_first_and_fall_through_when_malformed() {
+        type Case<'a> = (&'a [(&'static str, &'a [u8])], Option<Duration>);
+        let cases: [Case<'_>; 7] = [
+            (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
+            (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10")], millis(10)),
+            (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10.5")], millis(20)),
+            (&[("retry-after", b"2"), ("x-ms-retry-after-ms", b"-1")], millis(2_000)),
+            (&[("retry-after-ms", NOW.as_bytes())], None),
+            (&[("retry-after-ms", b"99999999999999999999")], Some(MAX_ASK)),
+            (&[("retry-after-ms", b"0"), ("retry-after", b"5")], millis(0)),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(ask(lines), (expected, 0), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn of_several_lines_the_longest_valid_counts() {
+        let date = b"Sun, 06 Nov 1994 08:49:47 GMT";
+        assert_eq!(
+            ask(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
+            millis(10_000)
+        );
+        assert_eq!(ask(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
+    }
+
+    #[test]
+    fn a_date_is_read_against_the_servers_own() {
+        let until = b"Sun, 06 Nov 1994 10:00:10 GMT";
+        let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
+        assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
+        assert_eq!(ask(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
+        // One reading serves the century of the date and of the ask.
+        let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
+        assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
+        assert_eq!(ask(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn no_bytes_make_it_panic_or_ask_for_more_than_the_most(
+            value in prop::collection::vec(32u8..=255, 0..40), digits in "[0-9]{1,40}", date in ".{0,30}",
+        ) {
+            for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
+                let Ok(value) = HeaderValue::from_bytes(value) else { continue };
+                for name in [RETRY_AFTER, RETRY_AFTER_MS, X_MS_RETRY_AFTER_MS] {
+                    let headers = HeaderMap::from_iter([(name, value.clone()), (DATE, value.clone())]);
+                    let asked = retry_after(&headers, || UNIX_EPOCH);
+                    prop_assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! HTTP-dates, in the three forms of RFC 9110 §5.6.7.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DAY: u64 = 86_400;
+const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Reads a moment from a header: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or
+/// `Sun Nov  6 08:49:37 1994`.
+///
+/// Exact and case-sensitive, as RFC 9110 has it; anything else, and a day that its month doesn't have, is
+/// `None`.
+///
+/// - A two-digit year is the last one that is at most 50 years after `now`, which is used for nothing else.
+/// - The weekday has to be one, but need not be that of the date: the date alone says when, and to throw it
+///   away for a server's slip would be to come back early.
+/// - Second 60, a leap second, is the first of the next minute: never early.
+/// - Years before 1970 are `None`: a server whose clock says so has no clock to go by.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use tower_outbound::policy::parse_http_date;
+///
+/// let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000); // in June 2025
+/// let moment = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+///
+/// assert_eq!(parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT", now), Some(moment));
+/// assert_eq!(parse_http_date("Sunday, 06-Nov-94 08:49:37 GMT", now), Some(moment));
+/// assert_eq!(parse_http_date("Sun Nov  6 08:49:37 1994", now), Some(moment));
+/// assert_eq!(parse_http_date("1994-11-06T08:49:37Z", now), None);
+/// ```
+pub fn parse_http_date(text: &str, now: SystemTime) -> Option<SystemTime> {
+    parse_with(text, || now)
+}
+
+/// As [`parse_http_date`], asking for the time only when a two-digit year needs it.
+pub(super) fn parse_with(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
+    let ((year, month, day), second) = match text.split_once(", ") {
+        Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,
+        None => asctime(text)?,
+    };
+    let days = days_since_1970(year, month, day)?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(days * DAY + second))
+}
+
+/// Year, month and day as they stand there, and the second of the day.
+type Parts = ((u64, u64, u64), u64);
+
+fn fixdate_or_rfc850(weekday: &str, rest: &str, now: impl FnOnce() -> SystemTime) -> Option<Parts> {
+    let rest = rest.strip_suffix(" GMT")?;
+    let (date, time) = rest.split_at_checked(rest.len().checked_sub(" 08:49:37".len())?)?;
+    let second = time_of_day(time.strip_prefix(' ')?)?;
+    if is_short_weekday(weekday) {
+        let (day, month, year) = three(date, ' ')?;
+        Some(((digits(year, 4)?, month_number(month)?, digits(day, 2)?), second))
+    } else if WEEKDAYS.contains(&weekday) {
+        let (day, month, year) = three(date, '-')?;
+        let (year, month, day) = (digits(year, 2)?, month_number(month)?, digits(day, 2)?);
+        Some(((four_digit_year(year, (month, day, second), now()), month, day), second))
+    } else {
+        None
+    }
+}
+
+fn asctime(text: &str) -> Option<Parts> {
+    let (weekday, rest) = text.split_at_checked(3)?;
+    let (month, rest) = rest.strip_prefix(' ')?.split_at_checked(3)?;
+    let (day, rest) = rest.strip_prefix(' ')?.split_at_checked(2)?;
+    let (time, year) = rest.strip_prefix(' ')?.split_at_checked(8)?;
+    let day = day.strip_prefix(' ').map_or_else(|| digits(day, 2), |day| digits(day, 1))?;
+    let date = (digits(year.strip_prefix(' ')?, 4)?, month_number(month)?, day);
+    is_short_weekday(weekday).then_some((date, time_of_day(time)?))
+}
+
+fn is_short_weekday(text: &str) -> bool {
+    text.len() == 3 && WEEKDAYS.iter().any(|weekday| weekday.starts_with(text))
+}
+
+/// 1 for January.
+fn month_number(text: &str) -> Option<u64> {
+    (1..).zip(MONTHS).find_map(|(number, month)| (month == text).then_some(number))
+}
+
+/// Exactly so many digits, and no sign, which `parse` would take.
+fn digits(text: &str, count: usize) -> Option<u64> {
+    let all = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    if all { text.parse().ok() } else { None }
+}
+
+fn three(text: &str, separator: char) -> Option<(&str, &str, &str)> {
+    let (first, rest) = text.split_once(separator)?;
+    let (second, third) = rest.split_once(separator)?;
+    Some((first, second, third))
+}
+
+/// Seconds since midnight, from `08:49:37`.
+fn time_of_day(text: &str) -> Option<u64> {
+    let (hour, minute, second) = three(text, ':')?;
+    let (hour, minute, second) = (digits(hour, 2)?, digits(minute, 2)?, digits(second, 2)?);
+    (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3_600 + minute * 60 + second)
+}
+
+/// The last year with those two digits in which `rest` (month, day, second) is at most 50 years after `now`.
+fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> u64 {
+    let since_1970 = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (year, month, day) = date_of(since_1970 / DAY);
+    let latest = (year + 50, (month, day, since_1970 % DAY));
+    let year = latest.0 / 100 * 100 + two_digits;
+    if (year, rest) > latest { year - 100 } else { year }
+}
+
+fn is_leap(year: u64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+fn days_in_month(year: u64, month: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from the first of January of the year 1 to that of `year`.
+fn days_before(year: u64) -> u64 {
+    let years = year - 1;
+    years * 365 + years / 4 - years / 100 + years / 400
+}
+
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
+    if year < 1970 || day == 0 || day > days_in_month(year, month) {
+        return None;
+    }
+    let months: u64 = (1..month).map(|month| days_in_month(year, month)).sum();
+    Some(days_before(year) - days_before(1970) + months + day - 1)
+}
+
+/// Year, month and day; every day after the year 9999 counts as in its last.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    let days = days.min(days_before(10_000) - days_before(1970) - 1);
+    let mut year = 1970 + days / 366; // or a few years later
+    while days_before(year + 1) - days_before(1970) <= days {
+        year += 1;
+    }
+    let mut left = days + days_before(1970) - days_before(year);
+    let mut month = 1;
+    while left >= days_in_month(year, month) {
+        left -= days_in_month(year, month);
+        month += 1;
+    }
+    (year, month, left + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    /// Every moment from 1970 to the end of 9999, by the second.
+    fn moments() -> impl Strategy<Value = u64> {
+        0..(days_before(10_000) - days_before(1970)) * DAY
+    }
+
+    /// IMF-fixdate, rfc850 and asctime. 1970-01-01 was a Thursday.
+    fn formats(seconds: u64) -> [String; 3] {
+        let (year, month, day) = date_of(seconds / DAY);
+        let weekday = WEEKDAYS[(seconds / DAY + 4) as usize % 7];
+        let (short, month) = (&weekday[..3], MONTHS[month as usize - 1]);
+        let second = seconds % DAY;
+        let time = format!("{:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60);
+        [
+            format!("{short}, {day:02} {month} {year} {time} GMT"),
+            format!("{weekday}, {day:02}-{month}-{:02} {time} GMT", year % 100),
+            format!("{short} {month} {day:2} {time} {year}"),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn every_moment_comes_back(seconds in moments(), years in -49i64..=49) {
+            // A `now` within 50 years settles the century of the second form.
+            let now = at(seconds.saturating_add_signed(years * 365 * DAY as i64));
+            for text in formats(seconds) {
+                prop_assert_eq!(parse_http_date(&text, now), Some(at(seconds)), "{}", text);
+            }
+        }
+
+        #[test]
+        fn nothing_makes_it_panic(
+            text in ".*", seconds in moments(), now in moments(),
+            form in 0usize..3, cut in 0usize..40, put in ".{0,3}",
+        ) {
+            let _ = parse_http_date(&text, at(now));
+            let mut text = formats(seconds)[form].clone();
+            let cut = cut.min(text.len());
+            text.replace_range(cut..(cut + put.len()).min(text.len()), &put);
+            let _ = parse_http_date(&text, at(now));
+        }
+    }
+
+    #[test]
+    fn a_two_digit_year_is_at_most_fifty_years_ahead() {
+        let parse = |date: &str, now: &str| {
+            let now = parse_http_date(now, UNIX_EPOCH).unwrap();
+            parse_http_date(date, now)
+                .map(|moment| date_of((moment.duration_since(UNIX_EPOCH).unwrap().as_secs()) / DAY).0)
+        };
+        let cases = [
+            ("Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 2044 08:49:37 GMT", Some(2094)),
+            ("Sunday, 06-Nov-94 08:49:38 GMT", "Sun, 06 Nov 2044 08:49:37 GMT", Some(1994)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 2025 08:49:37 GMT", Some(1994)),
+            ("Sunday, 06-Nov-01 08:49:37 GMT", "Sun, 06 Nov 2099 08:49:37 GMT", Some(2101)),
+            ("Sunday, 06-Nov-69 08:49:37 GMT", "Sun, 06 Nov 2025 08:49:37 GMT", Some(2069)),
+            ("Sunday, 06-Nov-69 08:49:37 GMT", "Sun, 06 Nov 2015 08:49:37 GMT", None), // 1969
+        ];
+        for (date, now, year) in cases {
+            assert_eq!(parse(date, now), year, "{date} at {now}");
+        }
+    }
+
+    #[test]
+    fn takes_what_the_grammar_takes_and_no_more() {
+        let good = [
+            ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+            ("Mon, 06 Nov 1994 08:49:37 GMT", 784_111_777), // was a Sunday
+            ("Sun Nov 06 08:49:37 1994", 784_111_777),
+            ("Tue, 29 Feb 2000 00:00:00 GMT", 951_782_400),
+            ("Sat, 31 Dec 2016 23:59:60 GMT", 1_483_228_800), // a leap second
+            ("Fri, 31 Dec 9999 23:59:60 GMT", 253_402_300_800),
+        ];
+        for (text, seconds) in good {
+            assert_eq!(parse_http_date(text, UNIX_EPOCH), Some(at(seconds)), "{text}");
+        }
+        let bad = [
+            "",
+            "GMT",
+            ", GMT",
+            "Sun, ",
+            "Sun, GMT",
+            "Sun,  GMT",
+            "sun, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 gmt",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 6 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 94 08:49:37 GMT",
+            "Sun, 06-Nov-94 08:49:37 GMT",
+            "Sunday, 06 Nov 1994 08:49:37 GMT",
+            "Sunday, 06-Nov-1994 08:49:37 GMT",
+            "Su, 06 Nov 1994 08:49:37 GMT",
+            "Sun,06 Nov 1994 08:49:37 GMT",
+            " Sun, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 GMT ",
+            "Sun, 06 Nov 1994  8:49:37 GMT",
+            "Sun, 06 Nov 1994 24:00:00 GMT",
+            "Sun, 06 Nov 1994 08:60:00 GMT",
+            "Sun, 06 Nov 1994 08:49:61 GMT",
+            "Sun, 00 Nov 1994 08:49:37 GMT",
+            "Sun, 31 Nov 1994 08:49:37 GMT",
+            "Thu, 29 Feb 2100 00:00:00 GMT",
+            "Wed, 31 Dec 1969 23:59:59 GMT",
+            "Sun, +6 Nov 1994 08:49:37 GMT",
+            "Sun Nov 6 08:49:37 1994",
+            "Sun Nov  6 08:49:37 94",
+            "Sun Nov  6 08:49:37 1994 GMT",
+            "Sun Nov  0 08:49:37 1994",
+            "Sün Nov  6 08:49:37 1994",
+        ];
+        for text in bad {
+            assert_eq!(parse_http_date(text, UNIX_EPOCH), None, "{text}");
+        }
+    }
+}

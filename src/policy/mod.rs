@@ -1,0 +1,68 @@
+//! What is allowed, when, and how often: the decisions, without the waiting.
+//!
+//! Nothing here sleeps, does I/O, reads a clock or draws a random number. Times and random numbers are
+//! arguments, so each decision can be checked for every input, and the layers that act on it have nothing
+//! left to decide.
+//!
+//! | a request meets | it asks |
+//! |---|---|
+//! | the limiter | [`Quota`]: how many in any window, how many back to back |
+//! | an answer or a failure | [`classify()`]: may it be sent again, and why would that help |
+//! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for |
+//! | a date in a header | [`parse_http_date`]: which moment it is |
+//! | the wait before another attempt | [`ExponentialBackoff`]: how long, with [`Jitter`] |
+//!
+//! # Example
+//!
+//! One failed attempt, from the answer to the wait:
+//!
+//! ```
+//! use std::time::{Duration, SystemTime};
+//! use http::{HeaderMap, HeaderValue, Method, StatusCode, header::RETRY_AFTER};
+//! use tower_outbound::policy::{self, Cause, ExponentialBackoff, Outcome, Verdict};
+//!
+//! let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
+//! let outcome = Outcome::Answer(StatusCode::TOO_MANY_REQUESTS);
+//!
+//! let verdict = policy::classify(policy::is_idempotent(&Method::GET), outcome);
+//! assert_eq!(verdict, Verdict::Retry(Cause::Throttled));
+//!
+//! let (backoff, retry, random) = (ExponentialBackoff::throttled(), 0, 0x9e37_79b9_7f4a_7c15);
+//! let wait = match policy::retry_after(&headers, SystemTime::now) {
+//!     None | Some(Duration::ZERO) => backoff.delay(retry, random),
+//!     Some(asked) => asked.max(backoff.delay(retry, random)) + backoff.spread(retry, random),
+//! };
+//! assert!(wait >= Duration::from_secs(3));
+//! ```
+//!
+//! # Surprises
+//!
+//! - A [`Quota`] refills slower than its `limit / window`: what may go back to back has to fit in the same
+//!   window as what is refilled.
+//! - A jitter takes away from a wait of our own and only adds to one that the server asked for.
+//! - All arithmetic is in integer nanoseconds and saturates; no input makes it panic.
+
+use std::time::Duration;
+
+pub mod backoff;
+pub mod classify;
+pub mod feedback;
+pub mod http_date;
+pub mod quota;
+
+pub use self::{
+    backoff::{ExponentialBackoff, Jitter},
+    classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent},
+    feedback::{MAX_ASK, retry_after},
+    http_date::parse_http_date,
+    quota::Quota,
+};
+
+/// The longest duration that a setting may have, 366 days: a leap year covers every published quota, and sums
+/// of a few such durations stay far below the 584 years that 64 bits of nanoseconds hold.
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+/// Nanoseconds of a duration that may be longer than 64 bits hold, in which case the largest number.
+fn saturating_nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,182 @@
+use http::{
+    Uri,
+    uri::{Parts, PathAndQuery},
+};
+
+use crate::{
+    auth::{Origin, redact},
+    error::{Error, InvalidConfig, Kind},
+};
+
+/// Where a service lives. What is joined to it stays below it.
+#[derive(Debug, Clone)]
+pub(crate) struct BaseUrl {
+    uri: Uri,
+    origin: Origin,
+}
+
+impl BaseUrl {
+    pub(crate) fn parse(url: &str) -> Result<Self, InvalidConfig> {
+        const EXPECTED: &str = "an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1";
+        let invalid = || InvalidConfig::new("base url", redact(url), EXPECTED);
+        let uri: Uri = url.parse().map_err(|_| invalid())?;
+        let origin = Origin::of(&uri).ok_or_else(invalid)?;
+        if uri.query().is_some() || url.contains('#') || check_path(uri.path()).is_err() {
+            return Err(invalid());
+        }
+        Ok(Self { uri, origin })
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub(crate) fn allow_plaintext(&mut self) {
+        self.origin = self.origin.clone().allow_plaintext();
+    }
+
+    /// The URI of `path`, with or without a query, below the base; of an absolute URL of this origin, that URL.
+    pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
+        let invalid = |reason: &str| Error::new(Kind::Request, format!("path `{}`: {reason}", redact(path)));
+        let first = path.split(['/', '?', '#']).next().unwrap_or_default();
+        if first.ends_with(':') {
+            let uri = path.parse().map_err(|_| invalid("not a valid url"))?;
+            return self.resolve(uri);
+        }
+        if path.starts_with("//") {
+            return Err(invalid("two leading slashes would name another host"));
+        }
+        if path.contains('#') {
+            return Err(invalid("a fragment is not sent to a server"));
+        }
+        let (route, query) = match path.split_once('?') {
+            Some((route, query)) => (route, Some(query)),
+            None => (path, None),
+        };
+        check_path(route).map_err(invalid)?;
+        let base = self.uri.path();
+        let mut joined = match route.strip_prefix('/').unwrap_or(route) {
+            "" if route.is_empty() => base.to_owned(),
+            route => format!("{}/{route}", base.trim_end_matches('/')),
+        };
+        if let Some(query) = query {
+            joined.push('?');
+            joined.push_str(query);
+        }
+        let joined = PathAndQuery::try_from(joined)
+            .map_err(|_| invalid("white space and characters outside ascii must be percent-encoded"))?;
+        let mut parts = Parts::from(self.uri.clone());
+        parts.path_and_query = Some(joined);
+        Uri::from_parts(parts).map_err(|_| invalid("not a valid url"))
+    }
+
+    /// The URI of a request: below the base when it is a path, as it is when it is absolute and of this origin.
+    pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
+        let invalid = |reason: String| Error::new(Kind::Request, reason);
+        match (uri.scheme(), uri.authority()) {
+            (None, None) => self.join(uri.path_and_query().map_or("", PathAndQuery::as_str)),
+            (Some(_), Some(_)) if self.origin.covers(&uri) => Ok(uri),
+            (Some(_), Some(authority)) => Err(invalid(format!(
+                "`{}` is not of the client's origin {}",
+                redact(authority.as_str()),
+                self.origin
+            ))),
+            _ => Err(invalid(
+                "the uri is neither a path that starts with a slash nor an absolute url".to_owned(),
+            )),
+        }
+    }
+}
+
+/// Refuses what a server, or a proxy before it, may take for a step up or to another host.
+fn check_path(path: &str) -> Result<(), &'static str> {
+    if path.contains('\\') {
+        return Err("some servers take a backslash for a slash");
+    }
+    // Encoded dots and slashes count as plain ones, and a segment ends where its parameters begin.
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
+    if plain.split('/').any(dots) {
+        return Err("a segment of dots would leave the base url");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_join_below_the_base() {
+        for (base, path, joined) in [
+            ("https://host", "", "https://host/"),
+            ("https://host", "/", "https://host/"),
+            ("https://host", "v1/resources", "https://host/v1/resources"),
+            ("https://host/", "/v1/resources", "https://host/v1/resources"),
+            ("https://host/api", "", "https://host/api"),
+            ("https://host/api", "/", "https://host/api/"),
+            ("https://host/api", "/v1?q=a:b//c", "https://host/api/v1?q=a:b//c"),
+            ("https://host/api/", "v1", "https://host/api/v1"),
+            ("https://host/api", "?q=1", "https://host/api?q=1"),
+            ("https://host/api", "jobs:batch", "https://host/api/jobs:batch"),
+            ("https://host/api", "a..b/...", "https://host/api/a..b/..."),
+            ("https://host/api", "https://HOST:443/else", "https://HOST:443/else"),
+        ] {
+            assert_eq!(BaseUrl::parse(base).unwrap().join(path).unwrap(), joined, "{base} {path}");
+        }
+    }
+
+    #[test]
+    fn nothing_leaves_the_base() {
+        let base = BaseUrl::parse("https://host/api").unwrap();
+        for path in [
+            "..",
+            "../x",
+            "/../x",
+            "v1/../../x",
+            "%2e%2e/x",
+            ".%2E/x",
+            "v1/%2e./x",
+            "a%2f..%2fx",
+            "a/..;x/b",
+            "//evil.test/x",
+            "https://evil.test/",
+            "http://host/",
+            "\\\\evil.test",
+            "..\\x",
+            "v1#fragment",
+            "sp ace",
+            "ü",
+            "https://host@evil.test/",
+        ] {
+            let error = base.join(path).unwrap_err();
+            assert!(error.is_invalid_request(), "{path}: {error}");
+        }
+        assert!(base.resolve("evil.test".parse().unwrap()).is_err(), "an authority alone");
+    }
+
+    #[test]
+    fn a_bad_base_is_named_without_what_may_be_secret() {
+        for url in
+            ["https://me:s3cret@host", "https://host?key=s3cret", "https://host/#s3cret", "ws://host", ""]
+        {
+            let error = BaseUrl::parse(url).unwrap_err().to_string();
+            assert!(error.starts_with("invalid base url `") && !error.contains("s3cret"), "{error}");
+        }
+        assert!(BaseUrl::parse("https://host/a/../b").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_joined_stays_on_the_origin_and_below_the_base(path in "[a-z./:?#@%2eEfF\\\\;& -]{0,24}") {
+            let base = BaseUrl::parse("https://host/api").unwrap();
+            if let Ok(uri) = base.join(&path) {
+                prop_assert!(base.origin().covers(&uri), "{uri}");
+                prop_assert!(uri.path().starts_with("/api"), "{uri}");
+                prop_assert!(uri.path().split('/').all(|segment| segment != ".."), "{uri}");
+            }
+        }
+    }
+}

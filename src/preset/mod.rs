@@ -1,0 +1,47 @@
+//! The four layers, set up for one service: a value with setters, which gives a [`Layer`](tower_layer::Layer)
+//! for a service of your own, or a ready [`Client`](crate::Client).
+//!
+//! ```no_run
+//! use tower_outbound::{ApiKey, Quota, preset};
+//!
+//! # async fn call() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let rates = preset::currency_rates("https://rates.example.com")?
+//!     .with_api_key(ApiKey::from_file("/run/secrets/rates")?)
+//!     .with_quota(Quota::per_minute(600)?) // a larger plan
+//!     .client()?;
+//!
+//! let response = rates.get("/v1/resources").await?;
+//! println!("{} {:?}", response.status(), response.into_body().collect(64 * 1024).await?);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | | quota | guard | burst | key, when none is given | timeouts: call, attempt |
+//! |---|---|---|---|---|---|
+//! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
+//! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
+//! | [`realtime_messaging`] | not published: none, until it is given | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
+//!
+//! The quotas and the bearer header are the services' own figures and samples; all else is ours, for the reasons
+//! given at the setter.
+//!
+//! A preset for a fourth service is a function of its own that starts from [`Preset::new`].
+//!
+//! # Order
+//!
+//! Request id and log, total deadline, retry, rate limit, auth, per-attempt timeout, then the client: written
+//! in [`PresetLayer`] and nowhere else.
+
+mod base_url;
+mod currency_rates;
+mod email_delivery;
+mod realtime_messaging;
+mod settings;
+mod stack;
+
+pub(crate) use self::base_url::BaseUrl;
+pub use self::currency_rates::currency_rates;
+pub use self::email_delivery::email_delivery;
+pub use self::realtime_messaging::realtime_messaging;
+pub use self::settings::Preset;
+pub use self::stack::{PresetLayer, PresetService};

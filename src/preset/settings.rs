@@ -1,0 +1,235 @@
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+
+use http::{HeaderValue, header::CONTENT_TYPE, request};
+use tower_http::set_header::SetRequestHeaderLayer;
+
+use super::{BaseUrl, PresetLayer};
+use crate::{
+    auth::{ApiKey, AppCredentials, AuthLayer, Authorize, Bearer, QueryKey},
+    error::{BoxError, InvalidConfig},
+    limit::{RateLimitLayer, TokenBucket},
+    policy::Quota,
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    timeout::TimeoutLayer,
+};
+
+/// Everything that the stack needs to know of a service. Setters change it; nothing is sent before
+/// [`layer`](Self::layer) or [`client`](Self::client) made something of it.
+///
+/// # Clone
+///
+/// Clones, and all layers and clients made of them, share one limiter: a quota belongs to a key, not to a
+/// client. [`with_quota`](Self::with_quota) begins a new one.
+#[derive(Clone)]
+pub struct Preset {
+    name: &'static str,
+    base_url: BaseUrl,
+    credential: Credential,
+    limit: RateLimitLayer<TokenBucket>,
+    retry: RetryLayer,
+    request_id: RequestIdLayer,
+    total_timeout: Duration,
+    attempt_timeout: Duration,
+}
+
+#[derive(Clone)]
+enum Credential {
+    Key { source: KeySource, query_parameter: Option<Cow<'static, str>> },
+    Own(Arc<dyn Authorize>),
+}
+
+#[derive(Clone)]
+enum KeySource {
+    Environment(Cow<'static, str>),
+    Given(ApiKey),
+}
+
+impl Preset {
+    /// What the presets of this crate widen a quota's window by: servers count arrivals, and on the way there a
+    /// request may overtake the one before it, by a connection's handshake at the most.
+    pub const GUARD: Duration = Duration::from_secs(1);
+
+    /// One window of a quota per minute, so that a call that finds the window spent can wait for the next.
+    pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Neither service says how long it takes; 10 s leaves room for three attempts and their back-off.
+    pub const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// A service of which only the address is known: no quota, the key from the environment variable `API_KEY`,
+    /// sent as a bearer header.
+    ///
+    /// # Errors
+    ///
+    /// When `base_url` is not an absolute `http` or `https` URL, or has user info, a query or a fragment.
+    pub fn new(name: &'static str, base_url: &str) -> Result<Self, InvalidConfig> {
+        Ok(Self {
+            name,
+            base_url: BaseUrl::parse(base_url)?,
+            credential: Credential::Key {
+                source: KeySource::Environment("API_KEY".into()),
+                query_parameter: None,
+            },
+            limit: RateLimitLayer::new(TokenBucket::unmetered()),
+            retry: RetryLayer::new(),
+            request_id: RequestIdLayer::new().with_service(name),
+            total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
+            attempt_timeout: Self::DEFAULT_ATTEMPT_TIMEOUT,
+        })
+    }
+
+    /// The name that stands in the log as `service`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Sends this key.
+    pub fn with_api_key(self, key: ApiKey) -> Self {
+        self.with_key(KeySource::Given(key))
+    }
+
+    /// Sends the key in this environment variable, read once, when the layer or client is made.
+    pub fn with_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
+        self.with_key(KeySource::Environment(variable.into()))
+    }
+
+    fn with_key(mut self, source: KeySource) -> Self {
+        let query_parameter = match self.credential {
+            Credential::Key { query_parameter, .. } => query_parameter,
+            Credential::Own(_) => None,
+        };
+        self.credential = Credential::Key { source, query_parameter };
+        self
+    }
+
+    /// Sends the key in the query parameter of this name and not as a bearer header.
+    pub fn with_key_in_query(mut self, parameter: impl Into<Cow<'static, str>>) -> Self {
+        if let Credential::Key { query_parameter, .. } = &mut self.credential {
+            *query_parameter = Some(parameter.into());
+        }
+        self
+    }
+
+    /// Sends what `authorize` makes of these three: headers, or a signature over the request's head.
+    pub fn with_credentials(
+        self,
+        credentials: AppCredentials,
+        authorize: impl Fn(&AppCredentials, &mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
+    }
+
+    /// Sends whatever `authorize` puts on the request, in place of a key.
+    pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
+        self.credential = Credential::Own(Arc::new(authorize));
+        self
+    }
+
+    /// Lets the credential travel without TLS, where everybody on the way can read it.
+    pub fn allow_plaintext(mut self) -> Self {
+        self.base_url.allow_plaintext();
+        self
+    }
+
+    /// Another quota, with a limiter of its own from here on. The guard is part of the quota:
+    /// [`Quota::with_guard`] with [`GUARD`](Self::GUARD) is what the presets use.
+    pub fn with_quota(mut self, quota: Quota) -> Self {
+        self.limit = self.limit.with_limiter(TokenBucket::new(quota));
+        self
+    }
+
+    /// Changes how a request waits for its permit: the longest wait, the longest queue.
+    pub fn with_limit(
+        mut self,
+        change: impl FnOnce(RateLimitLayer<TokenBucket>) -> RateLimitLayer<TokenBucket>,
+    ) -> Self {
+        self.limit = change(self.limit);
+        self
+    }
+
+    /// Another way to retry.
+    pub fn with_retry(mut self, retry: RetryLayer) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Another request id, or another name in the log.
+    pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
+        self.request_id = request_id;
+        self
+    }
+
+    /// The deadline that covers queueing, attempts, back-off and the head of the answer.
+    /// [60 s](Self::DEFAULT_TOTAL_TIMEOUT) by default.
+    pub fn with_total_timeout(mut self, limit: Duration) -> Self {
+        self.total_timeout = limit;
+        self
+    }
+
+    /// The longest that one attempt may take, from the connection to the head of the answer.
+    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default.
+    pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
+        self.attempt_timeout = limit;
+        self
+    }
+
+    /// The stack as a layer, for a service of your own that takes absolute URIs.
+    ///
+    /// # Errors
+    ///
+    /// When the key's environment variable is not set, the key would travel without TLS, or an attempt may take
+    /// longer than the whole call.
+    pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
+        let (total, attempt) = (self.total_timeout, self.attempt_timeout);
+        if attempt > total {
+            let expected = format!("at most the total timeout, {total:?}");
+            return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
+        }
+        Ok(PresetLayer {
+            request_id: self.request_id.clone(),
+            // As the services' samples send it, body or not; the caller's own is kept.
+            content_type: SetRequestHeaderLayer::if_not_present(
+                CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            ),
+            total: TimeoutLayer::total(total)?,
+            retry: self.retry.clone(),
+            limit: self.limit.clone(),
+            auth: AuthLayer::new(self.authorize()?, self.base_url.origin().clone())?,
+            attempt: TimeoutLayer::per_attempt(attempt)?,
+        })
+    }
+
+    pub(crate) fn base_url(&self) -> &BaseUrl {
+        &self.base_url
+    }
+
+    fn authorize(&self) -> Result<Arc<dyn Authorize>, InvalidConfig> {
+        let (source, query_parameter) = match &self.credential {
+            Credential::Own(authorize) => return Ok(Arc::clone(authorize)),
+            Credential::Key { source, query_parameter } => (source, query_parameter),
+        };
+        let key = match source {
+            KeySource::Environment(variable) => ApiKey::from_env(variable)?,
+            KeySource::Given(key) => key.clone(),
+        };
+        Ok(match query_parameter {
+            Some(name) => Arc::new(QueryKey::new(name, key)?),
+            None => Arc::new(Bearer::from(key)),
+        })
+    }
+}
+
+impl fmt::Debug for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Preset")
+            .field("name", &self.name)
+            .field("origin", self.base_url.origin())
+            .field("limit", &self.limit)
+            .field("retry", &self.retry)
+            .field("request_id", &self.request_id)
+            .field("total_timeout", &self.total_timeout)
+            .field("attempt_timeout", &self.attempt_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+use std::{fmt, sync::Arc};
+
+use http::HeaderValue;
+use tower::ServiceBuilder;
+use tower_http::set_header::{SetRequestHeader, SetRequestHeaderLayer};
+use tower_layer::Layer;
+
+use crate::{
+    auth::{Auth, AuthLayer, Authorize},
+    limit::{RateLimit, RateLimitLayer, TokenBucket},
+    request_id::{RequestId, RequestIdLayer},
+    retry::{Retry, RetryLayer},
+    timeout::{Timeout, TimeoutLayer},
+};
+
+/// The whole stack over a service of your own: made by [`Preset::layer`](super::Preset::layer).
+///
+/// The inner service takes `Request<ReplayBody<B>>`, where `B` is the body of the requests that you send; see
+/// [`ReplayBody`](crate::body::ReplayBody). It must be `Clone`.
+///
+/// # Clone
+///
+/// Clones, and the services that they make, share the limiter.
+#[derive(Clone)]
+pub struct PresetLayer {
+    pub(super) request_id: RequestIdLayer,
+    pub(super) content_type: SetRequestHeaderLayer<HeaderValue>,
+    pub(super) total: TimeoutLayer,
+    pub(super) retry: RetryLayer,
+    pub(super) limit: RateLimitLayer<TokenBucket>,
+    pub(super) auth: AuthLayer<Arc<dyn Authorize>>,
+    pub(super) attempt: TimeoutLayer,
+}
+
+/// The service that a [`PresetLayer`] makes, its layers in their order, outermost first.
+pub type PresetService<S> = RequestId<
+    SetRequestHeader<
+        Timeout<Retry<RateLimit<Auth<Timeout<S>, Arc<dyn Authorize>>, TokenBucket>>>,
+        HeaderValue,
+    >,
+>;
+
+impl<S> Layer<S> for PresetLayer {
+    type Service = PresetService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        // The order of the stack, for all presets. The compiler holds the type above to it.
+        ServiceBuilder::new()
+            .layer(&self.request_id)
+            .layer(&self.content_type)
+            .layer(&self.total)
+            .layer(&self.retry)
+            .layer(&self.limit)
+            .layer(&self.auth)
+            .layer(&self.attempt)
+            .service(inner)
+    }
+}
+
+impl fmt::Debug for PresetLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PresetLayer")
+            .field("request_id", &self.request_id)
+            .field("total", &self.total)
+            .field("retry", &self.retry)
+            .field("limit", &self.limit)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_the_documented_one() {
+        struct Client;
+        let nested = std::any::type_name::<PresetService<Client>>();
+        let order = ["RequestId<", "Timeout<", "Retry<", "RateLimit<", "Auth<", "Timeout<", "Client"];
+        let mut rest = nested;
+        for layer in order {
+            let at =
+                rest.find(layer).unwrap_or_else(|| panic!("{layer} missing or out of order in {nested}"));
+            rest = &rest[at + layer.len()..];
+        }
+    }
+}

@@ -1,0 +1,85 @@
+use std::sync::Arc;
+
+use http::HeaderName;
+use tower_layer::Layer;
+
+use super::RequestId;
+use crate::random::Random;
+
+/// Gives each call an id, sends it, and writes one line about each call when it ends.
+///
+/// # Default
+///
+/// A UUID v7 in `x-request-id`. The server's id is looked for in `x-request-id`, `request-id`,
+/// `x-amzn-requestid`, `x-correlation-id` and `cf-ray`, in this order.
+///
+/// # Clone
+///
+/// Clones share the source of ids, so that no two of them make the same.
+#[derive(Debug, Clone)]
+pub struct RequestIdLayer {
+    settings: Arc<Settings>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) header: HeaderName,
+    pub(super) server_headers: Vec<HeaderName>,
+    pub(super) service: Option<&'static str>,
+    pub(super) random: Arc<Random>,
+}
+
+impl RequestIdLayer {
+    /// The defaults.
+    pub fn new() -> Self {
+        const SERVER_HEADERS: [&str; 5] =
+            ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
+        Self {
+            settings: Arc::new(Settings {
+                header: HeaderName::from_static("x-request-id"),
+                server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
+                service: None,
+                random: Arc::new(Random::from_entropy()),
+            }),
+        }
+    }
+
+    /// Sends the id in this header.
+    pub fn with_header(self, header: HeaderName) -> Self {
+        self.set(|settings| settings.header = header)
+    }
+
+    /// Looks for the server's own id in these headers; the first that the answer has is kept.
+    pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.set(|settings| settings.server_headers = headers.into_iter().collect())
+    }
+
+    /// Names the service in the log, as `service`.
+    pub fn with_service(self, name: &'static str) -> Self {
+        self.set(|settings| settings.service = Some(name))
+    }
+
+    /// Draws the random part of the ids from this seed, for a test.
+    pub fn with_seed(self, seed: u64) -> Self {
+        self.set(|settings| settings.random = Arc::new(Random::seeded(seed)))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl Default for RequestIdLayer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S> Layer<S> for RequestIdLayer {
+    type Service = RequestId<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RequestId::new(inner, Arc::clone(&self.settings))
+    }
+}

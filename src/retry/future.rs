@@ -1,0 +1,230 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::{Request, Response, request};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+use tower_service::Service;
+
+use super::{layer::Policy, outcome};
+use crate::{
+    body::{Drain, Replay, ReplayBody},
+    call::{Call, Ended},
+    clock::{self, Instant},
+    error::{BoxError, Error},
+    log,
+    policy::{self, Cause, ExponentialBackoff, Verdict, feedback},
+};
+
+/// The most that is read of a failed answer's body so that its connection can be used again: more costs more
+/// than a new connection.
+const DRAIN_LIMIT: u64 = 64 * 1024;
+/// The longest that the rest of such a body is waited for.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+
+pin_project! {
+    /// The future of [`Retry`](super::Retry): attempt, drain, sleep, and again.
+    pub struct ResponseFuture<S: Service<Request<ReplayBody<B>>>, B, R> {
+        #[pin]
+        state: State<S::Future, R>,
+        inner: S,
+        policy: Arc<Policy>,
+        next: Option<Request<ReplayBody<B>>>,
+        kept: Kept<B>,
+        call: Call,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<F, R> {
+        Starting,
+        Readying,
+        Calling { #[pin] future: F },
+        Draining { #[pin] body: Drain<R>, #[pin] timer: Sleep, until: Instant },
+        Sleeping { #[pin] timer: Sleep },
+    }
+}
+
+/// The request as it came, to make the next attempt of.
+struct Kept<B> {
+    head: request::Parts,
+    replay: Replay<B>,
+    idempotent: bool,
+    attempts: u32,
+}
+
+/// Another attempt: what to send, and after how long.
+struct Again<B> {
+    request: Request<ReplayBody<B>>,
+    delay: Duration,
+}
+
+impl<S, B, R> ResponseFuture<S, B, R>
+where
+    S: Service<Request<ReplayBody<B>>>,
+    B: Body,
+{
+    pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
+        let call = Call::of(request.extensions_mut());
+        let (head, body) = request.into_parts();
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit);
+        let idempotent = policy::is_idempotent(&head.method);
+        let next = Some(Request::from_parts(head.clone(), body));
+        let kept = Kept { head, replay, idempotent, attempts: 0 };
+        Self { state: State::Starting, inner, policy, next, kept, call }
+    }
+}
+
+impl<S, B, R> Future for ResponseFuture<S, B, R>
+where
+    S: Service<Request<ReplayBody<B>>, Response = Response<R>, Error: Into<BoxError>>,
+    B: Body,
+    R: Body,
+{
+    type Output = Result<Response<R>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let result = match this.state.as_mut().project() {
+                StateProj::Starting => {
+                    this.kept.attempts += 1;
+                    this.call.start_attempt();
+                    this.state.set(State::Readying);
+                    continue;
+                }
+                StateProj::Readying => match ready!(this.inner.poll_ready(cx)) {
+                    Ok(()) => {
+                        let Some(request) = this.next.take() else { return Poll::Pending };
+                        let future = this.inner.call(request);
+                        this.state.set(State::Calling { future });
+                        continue;
+                    }
+                    Err(error) => Err(Error::from_service(error)),
+                },
+                StateProj::Calling { future } => ready!(future.poll(cx)).map_err(Error::from_service),
+                StateProj::Draining { body, timer, until } => {
+                    if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    let timer = tokio::time::sleep_until(*until);
+                    this.state.set(State::Sleeping { timer });
+                    continue;
+                }
+                StateProj::Sleeping { timer } => {
+                    ready!(timer.poll(cx));
+                    this.state.set(State::Starting);
+                    continue;
+                }
+            };
+
+            // The attempt lets go of its body first, which is then free to be sent again.
+            this.state.set(State::Starting);
+            let Again { request, delay } = match this.kept.judge(this.policy, this.call, &result) {
+                Ok(again) => again,
+                Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
+            };
+            this.call.set_delay(delay);
+            log::retry(&this.call.report(), delay);
+            *this.next = Some(request);
+            let now = clock::now();
+            let until = clock::after(now, delay);
+            // The answer is read to its end and dropped before the sleep, or its connection is lost.
+            this.state.set(match result {
+                Ok(response) => State::Draining {
+                    body: Drain::new(response.into_body(), DRAIN_LIMIT),
+                    timer: tokio::time::sleep_until(until.min(clock::after(now, DRAIN_TIME))),
+                    until,
+                },
+                Err(_) => State::Sleeping { timer: tokio::time::sleep_until(until) },
+            });
+        }
+    }
+}
+
+impl<B: Body> Kept<B> {
+    /// Ends the attempt in the report, and says whether there is another one.
+    fn judge<R>(
+        &self,
+        policy: &Policy,
+        call: &Call,
+        result: &Result<Response<R>, Error>,
+    ) -> Result<Again<B>, Ended> {
+        let ((told, judged), asked) = match result {
+            Ok(response) => {
+                let asked = feedback::retry_after(response.headers(), clock::wall);
+                (outcome::of_answer(response.status()), asked.filter(|asked| !asked.is_zero()))
+            }
+            Err(error) => (outcome::of_error(error), None),
+        };
+        if let Some(attempt) = call.end_attempt(told, asked) {
+            log::attempt(&call.report(), &attempt);
+        }
+        let backoff = match policy::classify(self.idempotent, judged) {
+            Verdict::Success => return Err(Ended::Success),
+            Verdict::NotIdempotent => return Err(Ended::NotIdempotent),
+            Verdict::Retry(_) if self.attempts >= policy.max_attempts => return Err(Ended::Exhausted),
+            Verdict::Retry(Cause::Throttled) => &policy.throttled,
+            Verdict::Retry(_) => &policy.transient,
+            _ if matches!(result, Err(error) if error.is_deadline()) => return Err(Ended::Deadline),
+            _ => return Err(Ended::NotRetryable),
+        };
+        if asked.is_some_and(|asked| asked > policy.max_retry_after) {
+            return Err(Ended::AskedTooLong);
+        }
+        let delay = self.delay(policy, backoff, asked);
+        if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
+            return Err(Ended::Deadline);
+        }
+        let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
+        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay })
+    }
+
+    /// Never shorter than what the server asked for: jitter is only added to that.
+    fn delay(&self, policy: &Policy, backoff: &ExponentialBackoff, asked: Option<Duration>) -> Duration {
+        let retry = self.attempts.saturating_sub(1);
+        let random = policy.random.next();
+        let own = backoff.delay(retry, random);
+        match asked {
+            Some(asked) if asked > own => asked.saturating_add(backoff.spread(retry, random)),
+            _ => own,
+        }
+    }
+}
+
+fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> Result<Response<R>, Error> {
+    call.end(ended);
+    let report = call.report();
+    log::gave_up(&report, ended);
+    match result {
+        Ok(mut response) => {
+            response.extensions_mut().insert(report);
+            Ok(response)
+        }
+        Err(error) => Err(error.with_report(|| report)),
+    }
+}
+
+impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.state {
+            State::Starting => "starting",
+            State::Readying => "readying",
+            State::Calling { .. } => "calling",
+            State::Draining { .. } => "draining",
+            State::Sleeping { .. } => "sleeping",
+        };
+        f.debug_struct("retry::ResponseFuture")
+            .field("state", &state)
+            .field("attempts", &self.kept.attempts)
+            .finish_non_exhaustive()
+    }
+}

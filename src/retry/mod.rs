@@ -1,0 +1,58 @@
+//! Layer 3: a request that failed in passing is sent again, after a back-off, when that can't do harm.
+//!
+//! ```
+//! use http_body_util::Empty;
+//! use tower::{Service, ServiceBuilder, ServiceExt};
+//! use tower_outbound::{Report, retry::RetryLayer};
+//! # use std::sync::atomic::{AtomicU32, Ordering};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # static CALLS: AtomicU32 = AtomicU32::new(0);
+//! let service = ServiceBuilder::new().layer(RetryLayer::new()).service_fn(|_| async {
+//!     // Fails twice, then answers.
+//!     let status = if CALLS.fetch_add(1, Ordering::Relaxed) < 2 { 503 } else { 200 };
+//!     http::Response::builder().status(status).body(Empty::<bytes::Bytes>::new())
+//! });
+//!
+//! let response = service.oneshot(http::Request::new(Empty::<bytes::Bytes>::new())).await?;
+//! assert_eq!(response.status(), 200);
+//! assert_eq!(response.extensions().get::<Report>().unwrap().attempt_count(), 3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is sent again
+//!
+//! Answers of 408, 429, 500, 502, 503 and 504, timeouts of an attempt and failures of the connection, when the
+//! method is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE). Any method, when nothing can have reached the
+//! server: the connection could not be made. Never a refusal by another layer of ours, never past the call's
+//! deadline, and never with a body that was over the replay limit or was not read to its end.
+//!
+//! # How long it waits
+//!
+//! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
+//! [`throttled`](crate::ExponentialBackoff::throttled); at least as long as the server asked for in
+//! `Retry-After`, with jitter only ever added to that. When the server asks for more than
+//! [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
+//!
+//! # Order
+//!
+//! Outside limit and auth, so that every attempt pays and reads the current key; inside the total deadline,
+//! which it reads. The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//!
+//! # Surprises
+//!
+//! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
+//!   [`Report`](crate::Report), as it does in the error.
+//! - A failed answer's body is read to its end (within 64 KiB and 100 ms) and dropped before the back-off, so
+//!   that its connection can be used again.
+
+mod future;
+mod layer;
+mod outcome;
+mod service;
+
+pub use self::future::ResponseFuture;
+pub use self::layer::RetryLayer;
+pub use self::service::Retry;

@@ -1,0 +1,71 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::Response;
+use pin_project_lite::pin_project;
+use tokio::time::Sleep;
+
+use crate::{
+    call::{Call, Ended},
+    clock::Instant,
+    error::{BoxError, Error, Scope},
+};
+
+pin_project! {
+    /// The future of [`Timeout`](super::Timeout).
+    #[derive(Debug)]
+    pub struct ResponseFuture<F> {
+        #[pin]
+        future: F,
+        #[pin]
+        timer: Option<Sleep>,
+        ends: Instant,
+        scope: Scope,
+        limit: Duration,
+        call: Option<Call>,
+    }
+}
+
+impl<F> ResponseFuture<F> {
+    pub(super) fn new(future: F, ends: Instant, scope: Scope, limit: Duration, call: Option<Call>) -> Self {
+        Self { future, timer: None, ends, scope, limit, call }
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        // The work before the timer: an answer that is there counts, however late the task got its turn.
+        if let Poll::Ready(result) = this.future.poll(cx) {
+            return Poll::Ready(result.map_err(Error::from_service));
+        }
+        if this.timer.is_none() {
+            this.timer.set(Some(tokio::time::sleep_until(*this.ends)));
+        }
+        if let Some(timer) = this.timer.as_pin_mut() {
+            ready!(timer.poll(cx));
+        }
+        let limit = match (*this.scope, this.call.as_ref()) {
+            (Scope::Call, Some(call)) => {
+                call.end(Ended::Deadline);
+                this.ends.saturating_duration_since(call.started())
+            }
+            _ => *this.limit,
+        };
+        let error = Error::timeout(*this.scope, limit);
+        Poll::Ready(Err(match this.call {
+            Some(call) => error.with_report(|| call.report()),
+            None => error,
+        }))
+    }
+}

@@ -1,0 +1,49 @@
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::Timeout;
+use crate::error::{InvalidConfig, Scope};
+
+/// Bounds the time of a call or of one attempt; what runs over is dropped and ends in
+/// [`Error::is_timeout`](crate::Error::is_timeout).
+#[derive(Debug, Clone, Copy)]
+pub struct TimeoutLayer {
+    scope: Scope,
+    limit: Duration,
+}
+
+impl TimeoutLayer {
+    /// One deadline for all that stands further in. An earlier deadline that the call already has is kept.
+    ///
+    /// # Errors
+    ///
+    /// When `limit` is zero.
+    pub fn total(limit: Duration) -> Result<Self, InvalidConfig> {
+        Self::new(Scope::Call, "total timeout", limit)
+    }
+
+    /// At most `limit` for what stands further in, and never past the call's deadline.
+    ///
+    /// # Errors
+    ///
+    /// When `limit` is zero.
+    pub fn per_attempt(limit: Duration) -> Result<Self, InvalidConfig> {
+        Self::new(Scope::Attempt, "attempt timeout", limit)
+    }
+
+    fn new(scope: Scope, field: &'static str, limit: Duration) -> Result<Self, InvalidConfig> {
+        if limit.is_zero() {
+            return Err(InvalidConfig::new(field, "0ns", "more than zero"));
+        }
+        Ok(Self { scope, limit })
+    }
+}
+
+impl<S> Layer<S> for TimeoutLayer {
+    type Service = Timeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Timeout::new(inner, self.scope, self.limit)
+    }
+}
