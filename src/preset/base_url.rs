@@ -121,6 +121,7 @@ mod tests {
             ("https://host/api/", "v1", "https://host/api/v1"),
             ("https://host/api", "?q=1", "https://host/api?q=1"),
             ("https://host/api", "jobs:batch", "https://host/api/jobs:batch"),
+            ("https://host/api", "https:kept", "https://host/api/https:kept"),
             ("https://host/api", "a..b/...", "https://host/api/a..b/..."),
             ("https://host/api", "https://HOST:443/else", "https://HOST:443/else"),
         ] {
