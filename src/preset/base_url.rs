@@ -43,6 +43,9 @@ impl BaseUrl {
             let uri = path.parse().map_err(|_| invalid("not a valid url"))?;
             return self.resolve(uri);
         }
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(invalid("white space and characters outside ascii must be percent-encoded"));
+        }
         if path.starts_with("//") {
             return Err(invalid("two leading slashes would name another host"));
         }
@@ -63,8 +66,7 @@ impl BaseUrl {
             joined.push('?');
             joined.push_str(query);
         }
-        let joined = PathAndQuery::try_from(joined)
-            .map_err(|_| invalid("white space and characters outside ascii must be percent-encoded"))?;
+        let joined = PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?;
         let mut parts = Parts::from(self.uri.clone());
         parts.path_and_query = Some(joined);
         Uri::from_parts(parts).map_err(|_| invalid("not a valid url"))
