@@ -1,4 +1,75 @@
-//! Tower layers for calling other people's HTTP APIs.
+//! Tower layers for calling other people's HTTP APIs: a credential that goes nowhere else, a rate limit that
+//! holds in every window, a retry that never sends twice what may have been done, and an id and a log line for
+//! each call. Three presets stack them over a hyper client.
+//!
+//! # What happens to a request
+//!
+//! | layer, outermost first | what it does to a request |
+//! |---|---|
+//! | [`request_id`] | gives the call an id, sends it with every attempt, logs the call when it ends |
+//! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
+//! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |
+//! | [`limit`] | makes each attempt wait for its permit, first come, first served, or refuses it at once |
+//! | [`auth`] | puts the credential on it, if it goes to the credential's own origin |
+//! | [`timeout`], per attempt | bounds one attempt |
+//! | your client, or ours | sends it |
+//!
+//! # Three ways in
+//!
+//! A ready client:
+//!
+//! ```no_run
+//! use tower_outbound::{ApiKey, preset};
+//!
+//! # async fn call() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let rates = preset::currency_rates("https://rates.example.com")?
+//!     .with_api_key(ApiKey::from_env("RATES_KEY")?)
+//!     .client()?;
+//! let response = rates.get("/v1/resources").await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Single layers, in a stack of your own:
+//!
+//! ```
+//! use http_body_util::Empty;
+//! use tower::{Service, ServiceBuilder, ServiceExt};
+//! use tower_outbound::{
+//!     Quota,
+//!     limit::{RateLimitLayer, TokenBucket},
+//!     request_id::RequestIdLayer,
+//!     retry::RetryLayer,
+//! };
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let client = tower::service_fn(|_| async {
+//! #     Ok::<_, std::convert::Infallible>(http::Response::new(Empty::<bytes::Bytes>::new()))
+//! # });
+//! let mut service = ServiceBuilder::new()
+//!     .layer(RequestIdLayer::new())
+//!     .layer(RetryLayer::new().with_max_attempts(5)?)
+//!     .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+//!     .service(client);
+//!
+//! let request = http::Request::get("https://api.example.com/v1").body(Empty::<bytes::Bytes>::new())?;
+//! let response = service.ready().await?.call(request).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A whole preset around another HTTP client: [`Preset::layer`](preset::Preset::layer) goes over any
+//! `Service<http::Request<ReplayBody<B>>>`.
+//!
+//! # Time
+//!
+//! Everything runs on tokio's clock, so that a test under `tokio::time::pause` is exact and takes no time.
+//!
+//! # Features
+//!
+//! - `rustls` (default): TLS for the ready client, by rustls with the ring provider and Mozilla's roots.
+//! - `native-roots`: the roots of the operating system as well, by choice at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod auth;
@@ -22,3 +93,7 @@ pub use self::call::Report;
 pub use self::client::Client;
 pub use self::error::{BoxError, Error, InvalidConfig};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
