@@ -7,7 +7,7 @@
 //! use tower_outbound::{Report, call::Outcome};
 //!
 //! fn log<B>(response: &http::Response<B>) {
-//!     let Some(report) = response.extensions().get::<Report>() else { return };
+//!     let Some(report) = Report::of(response) else { return };
 //!     for attempt in report.attempts() {
 //!         if let Some(Outcome::Answer(status)) = attempt.outcome() {
 //!             println!("attempt {} got {status} after {:?}", attempt.number(), attempt.waited());
@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderValue, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::clock::{self, Instant};
 
@@ -53,6 +53,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     request_id: Option<HeaderValue>,
+    /// The headers in which the server's id is looked for.
+    server_headers: Arc<[HeaderName]>,
     server_request_id: Option<HeaderValue>,
     deadline: Option<Instant>,
     waited: Duration,
@@ -68,6 +70,7 @@ pub struct Attempt {
     waited: Duration,
     ended: Option<Duration>,
     outcome: Option<Outcome>,
+    server_request_id: Option<HeaderValue>,
     asked: Option<Duration>,
     delay: Option<Duration>,
 }
@@ -161,12 +164,21 @@ impl Call {
         state.deadline = Some(state.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
-    pub(crate) fn set_request_id(&self, id: HeaderValue) {
-        self.shared.state().request_id = Some(id);
+    /// The call's id, and where the server's own ids are to be looked for.
+    pub(crate) fn set_request_id(&self, id: HeaderValue, server_headers: &Arc<[HeaderName]>) {
+        let mut state = self.shared.state();
+        state.request_id = Some(id);
+        state.server_headers = Arc::clone(server_headers);
     }
 
-    pub(crate) fn set_server_request_id(&self, id: HeaderValue) {
-        self.shared.state().server_request_id = Some(id);
+    /// Keeps the id that the server has put into an answer; that of an earlier answer stays if it has none.
+    pub(crate) fn answered(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        let mut state = self.shared.state();
+        let id = state.server_headers.iter().find_map(|name| headers.get(name)).cloned();
+        if id.is_some() {
+            state.server_request_id.clone_from(&id);
+        }
+        id
     }
 
     pub(crate) fn add_wait(&self, waited: Duration) {
@@ -187,18 +199,26 @@ impl Call {
             waited: Duration::ZERO,
             ended: None,
             outcome: None,
+            server_request_id: None,
             asked: None,
             delay: None,
         });
     }
 
-    /// Ends the attempt under way and returns it.
-    pub(crate) fn end_attempt(&self, outcome: Outcome, asked: Option<Duration>) -> Option<Attempt> {
+    /// Ends the attempt under way, by an answer with these headers or without one, and returns it.
+    pub(crate) fn end_attempt(
+        &self,
+        outcome: Outcome,
+        asked: Option<Duration>,
+        answer: Option<&HeaderMap>,
+    ) -> Option<Attempt> {
+        let server_request_id = answer.and_then(|headers| self.answered(headers));
         let elapsed = self.shared.started.elapsed();
         let mut state = self.shared.state();
         let attempt = state.attempts.last_mut()?;
         attempt.ended = Some(elapsed);
         attempt.outcome = Some(outcome);
+        attempt.server_request_id = server_request_id;
         attempt.asked = asked;
         Some(attempt.clone())
     }
@@ -215,12 +235,18 @@ impl Call {
 }
 
 impl Report {
+    /// The report in an answer; none when no layer that keeps one was in the stack. For an error it is
+    /// [`Error::report`](crate::Error::report).
+    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
+        response.extensions().get()
+    }
+
     /// The id of the call, as it was sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.shared.state().request_id.clone()
     }
 
-    /// The id that the server gave its last answer, from the first known header that had one.
+    /// The id that the server gave its last answer that had one, from the first of the known headers.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
     }
@@ -270,6 +296,11 @@ impl Attempt {
     /// How it ended; none when it was cut off.
     pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
+    }
+
+    /// The id that the server gave its answer.
+    pub fn server_request_id(&self) -> Option<&HeaderValue> {
+        self.server_request_id.as_ref()
     }
 
     /// The pause that the server asked for in its answer.

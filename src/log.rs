@@ -8,7 +8,7 @@ use tracing::{Level, debug, enabled, event, info};
 
 use crate::{
     call::{Attempt, Ended, Outcome, Report},
-    clock::{self, Instant},
+    clock::Instant,
     error::{Error, Kind},
 };
 
@@ -84,6 +84,7 @@ pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
         error.type = failure,
         waited_ms = millis(attempt.waited()),
         elapsed_ms = millis(attempt.ended().unwrap_or_default().saturating_sub(attempt.started())),
+        server_request_id = text(attempt.server_request_id()),
         asked_ms = attempt.asked().map(millis),
         "attempt ended"
     );
@@ -113,12 +114,8 @@ pub(crate) fn waited(waited: Duration) {
     debug!(target: LIMIT, waited_ms = millis(waited), "waited for the limiter");
 }
 
-pub(crate) fn paused(until: Instant) {
-    info!(
-        target: LIMIT,
-        pause_ms = millis(until.saturating_duration_since(clock::now())),
-        "paused: the server asked for it"
-    );
+pub(crate) fn paused(pause: Duration) {
+    info!(target: LIMIT, pause_ms = millis(pause), "paused: the server asked for it");
 }
 
 fn error_type(error: &Error) -> &'static str {

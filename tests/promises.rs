@@ -195,7 +195,8 @@ async fn promise_4_never_early() {
 #[tokio::test(start_paused = true)]
 async fn promise_5_never_twice() {
     let url = "https://push.example.com/";
-    let failures: [(&str, fn() -> Result<Response<Body>, BoxError>); 3] = [
+    type Fail = fn() -> Result<Response<Body>, BoxError>;
+    let failures: [(&str, Fail); 3] = [
         ("503", || answer(503)),
         ("429", || answer(429)),
         ("reset", || Err(io::Error::from(io::ErrorKind::ConnectionReset).into())),

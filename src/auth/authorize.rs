@@ -8,7 +8,7 @@ use http::{
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::ApiKey;
+use super::{ApiKey, key::sensitive};
 use crate::error::{BoxError, InvalidConfig};
 
 /// Puts a credential on the head of a request. A closure of the same shape is one, too.
@@ -58,11 +58,7 @@ pub struct Bearer(HeaderValue);
 
 impl From<ApiKey> for Bearer {
     fn from(key: ApiKey) -> Self {
-        // An `ApiKey` holds visible ASCII alone, which every header value may hold.
-        let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
-            .unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
-        value.set_sensitive(true);
-        Self(value)
+        Self(sensitive(&format!("Bearer {}", key.expose())))
     }
 }
 

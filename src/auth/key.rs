@@ -1,5 +1,7 @@
 use std::{env, fmt, fs, path::Path, sync::Arc};
 
+use http::HeaderValue;
+
 use crate::error::InvalidConfig;
 
 /// A secret of visible ASCII characters. Never shown: not in `Debug`, not in an error.
@@ -60,6 +62,11 @@ impl ApiKey {
         &self.0
     }
 
+    /// The secret as the value of a header, marked sensitive: neither shown by `Debug` nor indexed by HTTP/2.
+    pub fn header_value(&self) -> HeaderValue {
+        sensitive(&self.0)
+    }
+
     fn check(key: &str, place: impl FnOnce() -> String) -> Result<Self, InvalidConfig> {
         if key.is_empty() {
             return Err(InvalidConfig::new(FIELD, place(), "at least one character"));
@@ -69,6 +76,13 @@ impl ApiKey {
             Some(at) => Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, unlike its byte {at}"))),
         }
     }
+}
+
+/// A key, or a scheme's name and a key: visible ASCII and spaces, which every header value may hold.
+pub(super) fn sensitive(text: &str) -> HeaderValue {
+    let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
 }
 
 const FIELD: &str = "api key";

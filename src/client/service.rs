@@ -42,12 +42,12 @@ impl Preset {
     ///
     /// As [`client`](Self::client).
     pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
-        let connections = transport.connections(self.base_url().origin())?;
+        let connections = transport.connections(self.base().origin())?;
         let stack = ServiceBuilder::new()
             .layer(self.layer()?)
             .map_response(|response: Response<_>| response.map(Body::incoming))
             .service(connections);
-        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base_url().clone()) })
+        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()) })
     }
 }
 

@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{error::Error as _, fmt, time::Duration};
 
 use http::HeaderValue;
 
@@ -10,7 +10,8 @@ use crate::call::Report;
 ///
 /// Opaque: ask it with the predicates. An answer of the server, whatever its status, is a response and never
 /// this error. An inner service's error is kept whole, so that `source()` leads to it and can be downcast; an
-/// `Error` from a layer further in is passed on and not wrapped again.
+/// `Error` from a layer further in is passed on and not wrapped again. `{}` shows the failure, `{:#}` the whole
+/// chain of causes after it.
 ///
 /// ```
 /// use tower_outbound::Error;
@@ -149,7 +150,13 @@ impl fmt::Display for Error {
             Kind::Auth => f.write_str("the credential was not sent"),
             Kind::Request => f.write_str("the request can't be sent"),
             Kind::Service => f.write_str("the service failed"),
+        }?;
+        let mut cause = self.source().filter(|_| f.alternate());
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
         }
+        Ok(())
     }
 }
 
@@ -171,8 +178,6 @@ impl std::error::Error for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
-
     use super::*;
 
     #[test]
@@ -189,5 +194,6 @@ mod tests {
         assert!(error.is_service());
         assert!(error.source().unwrap().downcast_ref::<std::io::Error>().is_some());
         assert_eq!(error.to_string(), "the service failed", "the cause is in source() alone");
+        assert_eq!(format!("{error:#}"), "the service failed: broken");
     }
 }

@@ -3,6 +3,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::{Request, Response, StatusCode};
@@ -89,9 +90,9 @@ where
                 }
                 StateProj::Calling { future } => {
                     let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
-                    if let Some(until) = pause_asked(&response) {
-                        log::paused(until);
-                        this.limiter.pause_until(until);
+                    if let Some(pause) = pause_asked(&response) {
+                        log::paused(pause);
+                        this.limiter.pause_until(clock::after(clock::now(), pause));
                     }
                     return Poll::Ready(Ok(response));
                 }
@@ -100,13 +101,13 @@ where
     }
 }
 
-/// The moment before which the server wants no further request, from anybody.
-fn pause_asked<R>(response: &Response<R>) -> Option<Instant> {
+/// For how long the server wants no further request, from anybody.
+fn pause_asked<R>(response: &Response<R>) -> Option<Duration> {
     // On other statuses the header speaks of this one resource: a redirect, a job that is not done yet.
     let throttled =
         matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let ask = throttled.then(|| feedback::retry_after(response.headers(), clock::wall)).flatten()?;
-    (!ask.is_zero()).then(|| clock::after(clock::now(), ask))
+    let asked = throttled.then(|| feedback::retry_after(response.headers(), clock::wall)).flatten()?;
+    Some(asked).filter(|asked| !asked.is_zero())
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {

@@ -25,6 +25,11 @@ impl<L> RateLimitLayer<L> {
         Self { limiter, bounds: Ask::default() }
     }
 
+    /// The limiter.
+    pub fn limiter(&self) -> &L {
+        &self.limiter
+    }
+
     /// Refuses a request that would wait longer than `max_wait`; `Duration::ZERO` sheds what can't go at once.
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.bounds.max_wait = Some(max_wait);

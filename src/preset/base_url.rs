@@ -31,6 +31,10 @@ impl BaseUrl {
         &self.origin
     }
 
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
     pub(crate) fn allow_plaintext(&mut self) {
         self.origin = self.origin.clone().allow_plaintext();
     }

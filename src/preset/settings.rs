@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use http::{HeaderValue, header::CONTENT_TYPE, request};
+use http::{HeaderValue, Uri, header::CONTENT_TYPE, request};
 use tower_http::set_header::SetRequestHeaderLayer;
 
 use super::{BaseUrl, PresetLayer};
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Preset {
     name: &'static str,
-    base_url: BaseUrl,
+    base: BaseUrl,
     credential: Credential,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
@@ -65,7 +65,7 @@ impl Preset {
     pub fn new(name: &'static str, base_url: &str) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name,
-            base_url: BaseUrl::parse(base_url)?,
+            base: BaseUrl::parse(base_url)?,
             credential: Credential::Key {
                 source: KeySource::Environment("API_KEY".into()),
                 query_parameter: None,
@@ -81,6 +81,16 @@ impl Preset {
     /// The name that stands in the log as `service`.
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The URL below which the service lives.
+    pub fn base_url(&self) -> &Uri {
+        self.base.uri()
+    }
+
+    /// The quota; none where none is known.
+    pub fn quota(&self) -> Option<Quota> {
+        self.limit.limiter().quota()
     }
 
     /// Sends this key.
@@ -102,7 +112,9 @@ impl Preset {
         self
     }
 
-    /// Sends the key in the query parameter of this name and not as a bearer header.
+    /// Sends the key in the query parameter of this name and not as a bearer header. Changes nothing once
+    /// [`with_authorize`](Self::with_authorize) or [`with_credentials`](Self::with_credentials) was said: what
+    /// they send is no key.
     pub fn with_key_in_query(mut self, parameter: impl Into<Cow<'static, str>>) -> Self {
         if let Credential::Key { query_parameter, .. } = &mut self.credential {
             *query_parameter = Some(parameter.into());
@@ -127,7 +139,7 @@ impl Preset {
 
     /// Lets the credential travel without TLS, where everybody on the way can read it.
     pub fn allow_plaintext(mut self) -> Self {
-        self.base_url.allow_plaintext();
+        self.base.allow_plaintext();
         self
     }
 
@@ -195,13 +207,13 @@ impl Preset {
             total: TimeoutLayer::total(total)?,
             retry: self.retry.clone(),
             limit: self.limit.clone(),
-            auth: AuthLayer::new(self.authorize()?, self.base_url.origin().clone())?,
+            auth: AuthLayer::new(self.authorize()?, self.base.origin().clone())?,
             attempt: TimeoutLayer::per_attempt(attempt)?,
         })
     }
 
-    pub(crate) fn base_url(&self) -> &BaseUrl {
-        &self.base_url
+    pub(crate) fn base(&self) -> &BaseUrl {
+        &self.base
     }
 
     fn authorize(&self) -> Result<Arc<dyn Authorize>, InvalidConfig> {
@@ -224,7 +236,7 @@ impl fmt::Debug for Preset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Preset")
             .field("name", &self.name)
-            .field("origin", self.base_url.origin())
+            .field("origin", self.base.origin())
             .field("limit", &self.limit)
             .field("retry", &self.retry)
             .field("request_id", &self.request_id)

@@ -1,14 +1,12 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use http::Response;
 use pin_project_lite::pin_project;
 
-use super::layer::Settings;
 use crate::{
     call::{Call, Report},
     error::{BoxError, Error},
@@ -21,15 +19,14 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: F,
-        settings: Arc<Settings>,
         call: Call,
         subject: Subject,
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, settings: Arc<Settings>, call: Call, subject: Subject) -> Self {
-        Self { future, settings, call, subject }
+    pub(super) fn new(future: F, call: Call, subject: Subject) -> Self {
+        Self { future, call, subject }
     }
 }
 
@@ -46,11 +43,7 @@ where
         let report = this.call.report();
         Poll::Ready(match result {
             Ok(mut response) => {
-                let headers = response.headers();
-                let known = this.settings.server_headers.iter();
-                if let Some(id) = known.filter_map(|name| headers.get(name)).next() {
-                    this.call.set_server_request_id(id.clone());
-                }
+                this.call.answered(response.headers());
                 log::call(this.subject, &report, Ok(response.status()));
                 // A retry layer further in has put it there already.
                 if response.extensions().get::<Report>().is_none() {

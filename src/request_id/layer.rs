@@ -24,7 +24,7 @@ pub struct RequestIdLayer {
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) header: HeaderName,
-    pub(super) server_headers: Vec<HeaderName>,
+    pub(super) server_headers: Arc<[HeaderName]>,
     pub(super) service: Option<&'static str>,
     pub(super) random: Arc<Random>,
 }

@@ -26,7 +26,7 @@
 //! | target | level | when | fields |
 //! |---|---|---|---|
 //! | `tower_outbound::call` | info, warn when the call failed or its answer is a 4xx or 5xx | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
-//! | `tower_outbound::attempt` | debug | an attempt ended | `request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
+//! | `tower_outbound::attempt` | debug | an attempt ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
 //! | `tower_outbound::retry` | debug | a back-off begins | `request_id` `delay_ms` |
 //! | `tower_outbound::retry` | debug | a failure is not tried again | `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | a request waited for its permit | `waited_ms` |

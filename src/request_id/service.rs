@@ -49,13 +49,13 @@ where
             .headers_mut()
             .entry(&self.settings.header)
             .or_insert_with(|| id::next(&self.settings.random));
-        call.set_request_id(id.clone());
+        call.set_request_id(id.clone(), &self.settings.server_headers);
         let subject = Subject {
             service: self.settings.service,
             method: request.method().clone(),
             uri: request.uri().clone(),
             started: clock::now(),
         };
-        ResponseFuture::new(self.inner.call(request), Arc::clone(&self.settings), call, subject)
+        ResponseFuture::new(self.inner.call(request), call, subject)
     }
 }

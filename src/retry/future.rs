@@ -37,6 +37,7 @@ pin_project! {
         inner: S,
         policy: Arc<Policy>,
         next: Option<Request<ReplayBody<B>>>,
+        called: bool,
         kept: Kept<B>,
         call: Call,
     }
@@ -79,7 +80,7 @@ where
         let idempotent = policy::is_idempotent(&head.method);
         let next = Some(Request::from_parts(head.clone(), body));
         let kept = Kept { head, replay, idempotent, attempts: 0 };
-        Self { state: State::Starting, inner, policy, next, kept, call }
+        Self { state: State::Starting, inner, policy, next, called: false, kept, call }
     }
 }
 
@@ -104,11 +105,17 @@ where
                 StateProj::Readying => match ready!(this.inner.poll_ready(cx)) {
                     Ok(()) => {
                         let Some(request) = this.next.take() else { return Poll::Pending };
+                        *this.called = true;
                         let future = this.inner.call(request);
                         this.state.set(State::Calling { future });
                         continue;
                     }
-                    Err(error) => Err(Error::from_service(error)),
+                    // It was not called: whatever the error says of itself, nothing was sent.
+                    Err(error) => {
+                        *this.next = None;
+                        *this.called = false;
+                        Err(Error::from_service(error))
+                    }
                 },
                 StateProj::Calling { future } => ready!(future.poll(cx)).map_err(Error::from_service),
                 StateProj::Draining { body, timer, until } => {
@@ -128,10 +135,11 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
-            let Again { request, delay } = match this.kept.judge(this.policy, this.call, &result) {
-                Ok(again) => again,
-                Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
-            };
+            let Again { request, delay } =
+                match this.kept.judge(this.policy, this.call, *this.called, &result) {
+                    Ok(again) => again,
+                    Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
+                };
             this.call.set_delay(delay);
             log::retry(&this.call.report(), delay);
             *this.next = Some(request);
@@ -156,6 +164,7 @@ impl<B: Body> Kept<B> {
         &self,
         policy: &Policy,
         call: &Call,
+        called: bool,
         result: &Result<Response<R>, Error>,
     ) -> Result<Again<B>, Ended> {
         let ((told, judged), asked) = match result {
@@ -163,9 +172,10 @@ impl<B: Body> Kept<B> {
                 let asked = feedback::retry_after(response.headers(), clock::wall);
                 (outcome::of_answer(response.status()), asked.filter(|asked| !asked.is_zero()))
             }
-            Err(error) => (outcome::of_error(error), None),
+            Err(error) => (outcome::of_error(error, called), None),
         };
-        if let Some(attempt) = call.end_attempt(told, asked) {
+        let headers = result.as_ref().ok().map(Response::headers);
+        if let Some(attempt) = call.end_attempt(told, asked, headers) {
             log::attempt(&call.report(), &attempt);
         }
         let backoff = match policy::classify(self.idempotent, judged) {

@@ -16,7 +16,8 @@ pub(super) fn of_answer(status: StatusCode) -> (call::Outcome, policy::Outcome) 
     (call::Outcome::Answer(status), policy::Outcome::Answer(status))
 }
 
-pub(super) fn of_error(error: &Error) -> (call::Outcome, policy::Outcome) {
+/// `called` tells whether the inner service was called, or failed before it was ready to be.
+pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, policy::Outcome) {
     match error.kind() {
         Kind::RateLimited { .. } => (call::Outcome::Refused, policy::Outcome::Fatal),
         Kind::Auth | Kind::Request => (call::Outcome::NotSent, policy::Outcome::Fatal),
@@ -24,10 +25,10 @@ pub(super) fn of_error(error: &Error) -> (call::Outcome, policy::Outcome) {
         Kind::Timeout { scope: Scope::Attempt, .. } => {
             (call::Outcome::Timeout, policy::Outcome::Failure(Sent::Maybe))
         }
-        Kind::Service => match sent(error) {
-            Sent::No => (call::Outcome::NotSent, policy::Outcome::Failure(Sent::No)),
-            Sent::Maybe => (call::Outcome::Failed, policy::Outcome::Failure(Sent::Maybe)),
-        },
+        Kind::Service if called && sent(error) == Sent::Maybe => {
+            (call::Outcome::Failed, policy::Outcome::Failure(Sent::Maybe))
+        }
+        Kind::Service => (call::Outcome::NotSent, policy::Outcome::Failure(Sent::No)),
     }
 }
 

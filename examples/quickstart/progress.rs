@@ -1,0 +1,35 @@
+use std::{
+    io::{self, IsTerminal, Write},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::targets::Target;
+
+/// One line that changes on a terminal, a line every 3 s elsewhere. Ends only when it can't be written.
+pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error {
+    let mut out = io::stdout();
+    let terminal = out.is_terminal();
+    let mut ticks = tokio::time::interval(Duration::from_millis(if terminal { 200 } else { 3000 }));
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let calls: Vec<_> =
+            targets.iter().map(|target| format!("{} {}", target.name, target.finished())).collect();
+        let line = format!("{:>3} s  calls: {}", started.elapsed().as_secs(), calls.join(", "));
+        let written = match terminal {
+            true => write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()),
+            false => writeln!(out, "{line}"),
+        };
+        if let Err(error) = written {
+            return error;
+        }
+    }
+}
+
+/// Takes the changing line away.
+pub(crate) fn clear(out: &mut io::Stdout) -> io::Result<()> {
+    if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }
+}
