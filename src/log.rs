@@ -1,7 +1,7 @@
 //! Every event of the crate, written here and nowhere else. The contract is in the manual of
 //! [`request_id`](crate::request_id); nothing is formatted for a level that is off.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use http::{HeaderValue, Method, StatusCode, Uri};
 use tracing::{Level, debug, enabled, event, info};
@@ -18,12 +18,31 @@ const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 
 /// What the line of a call says of its request. Neither query nor user info: keys travel in both.
-#[derive(Debug)]
 pub(crate) struct Subject {
     pub(crate) service: Option<&'static str>,
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) started: Instant,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject")
+            .field("service", &self.service)
+            .field("method", &self.method)
+            .field("host", &self.uri.host())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Subject {
+    fn port(&self) -> Option<u16> {
+        self.uri.port_u16().or_else(|| match self.uri.scheme_str() {
+            Some("https") => Some(443),
+            Some("http") => Some(80),
+            _ => None,
+        })
+    }
 }
 
 pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode, &Error>) {
@@ -38,7 +57,7 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
                 server_request_id = text(report.server_request_id().as_ref()),
                 http.request.method = subject.method.as_str(),
                 server.address = subject.uri.host(),
-                server.port = subject.uri.port_u16(),
+                server.port = subject.port(),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|status| status.as_u16()),
                 error.type = result.err().map(error_type),

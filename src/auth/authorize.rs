@@ -19,9 +19,9 @@ use crate::error::{BoxError, InvalidConfig};
 /// ```
 /// use tower_outbound::auth::{AuthLayer, Origin};
 ///
-/// let layer = AuthLayer::new(
+/// let layer = AuthLayer::with(
 ///     |head: &mut http::request::Parts| {
-///         head.headers.insert("x-signature", "…".parse()?);
+///         head.headers.insert("x-signature", http::HeaderValue::from_static("made up"));
 ///         Ok(())
 ///     },
 ///     Origin::parse("https://api.example.com")?,
@@ -83,6 +83,9 @@ pub struct QueryKey {
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 impl QueryKey {
+    /// What the `http` crate can hold of a URI.
+    const LONGEST: usize = u16::MAX as usize - 1;
+
     /// The key goes into the parameter `name`.
     ///
     /// # Errors
@@ -116,6 +119,9 @@ impl Authorize for QueryKey {
             path => path,
         };
         let path_and_query = format!("{path}?{query}{separator}{}", self.pair);
+        if path_and_query.len() > QueryKey::LONGEST {
+            return Err(TooLong.into());
+        }
         let mut parts = Parts::from(std::mem::take(&mut head.uri));
         // Neither error tells the URI, which by now holds the key.
         parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| TooLong)?);

@@ -1,8 +1,8 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tower_layer::Layer;
 
-use super::{Auth, Authorize, Bearer, Origin};
+use super::{ApiKey, Auth, Authorize, Bearer, Origin};
 use crate::error::InvalidConfig;
 
 /// Puts a credential on every request to its own origin.
@@ -10,7 +10,6 @@ use crate::error::InvalidConfig;
 /// # Clone
 ///
 /// Clones, and the services that they make, share the credential.
-#[derive(Debug)]
 pub struct AuthLayer<A> {
     authorize: Arc<A>,
     origin: Arc<Origin>,
@@ -19,14 +18,24 @@ pub struct AuthLayer<A> {
 /// [`AuthLayer`] with a key in `Authorization: Bearer`.
 pub type BearerAuthLayer = AuthLayer<Bearer>;
 
+impl BearerAuthLayer {
+    /// The key goes to `origin`, as a bearer header, and nowhere else.
+    ///
+    /// # Errors
+    ///
+    /// As [`with`](Self::with).
+    pub fn new(key: ApiKey, origin: Origin) -> Result<Self, InvalidConfig> {
+        Self::with(Bearer::from(key), origin)
+    }
+}
+
 impl<A: Authorize> AuthLayer<A> {
-    /// `credential` goes to `origin` and nowhere else. For a [`BearerAuthLayer`] it is an
-    /// [`ApiKey`](super::ApiKey).
+    /// What `authorize` puts on a request goes to `origin` and nowhere else.
     ///
     /// # Errors
     ///
     /// When the origin has no TLS and is not loopback, and [`Origin::allow_plaintext`] was not said.
-    pub fn new(credential: impl Into<A>, origin: Origin) -> Result<Self, InvalidConfig> {
+    pub fn with(authorize: A, origin: Origin) -> Result<Self, InvalidConfig> {
         if !origin.is_safe() {
             return Err(InvalidConfig::new(
                 "origin",
@@ -34,7 +43,7 @@ impl<A: Authorize> AuthLayer<A> {
                 "https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
             ));
         }
-        Ok(Self { authorize: Arc::new(credential.into()), origin: Arc::new(origin) })
+        Ok(Self { authorize: Arc::new(authorize), origin: Arc::new(origin) })
     }
 }
 
@@ -49,5 +58,11 @@ impl<S, A> Layer<S> for AuthLayer<A> {
 
     fn layer(&self, inner: S) -> Self::Service {
         Auth::new(inner, Arc::clone(&self.authorize), Arc::clone(&self.origin))
+    }
+}
+
+impl<A> fmt::Debug for AuthLayer<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthLayer").field("origin", &self.origin).finish_non_exhaustive()
     }
 }

@@ -86,7 +86,19 @@ fn parts(uri: &Uri) -> Option<(bool, &str, u16)> {
         _ => return None,
     };
     let host = uri.host().filter(|host| !host.is_empty())?;
-    Some((tls, host, uri.port_u16().unwrap_or(if tls { 443 } else { 80 })))
+    // Not `port_u16`, for which a port that is none is no port.
+    let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(host)?;
+    let port = match port.strip_prefix(':') {
+        None | Some("") => {
+            if tls {
+                443
+            } else {
+                80
+            }
+        }
+        Some(port) => port.parse().ok()?,
+    };
+    Some((tls, host, port))
 }
 
 /// A URL as it may be shown: people put keys in queries and passwords before the host.
@@ -128,6 +140,8 @@ mod tests {
             ("https://api.example.com:8443/", false),
             ("https://api.example.com.evil.test/", false),
             ("https://evil.test/https://api.example.com/", false),
+            ("https://api.example.com:70000/", false),
+            ("https://api.example.com:/", true),
             ("/v1", false),
         ] {
             assert_eq!(own.covers(&uri.parse().unwrap()), covered, "{uri}");

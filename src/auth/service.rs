@@ -1,4 +1,5 @@
 use std::{
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -15,7 +16,6 @@ use crate::error::{BoxError, Error, Kind};
 ///
 /// [`Error::is_auth`] when the credential can't be put on the request, or the request's URI names no origin;
 /// otherwise what the inner service failed with.
-#[derive(Debug)]
 pub struct Auth<S, A> {
     inner: S,
     authorize: Arc<A>,
@@ -62,5 +62,14 @@ where
             Ok(()) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body))),
             Err(error) => ResponseFuture::failed(Error::new(Kind::Auth, error)),
         }
+    }
+}
+
+impl<S: fmt::Debug, A> fmt::Debug for Auth<S, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Auth")
+            .field("inner", &self.inner)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }

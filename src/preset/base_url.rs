@@ -81,6 +81,9 @@ impl BaseUrl {
         let invalid = |reason: String| Error::new(Kind::Request, reason);
         match (uri.scheme(), uri.authority()) {
             (None, None) => self.join(uri.path_and_query().map_or("", PathAndQuery::as_str)),
+            (Some(_), Some(authority)) if authority.as_str().contains('@') => {
+                Err(invalid("user info in a url is not sent: give the key to the preset".to_owned()))
+            }
             (Some(_), Some(_)) if self.origin.covers(&uri) => Ok(uri),
             (Some(_), Some(authority)) => Err(invalid(format!(
                 "`{}` is not of the client's origin {}",

@@ -207,7 +207,7 @@ impl Preset {
             total: TimeoutLayer::total(total)?,
             retry: self.retry.clone(),
             limit: self.limit.clone(),
-            auth: AuthLayer::new(self.authorize()?, self.base.origin().clone())?,
+            auth: AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
             attempt: TimeoutLayer::per_attempt(attempt)?,
         })
     }

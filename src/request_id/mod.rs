@@ -45,7 +45,8 @@
 //! - A header of that name that the caller has set is kept, and is the call's id.
 //! - The answer is not changed: the server's own id is kept in the [`Report`](crate::Report), and ours is never
 //!   written into an answer that has none.
-//! - A call that its caller drops ends without a line.
+//! - A call that its caller drops ends without a line, and an attempt that the total deadline cuts off without
+//!   one of its own; `attempts` counts it.
 
 mod future;
 mod id;

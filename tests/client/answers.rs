@@ -1,0 +1,100 @@
+//! An answer is a response, whatever its status; anything else is an error that says what it was.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::Instant,
+};
+use tower_outbound::call::{Ended, Outcome};
+
+use super::{
+    client, outcomes, preset, report,
+    server::{Server, Wire, reply, within},
+    text,
+};
+
+#[tokio::test]
+async fn a_404_is_a_response_with_its_body() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(reply(404, "no such thing")) }).await;
+    let response = within(client(&server).get("/v1/none")).await.unwrap();
+    assert_eq!(response.status(), 404);
+    assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+    assert_eq!(report(&response).attempt_count(), 1);
+    assert_eq!(text(response).await, "no such thing");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_503_to_the_end_is_a_response_with_its_body() {
+    let server = Server::with_statuses(Wire::Http1, [503]).await;
+    let response = within(client(&server).get("/")).await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(report(&response).ended(), Some(Ended::Exhausted));
+    assert_eq!(outcomes(report(&response)), [Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE); 3]);
+    assert_eq!(text(response).await, "answer 3", "the last answer's own body is not drained");
+}
+
+#[tokio::test]
+async fn a_redirect_is_handed_over_and_not_followed() {
+    let elsewhere = Server::with_statuses(Wire::Http1, [200]).await;
+    let location = format!("{}/else", elsewhere.url());
+    let server = Server::start(Wire::Http1, move |_, _| {
+        let mut reply = reply(302, "over there");
+        reply.headers_mut().insert("location", location.parse().unwrap());
+        async move { Some(reply) }
+    })
+    .await;
+    let response = within(client(&server).get("/v1")).await.unwrap();
+    assert_eq!(response.status(), 302);
+    assert_eq!(response.headers()["location"], format!("{}/else", elsewhere.url()));
+    assert_eq!(elsewhere.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_ends_in_a_timeout() {
+    let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
+    let client = preset(&server.url())
+        .with_attempt_timeout(Duration::from_millis(50))
+        .with_total_timeout(Duration::from_millis(200))
+        .client()
+        .unwrap();
+    let began = Instant::now();
+    let error = within(client.get("/")).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    assert!(began.elapsed() >= Duration::from_millis(50));
+    // How many fit into 200 ms is up to the machine; exact numbers are counted on paused time in tests/preset.rs.
+    let attempts = error.report().unwrap().attempts();
+    assert!((1..=3).contains(&attempts.len()), "{attempts:?}");
+    assert_eq!(attempts[0].outcome(), Some(Outcome::Timeout));
+}
+
+#[tokio::test]
+async fn a_post_that_timed_out_is_not_sent_again() {
+    let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
+    let client = preset(&server.url()).with_attempt_timeout(Duration::from_millis(50)).client().unwrap();
+    let error = within(client.post("/", "once")).await.unwrap_err();
+    assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+    let report = error.report().unwrap();
+    assert_eq!(outcomes(report), [Outcome::Timeout]);
+    assert_eq!(report.ended(), Some(Ended::NotIdempotent));
+    assert!(server.seen().len() <= 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_http_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let talking = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(b"220 mail.example.com ESMTP\r\n\r\n").await;
+        }
+    });
+    let error = within(preset(&url).client().unwrap().post("/", "once")).await.unwrap_err();
+    assert!(error.is_service(), "{error:?}");
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
+    talking.abort();
+}

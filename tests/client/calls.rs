@@ -1,0 +1,216 @@
+//! What reaches the server, and what comes back.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request, StatusCode, Version, header::CONTENT_TYPE};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tower_outbound::{
+    ApiKey, Body, BoxError, InvalidConfig,
+    body::BodyTooLarge,
+    call::{Ended, Outcome},
+    client::Transport,
+    preset::{self, Preset},
+};
+use tracing::dispatcher::{self, Dispatch};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::{
+    KEY, chain, client, outcomes, report,
+    server::{Server, Wire, cut_off, reply, within},
+    text,
+};
+
+type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+
+const PRESETS: [(&str, Make); 3] = [
+    ("currency_rates", preset::currency_rates),
+    ("email_delivery", preset::email_delivery),
+    ("realtime_messaging", preset::realtime_messaging),
+];
+
+#[tokio::test]
+async fn every_preset_sends_what_the_samples_show() {
+    for (name, make) in PRESETS {
+        let server = Server::start(Wire::Http1, |_, seen| async move {
+            let mut reply = reply(200, format!("to {}", seen.method));
+            reply.headers_mut().insert("x-request-id", "of-the-server".parse().unwrap());
+            Some(reply)
+        })
+        .await;
+        let client = make(&server.url()).unwrap().with_api_key(ApiKey::new(KEY).unwrap()).client().unwrap();
+
+        let got = within(client.get("/v1/resources?q=1")).await.unwrap();
+        let posted = within(client.post("v1/resources", r#"{"hello":"world"}"#)).await.unwrap();
+
+        let seen = server.seen();
+        assert_eq!(seen.len(), 2, "{name}");
+        assert_eq!((&seen[0].method, seen[0].path_and_query()), (&Method::GET, "/v1/resources?q=1"));
+        assert_eq!((&seen[1].method, seen[1].path_and_query()), (&Method::POST, "/v1/resources"));
+        assert_eq!((&seen[0].body[..], &seen[1].body[..]), (&b""[..], &br#"{"hello":"world"}"#[..]));
+        assert_eq!(seen[1].header("content-length"), Some("17"));
+        for (seen, response) in seen.iter().zip([got, posted]) {
+            assert_eq!(seen.version, Version::HTTP_11);
+            assert_eq!(seen.header("host"), server.url().strip_prefix("http://"));
+            assert_eq!(seen.header("authorization").unwrap(), format!("Bearer {KEY}"));
+            assert_eq!(seen.header("content-type"), Some("application/json"));
+            let id = seen.header("x-request-id").unwrap();
+            assert_eq!(id.len(), 36, "{id}");
+
+            assert_eq!(response.status(), StatusCode::OK);
+            let report = report(&response);
+            assert_eq!(report.request_id().unwrap(), id);
+            assert_eq!(report.server_request_id().unwrap(), "of-the-server");
+            assert_eq!(outcomes(report), [Outcome::Answer(StatusCode::OK)]);
+            assert_eq!(report.ended(), Some(Ended::Success));
+            assert_eq!(text(response).await, format!("to {}", seen.method));
+        }
+        assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"), "an id is for one call");
+    }
+}
+
+#[tokio::test]
+async fn the_callers_own_headers_are_kept() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let request = Request::patch("/v1")
+        .header(CONTENT_TYPE, "text/csv")
+        .header("x-request-id", "mine")
+        .header("authorization", "Basic mine")
+        .body("a,b")
+        .unwrap();
+    let response = within(client(&server).request(request)).await.unwrap();
+    assert_eq!(report(&response).request_id().unwrap(), "mine");
+
+    let seen = &server.seen()[0];
+    assert_eq!((&seen.method, &seen.body[..]), (&Method::PATCH, &b"a,b"[..]));
+    assert_eq!(seen.header("content-type"), Some("text/csv"));
+    assert_eq!(seen.header("x-request-id"), Some("mine"));
+    assert_eq!(seen.header("authorization"), Some("Basic mine"));
+    for name in ["content-type", "x-request-id", "authorization"] {
+        assert_eq!(seen.headers.get_all(name).iter().count(), 1, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_unknown_length_arrives_whole() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let frames = ["a", "", "bc"].map(|data| Ok::<_, BoxError>(Frame::data(Bytes::from(data))));
+    let body = Body::new(StreamBody::new(stream::iter(frames)));
+    within(client(&server).post("/v1", body)).await.unwrap();
+    let seen = &server.seen()[0];
+    assert_eq!((&seen.body[..], seen.header("transfer-encoding")), (&b"abc"[..], Some("chunked")));
+}
+
+#[tokio::test]
+async fn the_answer_to_a_head_has_its_length_and_no_body() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let request = Request::head("/v1").body(()).unwrap();
+    let response = within(client(&server).request(request)).await.unwrap();
+    assert_eq!(response.headers()["content-length"], "8");
+    assert!(within(text(response)).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_body_over_the_callers_limit_is_an_error_of_its_own() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let response = within(client(&server).get("/")).await.unwrap();
+    let error = within(response.into_body().collect(7)).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<BodyTooLarge>().unwrap().limit(), 7);
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_off_fails_where_it_is_read() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
+    let response = within(client(&server).get("/")).await.unwrap();
+    assert!(within(response.into_body().collect(1024)).await.is_err());
+    assert_eq!(server.seen().len(), 1, "an answer whose head came is not asked for again");
+}
+
+#[tokio::test]
+async fn a_call_can_be_spawned_and_outlive_its_client() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let call = tokio::spawn(client(&server).get("/"));
+    assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
+}
+
+/// The key in the query stands in the URI that goes down to the connection, whose error is passed on.
+#[tokio::test]
+async fn no_error_shows_the_key() {
+    let silent = tokio::net::TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refusing = format!("http://{}", silent.local_addr().unwrap());
+    let hanging_up = Server::start(Wire::Http1, |_, _| async { None }).await;
+    for url in [refusing, hanging_up.url()] {
+        let bearer = super::preset(&url);
+        for preset in [bearer.clone().with_key_in_query("key"), bearer] {
+            let error = within(preset.client().unwrap().post("/v1", KEY)).await.unwrap_err();
+            assert!(error.is_service() && !chain(&error).contains(KEY), "{error:?}");
+        }
+    }
+}
+
+/// Of no crate: the connection's own traces see the request as well.
+#[tokio::test]
+async fn no_log_shows_the_key() {
+    let calls = || async {
+        for (wire, transport) in
+            [(Wire::Http1, Transport::new()), (Wire::Http2, Transport::new().with_http2_prior_knowledge())]
+        {
+            let server = Server::with_statuses(wire, [503, 200]).await;
+            let client = super::preset(&server.url()).client_over(transport).unwrap();
+            assert_eq!(within(client.get("/v1?token=also-s3cret")).await.unwrap().status(), 200);
+            assert!(server.seen()[1].headers.contains_key("authorization"));
+        }
+    };
+    let lines = Lines::default();
+    let subscriber = || {
+        let fmt = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+        Dispatch::new(fmt.with_writer(lines.clone()).finish())
+    };
+    // As long as there is one subscriber alone, `tracing` asks the thread that first comes to an event whether
+    // anybody wants it, and the other tests' threads have none. So there are two, and the second comes when all
+    // events are known.
+    let _first = subscriber();
+    calls().await;
+    let second = subscriber();
+    let _until_dropped = dispatcher::set_default(&second);
+    calls().await;
+    let lines = lines.text();
+    for wanted in ["tower_outbound::call", "tower_outbound::retry", "hyper_util::client"] {
+        assert!(lines.contains(wanted), "{wanted}: {lines}");
+    }
+    assert!(!lines.contains(KEY));
+    assert!(!lines.lines().any(|line| line.contains("tower_outbound") && line.contains("s3cret")), "{lines}");
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(data)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}

@@ -1,0 +1,143 @@
+//! Connections: kept, shared, and given up when they are of no more use.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use http::Version;
+use tokio::sync::{Barrier, Notify};
+use tower_outbound::{ExponentialBackoff, Jitter, client::Transport, retry::RetryLayer};
+
+use super::{
+    client, preset, report,
+    server::{Server, Wire, endless, reply, settle, slow, stalled, within},
+    status, text,
+};
+
+#[tokio::test]
+async fn sequential_calls_share_one_connection() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let client = client(&server);
+    for _ in 0..5 {
+        assert_eq!(within(status(client.clone().get("/"))).await, 200);
+        settle().await;
+    }
+    assert_eq!((server.connections(), server.seen().len()), (1, 5));
+}
+
+/// An answer that came all at once leaves nothing to drain; the end of this one comes after its head was judged.
+#[tokio::test]
+async fn a_failed_answer_is_drained_so_that_the_retry_uses_its_connection() {
+    let pause = Duration::from_millis(100);
+    let backoff = ExponentialBackoff::new(pause, pause).unwrap().with_jitter(Jitter::none());
+    let mut connections = Vec::new();
+    // The drain may take 100 ms, which a busy machine can spend elsewhere: once in ten times is proof.
+    for _ in 0..10 {
+        let server = Server::start(Wire::Http1, |number, _| async move {
+            Some(if number == 1 { slow(503) } else { reply(200, "fine") })
+        })
+        .await;
+        let retry = RetryLayer::new().with_backoff(backoff);
+        let client = preset(&server.url()).with_retry(retry).client().unwrap();
+        assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
+        assert_eq!(server.seen().len(), 2);
+        connections.push(server.connections());
+        if connections.ends_with(&[1]) {
+            return;
+        }
+    }
+    panic!("connections: {connections:?}");
+}
+
+#[tokio::test]
+async fn a_failed_answer_that_is_too_long_to_drain_does_not_hold_the_retry_up() {
+    let announced = || reply(503, vec![b'x'; 16 * 1024 * 1024]);
+    for failed in [announced, || endless(503), || stalled(503)] {
+        let server = Server::start(Wire::Http1, move |number, _| async move {
+            Some(if number == 1 { failed() } else { reply(200, "fine") })
+        })
+        .await;
+        let response = within(client(&server).get("/")).await.unwrap();
+        assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 2));
+        assert_eq!(text(response).await, "fine");
+        assert_eq!(server.connections(), 2, "the first one is full of what nobody wants");
+    }
+}
+
+#[tokio::test]
+async fn over_http2_a_failed_answer_without_end_costs_its_stream_alone() {
+    let server = Server::start(Wire::Http2, |number, _| async move {
+        Some(if number == 1 { endless(503) } else { reply(200, "fine") })
+    })
+    .await;
+    let transport = Transport::new().with_http2_prior_knowledge();
+    let client = preset(&server.url()).client_over(transport).unwrap();
+    assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
+    assert_eq!((server.connections(), server.seen().len()), (1, 2));
+}
+
+/// The server answers none before it has them all, so they are under way together.
+#[tokio::test]
+async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
+    let all = Arc::new(Barrier::new(64));
+    let server = Server::start(Wire::Http2, move |_, seen| {
+        let all = Arc::clone(&all);
+        async move {
+            all.wait().await;
+            Some(reply(200, seen.body))
+        }
+    })
+    .await;
+    let transport = Transport::new().with_http2_prior_knowledge();
+    let client = preset(&server.url()).client_over(transport).unwrap();
+    let calls = (0..64).map(|number| {
+        let client = client.clone();
+        async move {
+            let response = client.post("/v1", number.to_string()).await.unwrap();
+            assert_eq!(response.version(), Version::HTTP_2);
+            assert_eq!(text(response).await, number.to_string());
+        }
+    });
+    within(join_all(calls)).await;
+    assert_eq!((server.connections(), server.seen().len()), (1, 64));
+    assert!(server.seen().iter().all(|seen| seen.version == Version::HTTP_2));
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_reaches_the_server_as_a_hang_up_and_the_client_goes_on() {
+    for wire in [Wire::Http1, Wire::Http2] {
+        let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));
+        let transport = match wire {
+            Wire::Http2 => Transport::new().with_http2_prior_knowledge(),
+            _ => Transport::new(),
+        };
+        let server = Server::start(wire, move |number, _| {
+            let (arriving, dropping) = (Arc::clone(&arriving), OnDrop(Arc::clone(&dropping)));
+            async move {
+                if number == 1 {
+                    arriving.notify_one();
+                    std::future::pending::<()>().await;
+                }
+                std::mem::forget(dropping);
+                Some(reply(200, "next"))
+            }
+        })
+        .await;
+        let client = preset(&server.url()).client_over(transport).unwrap();
+        tokio::select! {
+            result = within(client.get("/")) => panic!("{result:?}"),
+            () = arrived.notified() => {}
+        }
+        within(dropped.notified()).await;
+        assert_eq!(text(within(client.get("/")).await.unwrap()).await, "next");
+        assert_eq!(server.seen().len(), 2, "the dropped call is not sent again");
+    }
+}
+
+struct OnDrop(Arc<Notify>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}

@@ -1,0 +1,74 @@
+//! The ready client against real servers on loopback: HTTP/1.1, HTTP/2 and TLS.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod answers;
+mod calls;
+mod connections;
+mod retries;
+mod server;
+#[cfg(feature = "rustls")]
+mod tls;
+mod urls;
+
+use std::{error::Error as StdError, time::Duration};
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tower_outbound::{
+    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, preset::Preset,
+    retry::RetryLayer,
+};
+
+use self::server::Server;
+
+/// Looked for wherever it must not be.
+const KEY: &str = "k3y-of-the-tests";
+
+/// Three attempts, next to no pause between them.
+fn quick_retry() -> RetryLayer {
+    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
+    RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
+}
+
+/// The preset without a quota: no test waits for a permit.
+fn preset(base_url: &str) -> Preset {
+    preset::realtime_messaging(base_url)
+        .unwrap()
+        .with_api_key(ApiKey::new(KEY).unwrap())
+        .with_retry(quick_retry())
+}
+
+fn client(server: &Server) -> Client {
+    preset(&server.url()).client().unwrap()
+}
+
+fn report(response: &Response<Body>) -> &Report {
+    response.extensions().get().expect("every answer has a report")
+}
+
+fn outcomes(report: &Report) -> Vec<Outcome> {
+    report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect()
+}
+
+/// The whole body; a server of these tests sends less than 1 MiB.
+async fn text(response: Response<Body>) -> Bytes {
+    response.into_body().collect(1024 * 1024).await.unwrap()
+}
+
+async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
+    let response = call.await.unwrap();
+    let status = response.status();
+    text(response).await;
+    status
+}
+
+/// An error and all its causes, as a log shows them, in both forms.
+fn chain(error: &tower_outbound::Error) -> String {
+    let mut shown = format!("{error:?} {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        shown.push_str(&format!(": {error} {error:?}"));
+        cause = error.source();
+    }
+    shown
+}

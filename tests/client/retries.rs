@@ -1,0 +1,181 @@
+//! Retries over the wire: what is sent again, what is not, and that it is the same.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request, StatusCode, request};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::net::TcpSocket;
+use tower_outbound::{
+    Body, BoxError,
+    call::{Ended, Outcome},
+};
+
+use super::{
+    client, outcomes, preset, quick_retry, report,
+    server::{Server, Wire, reply, settle, within},
+    status, text,
+};
+
+const UNAVAILABLE: Outcome = Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE);
+const OK: Outcome = Outcome::Answer(StatusCode::OK);
+
+#[tokio::test]
+async fn a_get_is_sent_again_after_a_503_with_the_same_id() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let response = within(client(&server).get("/v1?q=1")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert_eq!(outcomes(report(&response)), [UNAVAILABLE, OK]);
+    assert_eq!(report(&response).ended(), Some(Ended::Success));
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0].headers, seen[1].headers);
+    assert_eq!((seen[1].path_and_query(), seen[1].header("x-request-id").unwrap().len()), ("/v1?q=1", 36));
+    assert_eq!(text(response).await, "answer 2");
+}
+
+#[tokio::test]
+async fn a_post_is_not_sent_again_after_a_503() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let response = within(client(&server).post("/v1", "once")).await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!(report(&response).ended(), Some(Ended::NotIdempotent));
+    assert_eq!(report(&response).attempt_count(), 1);
+    assert_eq!(server.seen().len(), 1);
+    assert_eq!(text(response).await, "answer 1");
+}
+
+#[tokio::test]
+async fn a_put_is_replayed_byte_for_byte() {
+    // Larger than any one read or write of hyper's; not the same anywhere.
+    let content: Vec<u8> = (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
+    let chunks: Vec<_> = content
+        .chunks(7_000)
+        .map(|chunk| Ok::<_, BoxError>(Frame::data(Bytes::copy_from_slice(chunk))))
+        .collect();
+    let bodies =
+        [Body::from(content.clone()), Body::new(StreamBody::new(stream::iter(chunks))), Body::empty()];
+    for (wire, body) in [Wire::Http1, Wire::Http1, Wire::Http1].into_iter().zip(bodies) {
+        let expected = if http_body::Body::is_end_stream(&body) { Vec::new() } else { content.clone() };
+        let server = Server::with_statuses(wire, [503, 502, 200]).await;
+        let request = Request::put("/v1/file").body(body).unwrap();
+        let response = within(client(&server).request(request)).await.unwrap();
+        assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 3));
+        let seen = server.seen();
+        assert_eq!(seen.len(), 3);
+        // Not `assert_eq`, which would print 300 KB.
+        assert!(seen.iter().all(|seen| seen.body == expected && seen.method == Method::PUT));
+    }
+}
+
+#[tokio::test]
+async fn a_put_over_the_replay_limit_is_sent_once() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let client = preset(&server.url()).with_retry(quick_retry().with_replay_limit(3)).client().unwrap();
+    let request = Request::put("/v1").body("four").unwrap();
+    let response = within(client.request(request)).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.seen().len()), (503, 1));
+    assert_eq!(report(&response).ended(), Some(Ended::NotReplayable));
+    assert_eq!(server.seen()[0].body, "four");
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_tried_again_whatever_the_method() {
+    // Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+    let bound = TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let client = preset(&format!("http://{}", bound.local_addr().unwrap())).client().unwrap();
+    for call in [client.get("/"), client.post("/", "kept in memory")] {
+        let error = within(call).await.unwrap_err();
+        assert!(error.is_service(), "{error:?}");
+        let report = error.report().unwrap();
+        assert_eq!(outcomes(report), [Outcome::NotSent; 3]);
+        assert_eq!(report.ended(), Some(Ended::Exhausted));
+        assert_eq!(error.request_id().unwrap().len(), 36);
+    }
+}
+
+/// The credential is asked for once an attempt, before it leaves: there the second attempt finds the server up.
+#[tokio::test]
+async fn a_post_that_was_refused_arrives_once_and_whole_when_the_server_is_back() {
+    let bound = TcpSocket::new_v4().unwrap();
+    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}", bound.local_addr().unwrap());
+    let (socket, started) = (Mutex::new((0, Some(bound))), Arc::new(Mutex::new(None)));
+    let starting = Arc::clone(&started);
+    let client = preset(&url)
+        .with_authorize(move |_: &mut request::Parts| {
+            let (attempts, socket) = &mut *socket.lock().unwrap();
+            *attempts += 1;
+            if *attempts == 2 {
+                let listener = socket.take().unwrap().listen(16)?;
+                let server = Server::over(listener, Wire::Http1, |_, _| async { Some(reply(200, "here")) });
+                *starting.lock().unwrap() = Some(server);
+            }
+            Ok(())
+        })
+        .client()
+        .unwrap();
+    let response = within(client.post("/v1", "the letter")).await.unwrap();
+    assert_eq!(outcomes(report(&response)), [Outcome::NotSent, OK]);
+    let server = started.lock().unwrap().take().unwrap();
+    assert_eq!(server.seen().len(), 1);
+    assert_eq!(server.seen()[0].body, "the letter");
+}
+
+#[tokio::test]
+async fn a_post_whose_connection_breaks_after_it_was_read_is_not_sent_again() {
+    // On a connection of its own, and on one that was used before: pools like to try again by themselves there.
+    for used_before in [false, true] {
+        let server = Server::start(Wire::Http1, |_, seen| async move {
+            (seen.method == Method::GET).then(|| reply(200, "fine"))
+        })
+        .await;
+        let client = client(&server);
+        if used_before {
+            assert_eq!(within(status(client.get("/"))).await, 200);
+            settle().await;
+        }
+        let error = within(client.post("/v1", "once")).await.unwrap_err();
+        assert!(error.is_service(), "{error:?}");
+        let report = error.report().unwrap();
+        assert_eq!(outcomes(report), [Outcome::Failed]);
+        assert_eq!(report.ended(), Some(Ended::NotIdempotent));
+        let posts = server.seen().iter().filter(|seen| seen.method == Method::POST).count();
+        assert_eq!((posts, server.connections()), (1, 1));
+    }
+}
+
+#[tokio::test]
+async fn over_http2_a_post_whose_stream_breaks_after_it_was_read_is_not_sent_again() {
+    let server = Server::start(Wire::Http2, |_, _| async { None }).await;
+    let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
+    let client = preset(&server.url()).client_over(transport).unwrap();
+    let error = within(client.post("/v1", "once")).await.unwrap_err();
+    assert!(error.is_service(), "{error:?}");
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_get_whose_connection_breaks_is_sent_again() {
+    let server =
+        Server::start(Wire::Http1, |number, _| async move { (number == 3).then(|| reply(200, "at last")) })
+            .await;
+    let response = within(client(&server).get("/v1")).await.unwrap();
+    assert_eq!(outcomes(report(&response)), [Outcome::Failed, Outcome::Failed, OK]);
+    assert_eq!((server.seen().len(), server.connections()), (3, 3));
+    assert_eq!(text(response).await, "at last");
+}
+
+#[tokio::test]
+async fn a_get_whose_connection_always_breaks_ends_in_the_error() {
+    let server = Server::start(Wire::Http1, |_, _| async { None }).await;
+    let error = within(client(&server).get("/v1")).await.unwrap_err();
+    assert!(error.is_service(), "{error:?}");
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed; 3]);
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Exhausted));
+    assert_eq!(server.seen().len(), 3);
+}

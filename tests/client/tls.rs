@@ -1,0 +1,144 @@
+//! TLS: HTTP/2 or HTTP/1.1 as the server says, and nobody who can't show a certificate gets the key.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use http::Version;
+use rcgen::{CertifiedKey, KeyPair};
+use tokio::sync::Barrier;
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    },
+};
+use tower_outbound::{Client, call::Outcome, client::Transport};
+
+use super::{
+    chain, outcomes, preset, report,
+    server::{Server, Wire, reply, settle, within},
+    status, text,
+};
+
+/// A certificate for loopback that nobody else has signed.
+fn certificate() -> CertifiedKey<KeyPair> {
+    rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
+}
+
+fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Wire {
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
+    // The provider by name: another crate of the same build may bring a second one.
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.cert.der().clone()], key)
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    Wire::Tls(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
+    Transport::new().without_roots().with_root_certificates(certificate.cert.pem().as_bytes()).unwrap()
+}
+
+fn client(url: &str, transport: Transport) -> Client {
+    preset(url).client_over(transport).unwrap()
+}
+
+#[tokio::test]
+async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
+    for (protocols, version) in [
+        (&["h2", "http/1.1"][..], Version::HTTP_2),
+        (&["http/1.1"], Version::HTTP_11),
+        (&[], Version::HTTP_11),
+    ] {
+        let certificate = certificate();
+        let server = Server::with_statuses(wire(&certificate, protocols), [503, 200]).await;
+        // By its address and by its name.
+        for url in [server.url(), server.url().replace("127.0.0.1", "localhost")] {
+            let response = within(client(&url, trusting(&certificate)).get("/v1?q=1")).await.unwrap();
+            assert_eq!((response.status().as_u16(), response.version()), (200, version), "{protocols:?}");
+        }
+        assert_eq!(server.seen().len(), 3);
+        for seen in server.seen() {
+            assert_eq!((seen.version, seen.path_and_query()), (version, "/v1?q=1"));
+            assert_eq!(seen.header("authorization").unwrap(), format!("Bearer {}", super::KEY));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
+    let certificate = certificate();
+    // All but the first wait for each other.
+    let all = Arc::new(Barrier::new(64));
+    let server = Server::start(wire(&certificate, &["h2", "http/1.1"]), move |number, seen| {
+        let all = Arc::clone(&all);
+        async move {
+            if number > 1 {
+                all.wait().await;
+            }
+            Some(reply(200, seen.body))
+        }
+    })
+    .await;
+    let client = client(&server.url(), trusting(&certificate));
+    // Before the first handshake nobody knows that one connection will do.
+    assert_eq!(within(status(client.get("/"))).await, 200);
+    settle().await;
+    let calls = (0..64).map(|number| {
+        let client = client.clone();
+        async move { text(client.post("/", number.to_string()).await.unwrap()).await == number.to_string() }
+    });
+    assert!(within(join_all(calls)).await.into_iter().all(|same| same));
+    assert_eq!((server.connections(), server.seen().len()), (1, 65));
+}
+
+#[tokio::test]
+async fn a_server_whose_certificate_is_not_trusted_gets_neither_request_nor_key() {
+    let (certificate, of_another) = (certificate(), certificate());
+    let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
+    for transport in [Transport::new(), trusting(&of_another), Transport::new().without_roots()] {
+        let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
+        assert!(error.is_service(), "{error:?}");
+        assert!(outcomes(error.report().unwrap()).iter().all(|outcome| *outcome == Outcome::NotSent));
+        assert!(chain(&error).contains("certificate"), "the chain says why: {}", chain(&error));
+    }
+    assert!(server.connections() > 0 && server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_is_not_trusted() {
+    let certificate = rcgen::generate_simple_self_signed(["api.example.com".to_owned()]).unwrap();
+    let server = Server::with_statuses(wire(&certificate, &[]), [200]).await;
+    let error = within(client(&server.url(), trusting(&certificate)).get("/")).await.unwrap_err();
+    assert!(error.is_service() && server.seen().is_empty(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_gets_neither_request_nor_key() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let url = server.url().replace("http:", "https:");
+    let error = within(client(&url, Transport::new()).get("/")).await.unwrap_err();
+    assert!(error.is_service() && server.seen().is_empty(), "{error:?}");
+}
+
+#[tokio::test]
+async fn http2_by_prior_knowledge_works_over_tls_too() {
+    let certificate = certificate();
+    let server = Server::with_statuses(wire(&certificate, &["h2"]), [200]).await;
+    let transport = trusting(&certificate).with_http2_prior_knowledge();
+    let response = within(client(&server.url(), transport).get("/")).await.unwrap();
+    assert_eq!((response.version(), report(&response).attempt_count()), (Version::HTTP_2, 1));
+}
+
+#[test]
+fn what_is_no_certificate_is_refused_at_construction() {
+    for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        let error = Transport::new().with_root_certificates(pem.as_bytes()).unwrap_err();
+        assert_eq!(error.field(), "root certificates", "{pem}: {error}");
+    }
+}

@@ -1,0 +1,103 @@
+//! The base URL over the wire, and the client as a service.
+
+use http::Request;
+use tower::{Service, ServiceExt};
+use tower_outbound::{Body, client::Transport};
+
+use super::{
+    preset,
+    server::{Server, Wire, settle, within},
+    status,
+};
+
+#[tokio::test]
+async fn paths_arrive_below_the_base() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let client = preset(&format!("{}/api/v1/", server.url())).client().unwrap();
+    let paths = ["rates?base=EUR&at=2024-01-01T00:00", "/rates", "?q", "", "a%20b/%2F?q=https://evil.test/"];
+    for path in paths {
+        assert_eq!(within(status(client.get(path))).await, 200, "{path}");
+        settle().await;
+    }
+    let seen: Vec<_> = server.seen().iter().map(|seen| seen.path_and_query().to_owned()).collect();
+    let expected = [
+        "/api/v1/rates?base=EUR&at=2024-01-01T00:00",
+        "/api/v1/rates",
+        "/api/v1/?q",
+        "/api/v1/",
+        "/api/v1/a%20b/%2F?q=https://evil.test/",
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn what_would_leave_the_base_is_sent_nowhere() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let other = Server::with_statuses(Wire::Http1, [200]).await;
+    let (authority, foreign) = (other.url().replace("http:", ""), other.url());
+    let mut client = preset(&format!("{}/api", server.url())).client().unwrap();
+
+    let paths =
+        ["..", "/../x", "a/../../x", "%2e%2e/x", "a/..;x/b", &authority, &foreign, "//evil.test/", "a b"];
+    for path in paths {
+        let error = within(client.get(path)).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{path}: {error:?}");
+        let error = within(client.post(path, "x")).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{path}: {error:?}");
+    }
+    let at_port_443 = server.url().replace("http:", "https:");
+    for uri in [&foreign, &at_port_443, "http://127.0.0.1/", "/../x", "//evil.test/x", "evil.test:80"] {
+        let request = || Request::get(uri).body(Body::empty()).unwrap();
+        let error = within(client.request(request())).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{uri}: {error:?}");
+        let error = within(client.ready().await.unwrap().call(request())).await.unwrap_err();
+        assert!(error.is_invalid_request(), "{uri}: {error:?}");
+    }
+    assert_eq!((server.connections(), other.connections()), (0, 0));
+}
+
+#[tokio::test]
+async fn the_client_is_a_service_for_paths_and_for_urls_of_its_own_origin() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let mut client = preset(&format!("{}/api", server.url())).client().unwrap();
+    // An absolute one is taken as it is: it has said where it goes.
+    for uri in ["/v1?q=1".to_owned(), format!("{}/api/v2", server.url()), format!("{}/v3", server.url())] {
+        let request = Request::get(uri).body(Body::empty()).unwrap();
+        let call = client.ready().await.unwrap().call(request);
+        assert_eq!(within(status(call)).await, 200);
+        settle().await;
+    }
+    let seen: Vec<_> = server.seen().iter().map(|seen| seen.path_and_query().to_owned()).collect();
+    assert_eq!(seen, ["/api/v1?q=1", "/api/v2", "/v3"]);
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_some()));
+}
+
+#[tokio::test]
+async fn layers_of_tower_go_on_top_of_the_client() {
+    let server = Server::with_statuses(Wire::Http1, [200]).await;
+    let client = preset(&server.url()).client().unwrap();
+    let stack = tower::ServiceBuilder::new()
+        .boxed_clone()
+        .concurrency_limit(1)
+        .map_request(|path: &str| Request::get(path).body(Body::empty()).unwrap())
+        .service(client);
+    let response = within(stack.oneshot("/v1")).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.seen()[0].path_and_query()), (200, "/v1"));
+}
+
+/// A base URL with user info is refused; one that comes with a call must not send it either. HTTP/2 forbids it in
+/// `:authority` (RFC 9113, 8.3.1), and it is a password.
+#[tokio::test]
+async fn user_info_is_not_sent() {
+    let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
+    for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
+        let server = Server::with_statuses(wire, [200]).await;
+        let client = preset(&server.url()).client_over(transport).unwrap();
+        let url = server.url().replace("http://", "http://me:s3cret@");
+        // Refused or left out: both would do.
+        if let Err(error) = within(client.get(&url)).await {
+            assert!(error.is_invalid_request(), "{error:?}");
+        }
+        assert!(!format!("{:?}", server.seen()).contains("s3cret"), "{:?}", server.seen());
+    }
+}

@@ -1,0 +1,463 @@
+//! The presets: what is refused at construction, what is shared, and the whole stack on paused time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "client/server.rs"]
+#[allow(dead_code, reason = "shared with the tests of the client, which use all of it")]
+mod server;
+
+use std::{
+    convert::Infallible,
+    env,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request};
+use http_body_util::Empty;
+use tokio::time::Instant;
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower_outbound::{
+    ApiKey, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
+    auth::AppCredentials,
+    body::ReplayBody,
+    call::{Ended, Outcome},
+    preset::{self, Preset},
+    retry::RetryLayer,
+};
+
+use self::server::{Seen, Server, Wire, within};
+
+const KEY: &str = "k3y-of-the-tests";
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+
+const PRESETS: [(&str, Make); 3] = [
+    ("CURRENCY_RATES_API_KEY", preset::currency_rates),
+    ("EMAIL_DELIVERY_API_KEY", preset::email_delivery),
+    ("REALTIME_MESSAGING_API_KEY", preset::realtime_messaging),
+];
+
+fn key() -> ApiKey {
+    ApiKey::new(KEY).unwrap()
+}
+
+fn keyed(base_url: &str) -> Preset {
+    preset::currency_rates(base_url).unwrap().with_api_key(key())
+}
+
+async fn server() -> Server {
+    Server::with_statuses(Wire::Http1, [200]).await
+}
+
+async fn get(client: &Client, path: &str) -> Result<StatusCode, Error> {
+    within(client.get(path)).await.map(|response| response.status())
+}
+
+async fn only_seen(server: &Server) -> Seen {
+    let seen = server.seen();
+    assert_eq!(seen.len(), 1);
+    seen[0].clone()
+}
+
+// What is refused at construction.
+
+#[test]
+fn a_missing_variable_is_named() {
+    for (variable, make) in PRESETS {
+        let preset = make("http://localhost").unwrap();
+        let error = preset.clone().with_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
+        assert_eq!(error.field(), "api key");
+        assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
+        // Whoever runs this may well have the real one.
+        if env::var_os(variable).is_none() {
+            let error = preset.layer().unwrap_err();
+            assert!(error.to_string().contains(variable), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_attempt_may_not_take_longer_than_the_call() {
+    let preset = keyed("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
+    let error = preset.layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
+    assert!(error.to_string().contains("1s"), "{error}");
+    assert!(preset.with_attempt_timeout(SECOND).layer().is_ok(), "as long is not longer");
+}
+
+#[test]
+fn no_time_at_all_is_refused() {
+    let attempt = keyed("https://host").with_attempt_timeout(Duration::ZERO);
+    assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
+    assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
+}
+
+#[test]
+fn a_key_goes_without_tls_only_to_loopback_or_when_allowed() {
+    for url in ["http://api.example.com", "http://10.0.0.1:8080", "http://127.0.0.1.example.com"] {
+        let preset = keyed(url);
+        let error = preset.client().unwrap_err();
+        assert!(error.to_string().contains(url), "{error}");
+        assert!(preset.clone().with_key_in_query("key").layer().is_err());
+        assert!(preset.clone().with_authorize(|_: &mut request::Parts| Ok(())).layer().is_err());
+        assert!(preset.allow_plaintext().client().is_ok());
+    }
+    for url in ["https://api.example.com", "http://localhost:1", "http://127.0.0.1", "http://[::1]:8080/api"]
+    {
+        assert!(keyed(url).layer().is_ok(), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_allowed_goes_out_with_its_key() {
+    let layer = keyed("http://api.example.com").allow_plaintext().layer().unwrap();
+    let service =
+        ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
+            assert_eq!(request.headers()["authorization"], format!("Bearer {KEY}"));
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+    service.oneshot(to("http://api.example.com/v1")).await.unwrap();
+}
+
+#[test]
+fn a_base_url_that_can_not_work_is_refused_and_named() {
+    for url in [
+        "",
+        "api.example.com",
+        "api.example.com:443",
+        "/v1",
+        "//api.example.com",
+        "https:",
+        "https://",
+        "https:///v1",
+        "ftp://api.example.com",
+        "wss://api.example.com",
+        "https://api example.com",
+        "https://api.example.com/a b",
+        "https://me:s3cret@api.example.com",
+        "https://s3cret@api.example.com",
+        "https://api.example.com?key=s3cret",
+        "https://api.example.com/v1?key=s3cret",
+        "https://api.example.com/#s3cret",
+        "https://api.example.com/a/../b",
+        "https://api.example.com/%2e%2e/b",
+    ] {
+        for (_, make) in PRESETS {
+            let error = make(url).expect_err(url);
+            assert_eq!(error.field(), "base url", "{url}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+}
+
+/// Else the key would go to the scheme's own port, where somebody else may listen.
+#[test]
+fn a_port_that_is_none_is_refused() {
+    for url in ["https://api.example.com:99999", "https://api.example.com:port/v1", "http://127.0.0.1:70000"]
+    {
+        let error = preset::currency_rates(url).map(drop).expect_err(url);
+        assert_eq!(error.field(), "base url");
+    }
+}
+
+#[test]
+fn a_query_parameter_without_a_name_is_refused() {
+    let error = keyed("https://host").with_key_in_query("").layer().unwrap_err();
+    assert_eq!(error.field(), "query parameter");
+}
+
+// How the credential travels.
+
+#[tokio::test]
+async fn the_key_comes_from_the_environment() {
+    let server = server().await;
+    // A variable that cargo sets for every test.
+    let client =
+        preset::email_delivery(&server.url()).unwrap().with_key_env("CARGO_PKG_NAME").client().unwrap();
+    get(&client, "/").await.unwrap();
+    assert_eq!(only_seen(&server).await.header("authorization"), Some("Bearer tower-outbound"));
+}
+
+#[tokio::test]
+async fn a_query_key_goes_into_its_parameter_and_nowhere_else() {
+    // In whichever order the two are told.
+    for preset in [preset::currency_rates, preset::email_delivery] {
+        for query_first in [true, false] {
+            let server = server().await;
+            let preset = preset(&server.url()).unwrap();
+            let client = match query_first {
+                true => preset.with_key_in_query("api_key").with_api_key(ApiKey::new("a&b").unwrap()),
+                false => preset.with_api_key(ApiKey::new("a&b").unwrap()).with_key_in_query("api_key"),
+            }
+            .client()
+            .unwrap();
+            get(&client, "/v1?q=1").await.unwrap();
+            let seen = only_seen(&server).await;
+            assert_eq!(seen.path_and_query(), "/v1?q=1&api_key=a%26b");
+            assert_eq!(seen.header("authorization"), None);
+            assert!(seen.headers.values().all(|value| !value.to_str().unwrap().contains("a&b")));
+        }
+    }
+}
+
+#[tokio::test]
+async fn credentials_become_what_the_hook_makes_of_them_on_every_attempt() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let credentials = AppCredentials::new("app", key(), ApiKey::new("s3cret").unwrap()).unwrap();
+    let client = preset::realtime_messaging(&server.url())
+        .unwrap()
+        .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
+        .with_credentials(credentials, |credentials, head| {
+            let signature = format!("{}{}{}", head.method, head.uri.path(), credentials.secret().expose());
+            head.headers.insert("x-app-id", credentials.app_id().parse()?);
+            head.headers.insert("x-key", credentials.key().expose().parse()?);
+            head.headers.insert("x-signature", signature.parse()?);
+            Ok(())
+        })
+        .client()
+        .unwrap();
+    assert_eq!(get(&client, "/v1/events").await.unwrap(), 200);
+    assert_eq!(server.seen().len(), 2);
+    for seen in server.seen() {
+        assert_eq!(seen.header("x-app-id"), Some("app"));
+        assert_eq!(seen.header("x-key"), Some(KEY));
+        assert_eq!(seen.header("x-signature"), Some("GET/v1/eventss3cret"));
+        assert_eq!(seen.header("authorization"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_sends_nothing() {
+    let server = server().await;
+    let client = keyed(&server.url())
+        .with_authorize(|_: &mut request::Parts| Err("the vault is shut".into()))
+        .client()
+        .unwrap();
+    let error = get(&client, "/").await.unwrap_err();
+    assert!(error.is_auth(), "{error:?}");
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the vault is shut");
+    let report = error.report().unwrap();
+    assert_eq!((report.attempt_count(), report.ended()), (1, Some(Ended::NotRetryable)));
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn debug_shows_no_key() {
+    let credentials = AppCredentials::new("app", key(), key()).unwrap();
+    let preset = keyed("http://localhost");
+    for preset in [
+        preset.clone(),
+        preset.clone().with_key_in_query("key"),
+        preset.with_credentials(credentials, |_, _| Ok(())),
+    ] {
+        let layer = preset.layer().unwrap();
+        let client = preset.client().unwrap();
+        let shown = format!("{preset:?} {preset:#?} {layer:?} {client:?} {:?}", client.get("/"));
+        assert!(shown.contains("Preset") && shown.contains("localhost") && !shown.contains(KEY), "{shown}");
+    }
+}
+
+// What is shared. Two permits, and the next comes in an hour.
+
+fn two_an_hour() -> Quota {
+    Quota::new(3, HOUR).unwrap().with_burst(2).unwrap()
+}
+
+#[tokio::test]
+async fn clones_and_clients_of_one_preset_share_one_limiter() {
+    let server = server().await;
+    let preset = keyed(&server.url()).with_quota(two_an_hour());
+    let (first, second) = (preset.client().unwrap(), preset.clone().client().unwrap());
+    assert_eq!(get(&first, "/").await.unwrap(), 200);
+    assert_eq!(get(&second, "/").await.unwrap(), 200);
+    for client in [&first, &second, &first.clone(), &preset.client().unwrap()] {
+        let error = get(client, "/").await.unwrap_err();
+        assert!(error.is_rate_limited(), "{error:?}");
+        let wait = error.retry_after().unwrap();
+        assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
+        assert_eq!(error.report().unwrap().attempts()[0].outcome(), Some(Outcome::Refused));
+    }
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn two_presets_do_not_share_and_a_new_quota_is_a_new_limiter() {
+    let server = server().await;
+    let preset = keyed(&server.url()).with_quota(two_an_hour());
+    let others = [keyed(&server.url()).with_quota(two_an_hour()), preset.clone().with_quota(two_an_hour())];
+    for preset in [preset].iter().chain(&others) {
+        let client = preset.client().unwrap();
+        assert_eq!(get(&client, "/").await.unwrap(), 200);
+        assert_eq!(get(&client, "/").await.unwrap(), 200);
+        assert!(get(&client, "/").await.unwrap_err().is_rate_limited());
+    }
+    assert_eq!(server.seen().len(), 6);
+}
+
+// The whole stack over a service of one's own, on paused time: exact, and over at once.
+
+const MILLI: Duration = Duration::from_millis(1);
+
+fn to(uri: &str) -> Request<Empty<Bytes>> {
+    Request::get(uri).body(Empty::new()).unwrap()
+}
+
+/// What the service does with each of its requests, in order.
+#[derive(Clone, Copy)]
+enum Does {
+    Answers(u16),
+    AsksFor { seconds: u64 },
+    Hangs,
+}
+
+type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<Empty<Bytes>>, Error>;
+type Times = Arc<Mutex<Vec<Instant>>>;
+
+/// The preset's stack over a service that acts out `script`, and when each request came to it.
+fn stack<const N: usize>(preset: &Preset, script: [Does; N]) -> (Stack, Times) {
+    let times = Times::default();
+    let came = Arc::clone(&times);
+    let service = tower::service_fn(move |_: Request<ReplayBody<Empty<Bytes>>>| {
+        let number = {
+            let mut came = came.lock().unwrap();
+            came.push(Instant::now());
+            came.len()
+        };
+        async move {
+            let mut response = Response::new(Empty::new());
+            match script[(number - 1).min(N - 1)] {
+                Does::Answers(status) => *response.status_mut() = StatusCode::from_u16(status).unwrap(),
+                Does::AsksFor { seconds } => {
+                    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                    response.headers_mut().insert("retry-after", seconds.into());
+                }
+                Does::Hangs => std::future::pending().await,
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let stack = ServiceBuilder::new().layer(preset.layer().unwrap()).service(service);
+    (BoxCloneService::new(stack), times)
+}
+
+/// 100 ms and 200 ms exactly; a permit at once, another, and one in each minute.
+fn exact() -> Preset {
+    let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
+    keyed("https://host")
+        .with_quota(Quota::new(3, MINUTE).unwrap().with_burst(2).unwrap())
+        .with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
+}
+
+fn since(start: Instant, times: &Mutex<Vec<Instant>>) -> Vec<Duration> {
+    times.lock().unwrap().iter().map(|time| *time - start).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn limit_retry_and_timeout_work_together() {
+    let preset = exact().with_total_timeout(2 * MINUTE);
+    let (service, times) = stack(&preset, [Does::Answers(503), Does::Hangs, Does::Answers(200)]);
+    let start = Instant::now();
+    let response = service.oneshot(to("https://host/v1")).await.unwrap();
+
+    // The 503 at once, 100 ms of back-off, 10 s of the attempt's timeout, 200 ms, and the wait for a permit.
+    assert_eq!(since(start, &times), [Duration::ZERO, 100 * MILLI, MINUTE]);
+    assert_eq!((response.status().as_u16(), start.elapsed()), (200, MINUTE));
+    let report = response.extensions().get::<Report>().unwrap();
+    let attempts = report.attempts();
+    let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+    let unavailable = Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(outcomes, [unavailable, Outcome::Timeout, Outcome::Answer(StatusCode::OK)]);
+    assert_eq!([attempts[0].delay(), attempts[1].delay()], [Some(100 * MILLI), Some(200 * MILLI)]);
+    assert_eq!(attempts[1].ended(), Some(10_100 * MILLI));
+    assert_eq!(attempts[2].started(), 10_300 * MILLI);
+    assert_eq!((attempts[2].waited(), report.waited()), (49_700 * MILLI, 49_700 * MILLI));
+    assert_eq!(report.ended(), Some(Ended::Success));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
+    let preset = exact().with_total_timeout(MINUTE / 2);
+    let (service, times) = stack(&preset, [Does::Answers(503), Does::Hangs]);
+    let start = Instant::now();
+    let error = service.oneshot(to("https://host/v1")).await.unwrap_err();
+
+    assert_eq!(since(start, &times), [Duration::ZERO, 100 * MILLI]);
+    assert_eq!(start.elapsed(), 10_300 * MILLI, "not the 30 s of the deadline");
+    assert!(error.is_rate_limited(), "{error:?}");
+    assert_eq!(error.retry_after(), Some(49_700 * MILLI));
+    assert_eq!(error.report().unwrap().attempts()[2].outcome(), Some(Outcome::Refused));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_has_its_timeout_and_all_have_the_deadline() {
+    let preset = exact().with_quota(Quota::per_minute(1000).unwrap());
+    let (service, times) = stack(&preset, [Does::Hangs]);
+    let start = Instant::now();
+    let error = service.oneshot(to("https://host/v1")).await.unwrap_err();
+    assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+    assert_eq!(since(start, &times), [Duration::ZERO, 10_100 * MILLI, 20_300 * MILLI]);
+    assert_eq!(start.elapsed(), 30_300 * MILLI);
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Exhausted));
+
+    let (service, times) = stack(&preset.with_total_timeout(15 * SECOND), [Does::Hangs]);
+    let start = Instant::now();
+    let error = service.oneshot(to("https://host/v1")).await.unwrap_err();
+    assert!(error.is_timeout() && error.is_deadline(), "{error:?}");
+    assert_eq!((since(start, &times).len(), start.elapsed()), (2, 15 * SECOND));
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_caller_is_asked_to_wait_all_wait() {
+    let preset = exact().with_quota(Quota::per_minute(1000).unwrap());
+    let (service, times) = stack(&preset, [Does::AsksFor { seconds: 7 }, Does::Answers(200)]);
+    let start = Instant::now();
+    let told = tokio::spawn(service.clone().oneshot(to("https://host/v1")));
+    tokio::time::sleep(SECOND).await;
+    let other = service.oneshot(to("https://host/v2")).await.unwrap();
+    assert_eq!((other.status().as_u16(), told.await.unwrap().unwrap().status().as_u16()), (200, 200));
+    let times = since(start, &times);
+    assert_eq!(times.len(), 3);
+    assert!(times[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{times:?}");
+}
+
+/// A window as the service counts it, at the documented limit, over what each preset lets out in ten minutes.
+#[tokio::test(start_paused = true)]
+async fn the_documented_quotas_hold_in_every_window() {
+    for (make, limit) in [(preset::currency_rates as Make, 100), (preset::email_delivery, 1000)] {
+        let preset = make("https://host").unwrap().with_api_key(key()).with_total_timeout(HOUR);
+        let (service, times) = stack(&preset, [Does::Answers(200)]);
+        let calls = (0..4 * limit).map(|_| service.clone().oneshot(to("https://host/")));
+        for answer in futures_util::future::join_all(calls).await {
+            assert_eq!(answer.unwrap().status(), 200);
+        }
+        let times = times.lock().unwrap();
+        assert_eq!(times.len(), 4 * limit);
+        assert!(times.windows(limit + 1).all(|window| window[limit] - window[0] > MINUTE));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_quota_nothing_waits() {
+    let preset = preset::realtime_messaging("https://host").unwrap().with_api_key(key());
+    let (service, times) = stack(&preset, [Does::Answers(200)]);
+    let start = Instant::now();
+    let calls = (0..5000).map(|_| service.clone().oneshot(to("https://host/")));
+    assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
+    assert_eq!((times.lock().unwrap().len(), start.elapsed()), (5000, Duration::ZERO));
+}
+
+#[tokio::test]
+async fn another_origin_is_served_without_the_key() {
+    let layer = keyed("https://host").layer().unwrap();
+    let service =
+        ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
+            assert!(!request.headers().contains_key("authorization"));
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+    service.oneshot(to("https://elsewhere/v1")).await.unwrap();
+}

@@ -1,0 +1,668 @@
+//! The request id layer, over doubles, and the log contract of its manual.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod probe;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    io::ErrorKind::*,
+    sync::{Arc, Mutex},
+};
+
+use http::{HeaderName, HeaderValue, Request, Response};
+use probe::{
+    Answer::{self, *},
+    Content, Probe, get, keeps_the_contract, millis, request, secs,
+};
+use tokio_test::{assert_pending, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    ApiKey, Quota, Report,
+    auth::{BearerAuthLayer, Origin},
+    call::{Call, Ended},
+    limit::{RateLimitLayer, TokenBucket},
+    preset,
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    timeout::TimeoutLayer,
+};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+    span,
+};
+use tracing_subscriber::{
+    Registry,
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
+};
+
+const URI: &str = "https://api.example.com/v1";
+
+fn id_of(head: &http::request::Parts) -> HeaderValue {
+    let mut all = head.headers.get_all("x-request-id").iter();
+    let id = all.next().expect("no id").clone();
+    assert!(all.next().is_none(), "one id");
+    id
+}
+
+fn header(name: &'static str) -> HeaderName {
+    HeaderName::from_static(name)
+}
+
+fn report<B>(response: &Response<B>) -> &Report {
+    response.extensions().get().expect("no report in the answer")
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_polled_ready_is_called() {
+    keeps_the_contract(RequestIdLayer::new(), URI).await;
+}
+
+// ---- the id
+
+#[tokio::test]
+async fn an_id_is_added_a_uuid_of_version_7_in_36_characters() {
+    let probe = Probe::new([Is(200)]);
+    for _ in 0..100 {
+        RequestIdLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    }
+    #[allow(clippy::disallowed_methods, reason = "the id tells the time of the machine's clock")]
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
+    for seen in probe.seen() {
+        let id = id_of(&seen.head);
+        let id = id.to_str().unwrap();
+        assert_eq!(id.len(), 36);
+        for (at, character) in id.chars().enumerate() {
+            match at {
+                8 | 13 | 18 | 23 => assert_eq!(character, '-', "{id}"),
+                14 => assert_eq!(character, '7', "the version: {id}"),
+                19 => assert!("89ab".contains(character), "the variant: {id}"),
+                _ => assert!(character.is_ascii_digit() || ('a'..='f').contains(&character), "{id}"),
+            }
+        }
+        let stamp = u128::from_str_radix(&id.replace('-', "")[..12], 16).unwrap();
+        assert!(now.abs_diff(stamp) < 60_000, "{stamp} is not about {now}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_id_is_the_same_on_all_attempts_and_another_on_the_next_call() {
+    let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200), Is(503), Is(200)]);
+    let service =
+        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe.clone());
+    service.clone().oneshot(get(URI)).await.unwrap();
+    service.oneshot(get(URI)).await.unwrap();
+    let ids: Vec<_> = probe.seen().iter().map(|seen| id_of(&seen.head)).collect();
+    assert_eq!(ids.len(), 5);
+    assert!(ids[0] == ids[1] && ids[1] == ids[2] && ids[3] == ids[4] && ids[0] != ids[3], "{ids:?}");
+}
+
+#[tokio::test]
+async fn the_callers_own_id_is_kept_and_is_the_calls() {
+    let probe = Probe::new([Is(200)]);
+    let mut own = get(URI);
+    own.headers_mut().insert("x-request-id", HeaderValue::from_static("mine-1"));
+    let response = RequestIdLayer::new().layer(probe.clone()).oneshot(own).await.unwrap();
+    assert_eq!(id_of(&probe.seen()[0].head), "mine-1");
+    assert_eq!(report(&response).request_id().unwrap(), "mine-1");
+}
+
+#[tokio::test]
+async fn another_header_may_carry_it() {
+    let probe = Probe::new([Is(200)]);
+    let layer = RequestIdLayer::new().with_header(header("x-correlation-id"));
+    let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let head = &probe.seen()[0].head;
+    assert_eq!(head.headers.len(), 1);
+    assert_eq!(head.headers["x-correlation-id"].len(), 36);
+    assert_eq!(report(&response).request_id().as_ref(), Some(&head.headers["x-correlation-id"]));
+}
+
+#[tokio::test]
+async fn a_seed_repeats_the_random_part_and_two_layers_without_one_differ() {
+    let random_part = |layer: RequestIdLayer| async move {
+        let response = layer.layer(Probe::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+        report(&response).request_id().unwrap().to_str().unwrap()[14..].to_owned()
+    };
+    let first = random_part(RequestIdLayer::new().with_seed(1)).await;
+    assert_eq!(first, random_part(RequestIdLayer::new().with_seed(1)).await);
+    assert_ne!(first, random_part(RequestIdLayer::new().with_seed(2)).await);
+    assert_ne!(random_part(RequestIdLayer::new()).await, random_part(RequestIdLayer::new()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_thousand_calls_at_once_have_a_thousand_ids() {
+    for layer in [RequestIdLayer::new(), RequestIdLayer::new().with_seed(1)] {
+        let probe = Probe::new([Is(200)]);
+        let calls: Vec<_> =
+            (0..1_000).map(|_| tokio::spawn(layer.clone().layer(probe.clone()).oneshot(get(URI)))).collect();
+        let mut reported = HashSet::new();
+        for call in calls {
+            reported.insert(report(&call.await.unwrap().unwrap()).request_id().unwrap());
+        }
+        let sent: HashSet<_> = probe.seen().iter().map(|seen| id_of(&seen.head)).collect();
+        assert_eq!((sent.len(), reported.len()), (1_000, 1_000));
+        assert_eq!(sent, reported);
+    }
+}
+
+// ---- the server's id, and the report
+
+#[tokio::test]
+async fn the_id_is_not_written_into_an_answer_that_has_none() {
+    let response = RequestIdLayer::new().layer(Probe::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+    assert!(response.headers().is_empty(), "{:?}", response.headers());
+    assert_eq!(report(&response).server_request_id(), None);
+    assert!(report(&response).request_id().is_some());
+}
+
+#[tokio::test]
+async fn the_servers_id_is_found_in_the_first_known_header() {
+    type Case = (&'static [(&'static str, &'static str)], Option<&'static str>);
+    let all: [Case; 8] = [
+        (&[("x-request-id", "a")], Some("a")),
+        (&[("request-id", "b")], Some("b")),
+        (&[("x-amzn-requestid", "c")], Some("c")),
+        (&[("x-correlation-id", "d")], Some("d")),
+        (&[("cf-ray", "e")], Some("e")),
+        (&[("x-trace", "f")], None),
+        // In the documented order, whatever theirs.
+        (&[("cf-ray", "e"), ("x-correlation-id", "d"), ("request-id", "b")], Some("b")),
+        (
+            &[
+                ("cf-ray", "e"),
+                ("x-correlation-id", "d"),
+                ("x-amzn-requestid", "c"),
+                ("request-id", "b"),
+                ("x-request-id", "a"),
+            ],
+            Some("a"),
+        ),
+    ];
+    for (headers, expected) in all {
+        let service = RequestIdLayer::new().layer(Probe::new([With(200, headers)]));
+        let response = service.oneshot(get(URI)).await.unwrap();
+        let id = report(&response).server_request_id();
+        assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected, "{headers:?}");
+        assert_eq!(response.headers().len(), headers.len(), "the answer is not changed");
+        for (name, value) in headers {
+            assert_eq!(response.headers()[*name], value);
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_headers_may_be_searched_for_the_servers_id() {
+    let answer = With(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);
+    for (headers, expected) in [
+        (vec![header("x-trace")], Some("t")),
+        (vec![header("x-span"), header("x-trace")], Some("s")),
+        (vec![header("x-none"), header("x-trace")], Some("t")),
+        (vec![], None),
+    ] {
+        let layer = RequestIdLayer::new().with_server_headers(headers);
+        let response = layer.layer(Probe::new([answer])).oneshot(get(URI)).await.unwrap();
+        let id = report(&response).server_request_id();
+        assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_report_is_in_the_answer_and_in_the_error_with_the_id() {
+    let probe =
+        Probe::new([With(503, &[("request-id", "theirs-1")]), With(200, &[("request-id", "theirs-2")])]);
+    let service =
+        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let report = report(&response);
+    assert_eq!(report.request_id(), Some(id_of(&probe.seen()[0].head)));
+    assert_eq!(report.server_request_id().unwrap(), "theirs-2");
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+
+    for retry in [false, true] {
+        let probe = Probe::new([Io(ConnectionReset)]);
+        let layer = RequestIdLayer::new();
+        let error = match retry {
+            true => layer.layer(RetryLayer::new().layer(probe.clone())).oneshot(get(URI)).await,
+            false => layer.layer(probe.clone()).oneshot(get(URI)).await,
+        }
+        .unwrap_err();
+        assert!(error.is_service());
+        assert_eq!(error.request_id(), Some(id_of(&probe.seen()[0].head)));
+        assert_eq!(error.report().unwrap().request_id(), error.request_id());
+        assert_eq!(error.report().unwrap().attempt_count(), if retry { 3 } else { 0 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_servers_id_of_the_last_answer_is_kept_when_the_call_ends_in_an_error() {
+    let probe = Probe::new([With(503, &[("request-id", "theirs")]), Io(ConnectionReset)]);
+    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe);
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().server_request_id().unwrap(), "theirs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_keeps_the_id_that_the_server_gave_its_answer() {
+    let answers = [With(503, &[("cf-ray", "one")]), With(503, &[]), With(200, &[("x-request-id", "three")])];
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .service(Probe::new(answers));
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let attempts = report(&response).attempts();
+    let ids: Vec<_> = attempts.iter().map(|a| a.server_request_id().map(|id| id.to_str().unwrap())).collect();
+    assert_eq!(ids, [Some("one"), None, Some("three")]);
+    assert_eq!(report(&response).server_request_id().unwrap(), "three");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_and_a_refusal_have_the_id_too() {
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(TimeoutLayer::total(secs(1)).unwrap())
+        .service(Probe::new([Silent]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline() && error.request_id().is_some_and(|id| id.len() == 36));
+
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
+        .service(Probe::new([Is(200)]));
+    service.clone().oneshot(get(URI)).await.unwrap();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_rate_limited() && error.request_id().is_some());
+}
+
+#[tokio::test]
+async fn the_inner_service_reads_the_id_while_the_call_runs() {
+    let probe = Probe::new([Is(200)]);
+    RequestIdLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let head = &probe.seen()[0].head;
+    let call = head.extensions.get::<Call>().unwrap();
+    assert_eq!(call.report().request_id(), Some(id_of(head)));
+}
+
+#[test]
+fn debug_of_a_running_call_shows_no_query() {
+    let uri = "https://me:passw0rd@api.example.com/v1?key=s3cret";
+    let never =
+        tower::service_fn(|_: Request<Content>| std::future::pending::<Result<Response<Content>, Never>>());
+    let mut service = RequestIdLayer::new().layer(never);
+    let mut call = task::spawn(service.call(get(uri)));
+    assert_pending!(call.poll());
+    let shown = format!("{call:?}");
+    assert!(!shown.contains("s3cret") && !shown.contains("passw0rd"), "{shown}");
+}
+
+#[derive(Debug)]
+struct Never;
+
+impl fmt::Display for Never {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl std::error::Error for Never {}
+
+// ---- the log
+
+/// One event of the crate: its target, its level, its fields but for the message, and the message.
+#[derive(Debug, Clone, PartialEq)]
+struct Line {
+    target: String,
+    level: Level,
+    message: String,
+    fields: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Default)]
+struct Capture {
+    lines: Arc<Mutex<Vec<Line>>>,
+    spans: Arc<Mutex<Vec<String>>>,
+}
+
+impl Capture {
+    /// The guard puts the log back as it was.
+    fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
+        let capture = Self::default();
+        let subscriber = Registry::default().with(level).with(capture.clone());
+        (capture, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn of(&self, target: &str) -> Vec<Line> {
+        self.lines.lock().unwrap().iter().filter(|line| line.target == target).cloned().collect()
+    }
+
+    fn all(&self) -> Vec<Line> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+struct Fields<'a>(&'a mut BTreeMap<String, String>);
+
+impl Visit for Fields<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Capture {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let metadata: &Metadata<'_> = event.metadata();
+        if !metadata.target().starts_with("tower_outbound") {
+            return;
+        }
+        let mut fields = BTreeMap::new();
+        event.record(&mut Fields(&mut fields));
+        let message = fields.remove("message").unwrap_or_default();
+        let (target, level) = (metadata.target().to_owned(), *metadata.level());
+        self.lines.lock().unwrap().push(Line { target, level, message, fields });
+    }
+
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
+        let mut fields = BTreeMap::new();
+        attributes.record(&mut Fields(&mut fields));
+        self.spans.lock().unwrap().push(format!("{} {fields:?}", attributes.metadata().name()));
+    }
+}
+
+const CALL: &str = "tower_outbound::call";
+const ATTEMPT: &str = "tower_outbound::attempt";
+const RETRY: &str = "tower_outbound::retry";
+const LIMIT: &str = "tower_outbound::limit";
+
+/// Runs one call through id, total deadline, retry and attempt timeout, and gives what was logged of it.
+async fn log_of(level: LevelFilter, script: &[Answer], method: &str, uri: &str) -> Capture {
+    let (capture, _guard) = Capture::at(level);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates"))
+        .layer(TimeoutLayer::total(secs(60)).unwrap())
+        .layer(RetryLayer::new())
+        .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
+        .service(Probe::new(script.iter().copied()));
+    let _ = service.oneshot(request(method, uri)).await;
+    capture
+}
+
+fn names(line: &Line) -> Vec<&str> {
+    line.fields.keys().map(String::as_str).collect()
+}
+
+fn sorted<const N: usize>(mut names: [&'static str; N]) -> Vec<&'static str> {
+    names.sort_unstable();
+    names.to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_succeeds_is_one_line_at_info_with_the_documented_fields() {
+    let script = [Is(503), With(200, &[("request-id", "theirs")])];
+    let capture = log_of(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
+    let calls = capture.of(CALL);
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    let line = &calls[0];
+    assert_eq!((line.level, line.message.as_str()), (Level::INFO, "call answered"));
+    assert_eq!(
+        names(line),
+        sorted([
+            "service",
+            "request_id",
+            "server_request_id",
+            "http.request.method",
+            "server.address",
+            "server.port",
+            "url.path",
+            "http.response.status_code",
+            "attempts",
+            "ended",
+            "waited_ms",
+            "elapsed_ms",
+        ])
+    );
+    for (field, value) in [
+        ("service", "rates"),
+        ("server_request_id", "theirs"),
+        ("http.request.method", "PUT"),
+        ("server.address", "api.example.com"),
+        ("server.port", "8443"),
+        ("url.path", "/v1/x"),
+        ("http.response.status_code", "200"),
+        ("attempts", "2"),
+        ("ended", "success"),
+        ("waited_ms", "0.0"),
+    ] {
+        assert_eq!(line.fields[field], value, "{field}");
+    }
+    assert_eq!(line.fields["request_id"].len(), 36);
+    let elapsed: f64 = line.fields["elapsed_ms"].parse().unwrap();
+    assert!((50.0..=102.0).contains(&elapsed), "{elapsed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_without_a_value_are_left_out() {
+    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    RequestIdLayer::new()
+        .layer(Probe::new([Is(200)]))
+        .oneshot(get("https://api.example.com/v1"))
+        .await
+        .unwrap();
+    let calls = capture.of(CALL);
+    assert_eq!(
+        names(&calls[0]),
+        sorted([
+            "request_id",
+            "http.request.method",
+            "server.address",
+            "server.port",
+            "url.path",
+            "http.response.status_code",
+            "attempts",
+            "waited_ms",
+            "elapsed_ms",
+        ])
+    );
+    assert_eq!(calls[0].fields["attempts"], "0", "no retry layer");
+    assert_eq!(capture.all().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_is_one_line_at_warn() {
+    for (script, method, status, error, attempts, ended) in [
+        ([Is(404), Is(404), Is(404)], "GET", Some("404"), None, 1, "not_retryable"),
+        ([Is(503), Is(503), Is(503)], "GET", Some("503"), None, 3, "exhausted"),
+        ([Is(503), Is(503), Is(503)], "POST", Some("503"), None, 1, "not_idempotent"),
+        (
+            [With(429, &[("retry-after", "999")]), Is(200), Is(200)],
+            "GET",
+            Some("429"),
+            None,
+            1,
+            "asked_too_long",
+        ),
+        ([With(429, &[("retry-after", "90")]), Is(200), Is(200)], "GET", Some("429"), None, 1, "deadline"),
+        ([Is(503), Io(BrokenPipe), Io(BrokenPipe)], "GET", None, Some("service"), 3, "exhausted"),
+        ([Silent, Silent, Silent], "GET", None, Some("timeout"), 3, "exhausted"),
+        ([Silent, Silent, Silent], "POST", None, Some("timeout"), 1, "not_idempotent"),
+        ([Is(500), Silent, Is(400)], "GET", Some("400"), None, 3, "not_retryable"),
+    ] {
+        let capture = log_of(LevelFilter::DEBUG, &script, method, URI).await;
+        let calls = capture.of(CALL);
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        let line = &calls[0];
+        assert_eq!((line.level, line.message.as_str()), (Level::WARN, "call failed"), "{script:?}");
+        let field = |name: &str| line.fields.get(name).map(String::as_str);
+        assert_eq!(field("http.response.status_code"), status, "{script:?}");
+        assert_eq!(field("error.type"), error, "{script:?}");
+        assert_eq!(field("attempts"), Some(attempts.to_string().as_str()), "{script:?}");
+        assert_eq!(field("ended"), Some(ended), "{script:?}");
+        assert_eq!(capture.of(ATTEMPT).len(), attempts, "one line an attempt: {script:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn redirects_and_upgrades_are_no_failures() {
+    for status in [101, 204, 301, 304] {
+        let capture = log_of(LevelFilter::DEBUG, &[Is(status)], "GET", URI).await;
+        assert_eq!(capture.of(CALL)[0].level, Level::INFO, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_is_one_line_at_debug_with_the_documented_fields() {
+    let asked = &[("retry-after", "2"), ("request-id", "theirs")];
+    let script = [With(429, asked), Io(ConnectionReset), Late(30, 200)];
+    let capture = log_of(LevelFilter::DEBUG, &script, "GET", URI).await;
+    let lines = capture.of(ATTEMPT);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    let always = ["request_id", "attempt", "waited_ms", "elapsed_ms"];
+    let with = |more: &[&'static str]| {
+        let mut all = [always.as_slice(), more].concat();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(names(&lines[0]), with(&["server_request_id", "http.response.status_code", "asked_ms"]));
+    assert_eq!(names(&lines[1]), with(&["error.type"]));
+    assert_eq!(names(&lines[2]), with(&["http.response.status_code"]));
+    let id = &capture.of(CALL)[0].fields["request_id"];
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!((line.level, line.message.as_str()), (Level::DEBUG, "attempt ended"));
+        assert_eq!(line.fields["attempt"], (index + 1).to_string());
+        assert_eq!(&line.fields["request_id"], id, "one id for all of them");
+        assert_eq!(line.fields["waited_ms"], "0.0");
+    }
+    assert_eq!(
+        (lines[0].fields["http.response.status_code"].as_str(), lines[0].fields["asked_ms"].as_str()),
+        ("429", "2000.0")
+    );
+    assert_eq!(lines[0].fields["server_request_id"], "theirs");
+    assert_eq!(lines[1].fields["error.type"], "failed");
+    assert_eq!(lines[2].fields["http.response.status_code"], "200");
+    assert_eq!(lines[2].fields["elapsed_ms"].parse::<f64>().unwrap().round(), 30.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_words_for_a_failed_attempt_are_the_documented_ones() {
+    for (answer, word) in [(Refused, "not_sent"), (Io(ConnectionReset), "failed"), (Silent, "timeout")] {
+        let capture = log_of(LevelFilter::DEBUG, &[answer, Is(200)], "GET", URI).await;
+        assert_eq!(capture.of(ATTEMPT)[0].fields["error.type"], word);
+    }
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
+        .service(Probe::new([Is(503)]));
+    service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(capture.of(ATTEMPT)[1].fields["error.type"], "rate_limited");
+    assert_eq!(capture.of(CALL)[0].fields["error.type"], "rate_limited");
+
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let auth = BearerAuthLayer::new(ApiKey::new("k").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    let service =
+        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(auth).service(Probe::new([Is(200)]));
+    service.oneshot(get("/v1")).await.unwrap_err();
+    assert_eq!(capture.of(CALL)[0].fields["error.type"], "auth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
+    let capture = log_of(LevelFilter::DEBUG, &[Is(503), Is(503), Is(503)], "GET", URI).await;
+    let lines = capture.of(RETRY);
+    let shown: Vec<_> = lines.iter().map(|line| (line.level, line.message.as_str(), names(line))).collect();
+    let backed_off = (Level::DEBUG, "retrying after back-off", sorted(["request_id", "delay_ms"]));
+    let ended = (Level::DEBUG, "no further attempt", sorted(["request_id", "ended"]));
+    assert_eq!(shown, [backed_off.clone(), backed_off, ended]);
+    assert_eq!(lines[2].fields["ended"], "exhausted");
+    let delay: f64 = lines[0].fields["delay_ms"].parse().unwrap();
+    assert!((50.0..=100.0).contains(&delay));
+    let success = log_of(LevelFilter::DEBUG, &[Is(200)], "GET", URI).await;
+    assert!(success.of(RETRY).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .service(Probe::new([With(429, &[("retry-after", "3")]), Is(200)]));
+    let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
+        tokio::time::sleep(millis(1)).await;
+        service.oneshot(get(URI)).await
+    });
+    let lines = capture.of(LIMIT);
+    assert_eq!((lines[0].level, names(&lines[0])), (Level::INFO, vec!["pause_ms"]));
+    assert_eq!(lines[0].fields["pause_ms"], "3000.0");
+    assert!(lines.len() > 1, "the second call waited");
+    for line in &lines[1..] {
+        assert_eq!((line.level, names(line)), (Level::DEBUG, vec!["waited_ms"]));
+    }
+    let waited: Vec<_> = capture.of(CALL).iter().map(|line| line.fields["waited_ms"].clone()).collect();
+    assert!(waited.iter().any(|waited| waited.parse::<f64>().unwrap() >= 2_999.0), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_level_info_no_attempt_is_recorded() {
+    let capture = log_of(LevelFilter::INFO, &[Is(503), Is(503), Is(503)], "GET", URI).await;
+    let lines = capture.all();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!((lines[0].target.as_str(), lines[0].level), (CALL, Level::WARN));
+    let capture = log_of(LevelFilter::INFO, &[Is(503), Is(200)], "GET", URI).await;
+    assert_eq!((capture.all().len(), capture.of(CALL).len()), (1, 1));
+    let capture = log_of(LevelFilter::WARN, &[Is(503), Is(200)], "GET", URI).await;
+    assert!(capture.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_query_key_header_body_or_user_info_is_ever_logged() {
+    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    let secret = |answer: &[Answer]| Probe::new(answer.iter().copied());
+    let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
+    let answers: [&[Answer]; 5] = [
+        &[With(200, &[("set-cookie", "s3cret-cookie")])],
+        &[With(429, &[("retry-after", "1"), ("x-hint", "s3cret-hint")]), Is(404)],
+        &[Refused],
+        &[Io(ConnectionReset)],
+        &[Silent],
+    ];
+    for in_query in [false, true] {
+        for answers in answers {
+            let mut preset =
+                preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret-key").unwrap());
+            if in_query {
+                preset = preset.with_key_in_query("api_key");
+            }
+            let service = preset.layer().unwrap().layer(secret(answers));
+            let mut request = request("GET", uri);
+            request.headers_mut().insert("x-private", HeaderValue::from_static("s3cret-header"));
+            *request.body_mut() = Content::from("s3cret-body");
+            let _ = service.oneshot(request).await;
+        }
+    }
+    let shown = format!("{:?} {:?}", capture.all(), capture.spans.lock().unwrap());
+    assert_eq!(capture.of(CALL).len(), 10);
+    assert!(capture.of(ATTEMPT).len() > 10);
+    assert!(!shown.contains("s3cret") && !shown.contains("token="), "{shown}");
+    assert!(capture.of(CALL).iter().all(|line| line.fields["url.path"] == "/v1"));
+    assert!(capture.of(CALL).iter().all(|line| line.fields["service"] == "currency_rates"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_its_caller_drops_ends_without_a_line() {
+    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    let mut call = task::spawn(RequestIdLayer::new().layer(Probe::new([Silent])).oneshot(get(URI)));
+    assert_pending!(call.poll());
+    drop(call);
+    assert!(capture.all().is_empty());
+}
