@@ -87,6 +87,7 @@ fn an_attempt_may_not_take_longer_than_the_call() {
     assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
     assert!(error.to_string().contains("1s"), "{error}");
     assert!(preset.with_attempt_timeout(SECOND).layer().is_ok(), "as long is not longer");
+    assert!(keyed("https://host").with_total_timeout(SECOND).layer().is_ok(), "the default makes way");
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Preset {
     retry: RetryLayer,
     request_id: RequestIdLayer,
     total_timeout: Duration,
-    attempt_timeout: Duration,
+    attempt_timeout: Option<Duration>,
 }
 
 #[derive(Clone)]
@@ -74,7 +74,7 @@ impl Preset {
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new().with_service(name),
             total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
-            attempt_timeout: Self::DEFAULT_ATTEMPT_TIMEOUT,
+            attempt_timeout: None,
         })
     }
 
@@ -179,9 +179,9 @@ impl Preset {
     }
 
     /// The longest that one attempt may take, from the connection to the head of the answer.
-    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default.
+    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default, or the total timeout where that is shorter.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
-        self.attempt_timeout = limit;
+        self.attempt_timeout = Some(limit);
         self
     }
 
@@ -192,7 +192,8 @@ impl Preset {
     /// When the key's environment variable is not set, the key would travel without TLS, or an attempt may take
     /// longer than the whole call.
     pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
-        let (total, attempt) = (self.total_timeout, self.attempt_timeout);
+        let total = self.total_timeout;
+        let attempt = self.attempt_timeout.unwrap_or(Self::DEFAULT_ATTEMPT_TIMEOUT.min(total));
         if attempt > total {
             let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));

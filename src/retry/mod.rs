@@ -46,7 +46,7 @@
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
 //! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
-//! - A failed answer's body is read to its end (within 64 KiB and 100 ms) and dropped before the back-off, so
+//! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
 //!   that its connection can be used again.
 
 mod future;
