@@ -56,11 +56,7 @@ pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(23)));
 /// ```
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
-    let wall = LazyCell::new(wall);
-    let served = LazyCell::new(|| {
-        let date = values(headers, &DATE).next();
-        date.and_then(|text| http_date::parse_with(text, || *wall)).unwrap_or_else(|| *wall)
-    });
+    let served = LazyCell::new(|| served(headers, wall));
     let millis = |text: &str| whole_number(text).map(Duration::from_millis);
     let seconds_or_date = |text: &str| match whole_number(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
@@ -74,6 +70,13 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
         .map(|asked| asked.min(MAX_ASK))
 }
 
+/// When the answer was sent, by the server's clock if it tells, else by ours.
+pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {
+    let wall = LazyCell::new(wall);
+    let date = values(headers, &DATE).next();
+    date.and_then(|text| http_date::parse_with(text, || *wall)).unwrap_or_else(|| *wall)
+}
+
 fn longest(
     headers: &HeaderMap,
     name: &HeaderName,
@@ -84,12 +87,12 @@ fn longest(
 
 /// The values that are text, without the white space around them, which is not part of a value (RFC 9110
 /// §5.5).
-fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+pub(super) fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| Some(value.to_str().ok()?.trim_matches([' ', '\t'])))
 }
 
 /// `1*DIGIT` and nothing else, saturating.
-fn whole_number(text: &str) -> Option<u64> {
+pub(super) fn whole_number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

@@ -9,6 +9,7 @@
 //! | the limiter | [`Quota`]: how many in any window, how many back to back |
 //! | an answer or a failure | [`classify()`]: may it be sent again, and why would that help |
 //! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for |
+//! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
 //! | the wait before another attempt | [`ExponentialBackoff`]: how long, with [`Jitter`] |
 //!
@@ -49,6 +50,8 @@ pub mod classify;
 pub mod feedback;
 pub mod http_date;
 pub mod quota;
+pub mod rate_limit;
+mod structured;
 
 pub use self::{
     backoff::{ExponentialBackoff, Jitter},
@@ -56,6 +59,7 @@ pub use self::{
     feedback::{MAX_ASK, retry_after},
     http_date::parse_http_date,
     quota::Quota,
+    rate_limit::{MAX_POLICIES, Remaining, RemainingList, remaining},
 };
 
 /// The longest duration that a setting may have, 366 days: a leap year covers every published quota, and sums

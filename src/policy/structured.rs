@@ -1,0 +1,256 @@
+//! The part of structured fields (RFC 9651) that our headers are made of: Lists of Items and Dictionaries of
+//! Items, with parameters. Inner Lists are malformed here, since no field that is read has one.
+//!
+//! A value is the text as it stands in the field, checked to be one of the eight types; the reader asks for
+//! the type it wants. Nothing is allocated, and every character is looked at a few times at most.
+
+use http::{HeaderMap, HeaderName};
+
+/// Parses the members of a List or a Dictionary (RFC 9651 §4.2), `member` each without the commas; `None`
+/// when anything is malformed. Every line by itself, which is the same as combined since no member may be
+/// split.
+pub(super) fn members<'a>(
+    headers: &'a HeaderMap,
+    field: &HeaderName,
+    mut member: impl FnMut(&mut Text<'a>) -> Option<()>,
+) -> Option<()> {
+    for line in headers.get_all(field) {
+        let mut text = Text(line.to_str().ok()?.trim_matches([' ', '\t']));
+        while !text.0.is_empty() {
+            member(&mut text)?;
+            text.skip(|c| matches!(c, ' ' | '\t'));
+            if text.0.is_empty() {
+                break;
+            }
+            text.eat(',')?;
+            text.skip(|c| matches!(c, ' ' | '\t'));
+            if text.0.is_empty() {
+                return None; // a comma at the end
+            }
+        }
+    }
+    Some(())
+}
+
+/// What is not yet parsed of a line.
+pub(super) struct Text<'a>(&'a str);
+
+impl<'a> Text<'a> {
+    fn next(&mut self) -> Option<char> {
+        let mut chars = self.0.chars();
+        let next = chars.next();
+        self.0 = chars.as_str();
+        next
+    }
+
+    fn eat(&mut self, wanted: char) -> Option<()> {
+        self.0 = self.0.strip_prefix(wanted)?;
+        Some(())
+    }
+
+    /// All that are wanted, as many as there are; how many that was.
+    fn skip(&mut self, wanted: impl Fn(char) -> bool) -> usize {
+        let before = self.0.len();
+        self.0 = self.0.trim_start_matches(wanted);
+        before - self.0.len()
+    }
+
+    /// What `parse` takes.
+    fn slice(&mut self, parse: impl FnOnce(&mut Self) -> Option<()>) -> Option<&'a str> {
+        let before = self.0;
+        parse(self)?;
+        before.get(..before.len() - self.0.len())
+    }
+
+    /// The next parameter of an Item, `Some(None)` when there is none.
+    pub(super) fn parameter(&mut self) -> Option<Option<(&'a str, &'a str)>> {
+        if self.eat(';').is_none() {
+            return Some(None);
+        }
+        self.skip(|c| c == ' ');
+        self.pair().map(Some)
+    }
+
+    /// A key and its value, which is empty when it's left out.
+    pub(super) fn pair(&mut self) -> Option<(&'a str, &'a str)> {
+        let key = self.slice(|text| {
+            text.next().filter(|c| matches!(c, 'a'..='z' | '*'))?;
+            text.skip(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '-' | '.' | '*'));
+            Some(())
+        })?;
+        let value = if self.eat('=').is_some() { self.value()? } else { "" };
+        Some((key, value))
+    }
+
+    /// A Bare Item as it stands there: its first character tells which of the eight types it is.
+    pub(super) fn value(&mut self) -> Option<&'a str> {
+        self.slice(|text| match text.next()? {
+            '"' => text.string(),
+            '%' => text.eat('"').and_then(|()| text.display_string()),
+            ':' => {
+                text.skip(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '='));
+                text.eat(':')
+            }
+            '?' => text.next().filter(|c| matches!(c, '0' | '1')).map(drop),
+            '@' => {
+                let _ = text.eat('-');
+                text.digits(15)
+            }
+            '-' => text.number(0),
+            '0'..='9' => text.number(1),
+            first if is_token_start(first) => {
+                text.skip(is_token);
+                Some(())
+            }
+            _ => None,
+        })
+    }
+
+    fn string(&mut self) -> Option<()> {
+        loop {
+            match self.next()? {
+                '"' => return Some(()),
+                '\\' => self.next().filter(|c| matches!(c, '"' | '\\')).map(drop)?,
+                ' '..='~' => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// Of its percent-encoding only the form is checked: no name is a Display String.
+    fn display_string(&mut self) -> Option<()> {
+        let hex = |c: &char| matches!(c, '0'..='9' | 'a'..='f');
+        loop {
+            match self.next()? {
+                '"' => return Some(()),
+                '%' => self.next().filter(hex).and_then(|_| self.next().filter(hex)).map(drop)?,
+                ' '..='~' => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// The rest of an Integer of at most 15 digits, or of a Decimal of at most 12 and 3.
+    fn number(&mut self, before: usize) -> Option<()> {
+        let whole = before + self.skip(|c| c.is_ascii_digit());
+        match self.eat('.') {
+            Some(()) => (1..=12).contains(&whole).then(|| self.digits(3))?,
+            None => (1..=15).contains(&whole).then_some(()),
+        }
+    }
+
+    /// At least one digit.
+    fn digits(&mut self, most: usize) -> Option<()> {
+        (1..=most).contains(&self.skip(|c| c.is_ascii_digit())).then_some(())
+    }
+}
+
+/// What is between the quotes of a String, or a Token. Only what must be escaped in a String can be, so two
+/// Strings are equal when they are with their escapes.
+pub(super) fn name(value: &str) -> Option<&str> {
+    match value.strip_prefix('"') {
+        Some(rest) => rest.strip_suffix('"'),
+        None => value.starts_with(is_token_start).then_some(value),
+    }
+}
+
+/// An Integer that isn't negative.
+pub(super) fn natural(value: &str) -> Option<u64> {
+    // `parse` takes a sign or an empty text for no number, as it should, and no Item starts with a plus.
+    value.parse().ok()
+}
+
+fn is_token_start(c: char) -> bool {
+    c.is_ascii_alphabetic() || c == '*'
+}
+
+fn is_token(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~:/".contains(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    const FIELD: HeaderName = HeaderName::from_static("field");
+
+    /// All members, each with its parameters; `None` when malformed.
+    fn list(lines: &[&str]) -> Option<Vec<Vec<String>>> {
+        let lines = lines.iter().map(|line| HeaderValue::from_str(line).unwrap());
+        let headers = lines.fold(HeaderMap::new(), |mut headers, line| {
+            headers.append(FIELD, line);
+            headers
+        });
+        let mut list = Vec::new();
+        members(&headers, &FIELD, |text| {
+            let mut item = vec![text.value()?.to_owned()];
+            while let Some((key, value)) = text.parameter()? {
+                item.extend([key.to_owned(), value.to_owned()]);
+            }
+            list.push(item);
+            Some(())
+        })?;
+        Some(list)
+    }
+
+    #[test]
+    fn lists_are_taken_apart() {
+        assert_eq!(list(&[]).unwrap().len(), 0);
+        assert_eq!(list(&["", " \t"]).unwrap().len(), 0);
+        assert_eq!(
+            list(&["a;b;c=1, \"d,;\\\"\" \t,\te; *f=?0;b=:YQ==:", "2"]).unwrap(),
+            [
+                vec!["a", "b", "", "c", "1"],
+                vec!["\"d,;\\\"\""],
+                vec!["e", "*f", "?0", "b", ":YQ==:"],
+                vec!["2"],
+            ]
+        );
+    }
+
+    #[test]
+    fn takes_what_the_grammar_takes_and_no_more() {
+        let good = r#"
+            a  *  A/b:c  a!#$%&'*+-.^_`|~:/1  ""  "a"  "\\\""  "~"  0  00  -0  -1
+            123456789012345  -123456789012345  0.0  -0.123  123456789012.123  ?0  ?1  ::  :YQ==:  :+/aZ09=:
+            @0  @-1  @123456789012345  %""  %"%c3%bc;"  x;a  x;a;b;a  x;*  x;*a_-.*1=1  x;a=";b=1,"
+            x;a=b;c=1.5  a,b  a,b;c,1  1;a  "a";b
+        "#;
+        let bad = r#"
+            ,  a,  ,a  a,,b  a,,  a;  a;;b  a;b;  a;B  a;1  a;_a  a;-  a;a=  a;=1  a=1  a==  (a)  ()  a;b=()
+            /a  !a  _a  'a'  a"b"  "  "a  "a\"  "\a"  "\  +1  -  --1  .5  5.  -.5  1.2345  1.1.1  1e3  1a
+            1234567890123456  1234567890123.1  ?  ?2  ?true  ?00  :  :YQ  :Y-Q:  :Y:Q:
+            @  @-  @a  @1.5  @1234567890123456  %  %a  %"  %"%  %"%0"  %"%A0"  %"%g0"  %"a\""  a;b=%
+            {}  [a]  =  ;  ;a  \
+        "#;
+        for text in good.split_whitespace() {
+            assert!(list(&[text]).is_some(), "{text}");
+            assert!(list(&[&format!("x;a={text}, {text};a=1 ,x")]).is_some(), "{text}");
+        }
+        let spaced = ["a b", "a ;b", "a;\tb", "a; b =1", "a;b= 1", "\"\t\"", "%\"\t\"", "1 2"];
+        for text in bad.split_whitespace().chain(spaced) {
+            assert_eq!(list(&[text]), None, "{text}");
+            assert_eq!(list(&["x", text]), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_what_they_are_asked_for() {
+        for (value, expected) in
+            [("a", Some("a")), ("*", Some("*")), ("\"a\"", Some("a")), ("\"\"", Some(""))]
+        {
+            assert_eq!(name(value), expected, "{value}");
+        }
+        for value in ["", "1", "-1", "1.5", "?1", "@1", ":YQ==:", "%\"a\""] {
+            assert_eq!(name(value), None, "{value}");
+        }
+        for (value, expected) in [("0", 0), ("007", 7), ("999999999999999", 999_999_999_999_999)] {
+            assert_eq!(natural(value), Some(expected), "{value}");
+        }
+        for value in ["", "a", "\"1\"", "-1", "1.0", "?1", "@1", ":1:"] {
+            assert_eq!(natural(value), None, "{value}");
+        }
+    }
+}
