@@ -69,6 +69,7 @@
 //! # Features
 //!
 //! - `rustls` (default): TLS for the ready client, by rustls with the ring provider and Mozilla's roots.
+//! - `quanta`: a cheaper clock for a limiter, by choice.
 //! - `native-roots`: the roots of the operating system as well, by choice at run time.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

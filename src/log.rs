@@ -140,6 +140,7 @@ pub(crate) fn paused(pause: Duration) {
 fn error_type(error: &Error) -> &'static str {
     match error.kind() {
         Kind::RateLimited { .. } => "rate_limited",
+        Kind::TooCostly => "too_costly",
         Kind::Timeout { .. } => "timeout",
         Kind::Auth => "auth",
         Kind::Request => "invalid_request",

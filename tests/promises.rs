@@ -193,6 +193,21 @@ async fn promise_4_never_early() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_origins_answer_stops_nobody() {
+    let (service, seen) = stack(&realtime(), |number, _| async move {
+        match number {
+            0 => answer_asking(503, 3600),
+            _ => answer(200),
+        }
+    });
+    let foreign = service.clone().oneshot(request(Method::GET, "https://evil.test/", "")).await.unwrap();
+    assert_eq!(foreign.status(), 503);
+    let start = Instant::now();
+    service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
+    assert_eq!((seen.count(), start.elapsed()), (2, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
 async fn promise_5_never_twice() {
     let url = "https://push.example.com/";
     type Fail = fn() -> Result<Response<Body>, BoxError>;

@@ -2,7 +2,7 @@ use std::{error::Error as _, fmt, time::Duration};
 
 use http::HeaderValue;
 
-use super::{BoxError, Refusal};
+use super::{BoxError, Reason, Refusal};
 use crate::call::Report;
 
 /// A call that failed: what kind of failure, the cause in [`source`](std::error::Error::source), and the
@@ -39,6 +39,8 @@ struct Inner {
 pub(crate) enum Kind {
     /// The limiter refused; its [`Refusal`] is the source.
     RateLimited { wait: Option<Duration> },
+    /// It costs more than the limiter can ever give; its [`Refusal`] is the source.
+    TooCostly,
     /// Time ran out.
     Timeout { scope: Scope, limit: Duration },
     /// The credential could not be put on the request.
@@ -62,7 +64,11 @@ impl Error {
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
-        Self::new(Kind::RateLimited { wait: refusal.wait() }, refusal)
+        let kind = match refusal.reason() {
+            Reason::TooCostly => Kind::TooCostly,
+            _ => Kind::RateLimited { wait: refusal.wait() },
+        };
+        Self::new(kind, refusal)
     }
 
     pub(crate) fn timeout(scope: Scope, limit: Duration) -> Self {
@@ -91,6 +97,11 @@ impl Error {
     /// Nothing was sent by this attempt and nothing was spent.
     pub fn is_rate_limited(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. })
+    }
+
+    /// The request costs more permits than its limiter can ever give: no wait helps. Nothing was sent.
+    pub fn is_too_costly(&self) -> bool {
+        matches!(self.inner.kind, Kind::TooCostly)
     }
 
     /// The total deadline or an attempt's timeout ran out. The server may have processed the request.
@@ -141,6 +152,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inner.kind {
             Kind::RateLimited { .. } => f.write_str("refused by the rate limit"),
+            Kind::TooCostly => f.write_str("the request can never fit in the rate limit"),
             Kind::Timeout { scope: Scope::Call, limit } => {
                 write!(f, "the call did not finish within {limit:?}")
             }

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
+    largest: Option<u32>,
 }
 
 /// What a request that was refused did not fit in.
@@ -17,17 +18,31 @@ pub enum Reason {
     MaxWait,
     /// As many requests are waiting already as the layer's `max_queue` lets.
     QueueFull,
+    /// There are as many keys as there is room for, and something is owed under each of them.
+    TooManyKeys,
+    /// The request costs more permits than the quota can ever give at once: no wait helps.
+    TooCostly,
 }
 
 impl Refusal {
     /// A refusal for `reason`, after which a request would have had to wait for `wait`, where that is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
-        Self { reason, wait: wait.into() }
+        Self { reason, wait: wait.into(), largest: None }
+    }
+
+    /// A refusal of a request that costs more than `largest`, the most permits that can ever be had at once.
+    pub fn too_costly(largest: u32) -> Self {
+        Self { reason: Reason::TooCostly, wait: None, largest: Some(largest) }
     }
 
     /// What the request did not fit in.
     pub fn reason(&self) -> Reason {
         self.reason
+    }
+
+    /// The most permits that can ever be had at once, when the request asked for more.
+    pub fn largest(&self) -> Option<u32> {
+        self.largest
     }
 
     /// How long the request would have had to wait.
@@ -42,7 +57,12 @@ impl fmt::Display for Refusal {
             Reason::Deadline => "the wait ends after the deadline",
             Reason::MaxWait => "the wait is longer than the longest allowed",
             Reason::QueueFull => "the queue is full",
+            Reason::TooManyKeys => "there is no room for another key",
+            Reason::TooCostly => "the request costs more permits than can ever be had at once",
         })?;
+        if let Some(largest) = self.largest {
+            write!(f, ", which is {largest}")?;
+        }
         match self.wait {
             Some(wait) => write!(f, ", it would take {wait:?}"),
             None => Ok(()),

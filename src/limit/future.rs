@@ -6,17 +6,16 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::Limiter;
+use super::{Ask, Feedback, Limiter, Refusal};
 use crate::{
     call::Call,
     clock::{self, Instant},
     error::{BoxError, Error},
     log,
-    policy::feedback,
 };
 
 pin_project! {
@@ -25,7 +24,7 @@ pin_project! {
         #[pin]
         state: State<L::Acquire, S::Future>,
         inner: S,
-        limiter: L,
+        permits: Option<Permits<L>>,
         request: Option<Request<B>>,
         call: Option<Call>,
     }
@@ -35,22 +34,23 @@ pin_project! {
     #[project = StateProj]
     enum State<A, F> {
         // The clock is read only for a request that has to wait.
-        Acquiring { #[pin] acquire: A, since: Option<Instant> },
-        Readying,
+        Acquiring { #[pin] acquire: A, since: Option<Instant>, ready: bool },
+        Refused { refusal: Option<Refusal> },
+        Readying { since: Option<Instant> },
         Calling { #[pin] future: F },
     }
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
-    pub(super) fn new(
-        acquire: L::Acquire,
-        inner: S,
-        limiter: L,
-        request: Request<B>,
-        call: Option<Call>,
-    ) -> Self {
-        let state = State::Acquiring { acquire, since: None };
-        Self { state, inner, limiter, request: Some(request), call }
+    pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
+        let state = State::Acquiring { acquire: permits.acquire(), since: None, ready: false };
+        Self { state, inner, permits: Some(permits), request: Some(request), call }
+    }
+
+    /// For a request that no limiter takes.
+    pub(super) fn refused(refusal: Refusal, inner: S) -> Self {
+        let state = State::Refused { refusal: Some(refusal) };
+        Self { state, inner, permits: None, request: None, call: None }
     }
 }
 
@@ -65,7 +65,7 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, since } => {
+                StateProj::Acquiring { acquire, since, ready } => {
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         since.get_or_insert_with(clock::now);
                         return Poll::Pending;
@@ -78,10 +78,36 @@ where
                         }
                     }
                     outcome.map_err(Error::refused)?;
-                    this.state.set(State::Readying);
+                    if let Some(permits) = this.permits {
+                        permits.held = true;
+                    }
+                    match *ready {
+                        false => this.state.set(State::Readying { since: None }),
+                        true => {
+                            let Some(request) = this.request.take() else { return Poll::Pending };
+                            this.state.set(State::Calling { future: this.inner.call(request) });
+                        }
+                    }
                 }
-                StateProj::Readying => {
-                    ready!(this.inner.poll_ready(cx)).map_err(Error::from_service)?;
+                StateProj::Refused { refusal } => {
+                    return refusal.take().map_or(Poll::Pending, |no| Poll::Ready(Err(Error::refused(no))));
+                }
+                StateProj::Readying { since } => {
+                    let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
+                        since.get_or_insert_with(clock::now);
+                        return Poll::Pending;
+                    };
+                    ready.map_err(Error::from_service)?;
+                    // Permits that were held too long would let this request fall into another window than the
+                    // one that they were counted in, or into a pause. They are lost, and new ones are waited for
+                    // with the room held: given up, it might be gone again when they come.
+                    let held = since.map(|since| since.elapsed());
+                    let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
+                    if let Some(permits) = stale {
+                        let acquire = permits.renew();
+                        this.state.set(State::Acquiring { acquire, since: None, ready: true });
+                        continue;
+                    }
                     let Some(request) = this.request.take() else {
                         // Polled again after it resolved: nothing is left to answer with.
                         return Poll::Pending;
@@ -90,9 +116,8 @@ where
                 }
                 StateProj::Calling { future } => {
                     let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
-                    if let Some(pause) = pause_asked(&response) {
-                        log::paused(pause);
-                        this.limiter.pause_until(clock::after(clock::now(), pause));
+                    if let Some(permits) = this.permits.take() {
+                        permits.hear(&response);
                     }
                     return Poll::Ready(Ok(response));
                 }
@@ -101,20 +126,69 @@ where
     }
 }
 
-/// For how long the server wants no further request, from anybody.
-fn pause_asked<R>(response: &Response<R>) -> Option<Duration> {
-    // On other statuses the header speaks of this one resource: a redirect, a job that is not done yet.
-    let throttled =
-        matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let asked = throttled.then(|| feedback::retry_after(response.headers(), clock::wall)).flatten()?;
-    Some(asked).filter(|asked| !asked.is_zero())
+/// The permits of one request, given back to the limiter's count of what is in flight when the request is over,
+/// however it ends.
+pub(super) struct Permits<L: Limiter> {
+    limiter: L,
+    ask: Ask,
+    /// Whether the answer comes from the server whose limit it is.
+    heeded: bool,
+    held: bool,
+}
+
+impl<L: Limiter> Permits<L> {
+    pub(super) fn new(limiter: L, ask: Ask, heeded: bool) -> Self {
+        Self { limiter, ask, heeded, held: false }
+    }
+
+    fn acquire(&self) -> L::Acquire {
+        self.limiter.acquire(self.ask)
+    }
+
+    /// `held` is none when the inner service had room at once.
+    fn are_stale(&self, held: Option<Duration>) -> bool {
+        held.is_some_and(|held| self.limiter.is_stale(held))
+    }
+
+    /// Only the deadline bounds the second wait: this request was let in once.
+    fn renew(&mut self) -> L::Acquire {
+        self.release();
+        self.limiter.acquire(Ask { max_wait: None, max_queue: usize::MAX, ..self.ask })
+    }
+
+    /// Gives the permits back first: the server has counted this request in what it says is left.
+    fn hear<R>(mut self, response: &Response<R>) {
+        self.release();
+        if !self.heeded {
+            return;
+        }
+        if let Some(feedback) = Feedback::read(response.status(), response.headers(), clock::wall) {
+            if let Some(pause) = feedback.asked_pause() {
+                log::paused(pause);
+            }
+            self.limiter.observe(&feedback);
+        }
+    }
+
+    fn release(&mut self) {
+        if std::mem::take(&mut self.held) {
+            self.limiter.release(self.ask.cost);
+        }
+    }
+}
+
+impl<L: Limiter> Drop for Permits<L> {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Acquiring { .. } => "acquiring",
-            State::Readying => "readying",
+            State::Refused { .. } => "refused",
+            State::Readying { .. } => "readying",
             State::Calling { .. } => "calling",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()

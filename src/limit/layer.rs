@@ -1,8 +1,8 @@
-use std::time::Duration;
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{Ask, Limiter, RateLimit};
+use super::{Ask, Head, RateLimit, Select};
 
 /// Makes a request wait for its permit, or refuses it at once where the wait can't fit.
 ///
@@ -13,16 +13,25 @@ use super::{Ask, Limiter, RateLimit};
 /// # Clone
 ///
 /// Clones, and the services that they make, share the limiter.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RateLimitLayer<L> {
     limiter: L,
     bounds: Ask,
+    cost: Option<CostOf>,
+    heeds: Option<Heeds>,
 }
 
+/// Says whose answers count.
+pub(super) type Heeds = Arc<dyn Fn(Head<'_>) -> bool + Send + Sync>;
+
+/// Draws the cost of a request from its head.
+pub(super) type CostOf = Arc<dyn Fn(Head<'_>) -> NonZeroU32 + Send + Sync>;
+
 impl<L> RateLimitLayer<L> {
-    /// Every request takes a permit from `limiter`.
+    /// Every request takes its permits from `limiter`, or from the one of its key in a
+    /// [`Keyed`](super::Keyed).
     pub fn new(limiter: L) -> Self {
-        Self { limiter, bounds: Ask::default() }
+        Self { limiter, bounds: Ask::default(), cost: None, heeds: None }
     }
 
     /// The limiter.
@@ -42,16 +51,39 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
+    /// Draws the number of permits that a request takes from its head. By default it is the
+    /// [`Cost`](super::Cost) in its extensions, and 1 where there is none.
+    pub fn with_cost(mut self, cost: impl Fn(Head<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// Heeds what answers say of the server's limits only for these requests. By default for all: whoever sends
+    /// requests to several servers through one limiter would let one of them stop the others.
+    pub fn with_feedback_from(mut self, heeds: impl Fn(Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.heeds = Some(Arc::new(heeds));
+        self
+    }
+
     /// The same bounds before another limiter.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        RateLimitLayer { limiter, bounds: self.bounds }
+        RateLimitLayer { limiter, bounds: self.bounds, cost: self.cost, heeds: self.heeds }
     }
 }
 
-impl<S, L: Limiter> Layer<S> for RateLimitLayer<L> {
+impl<L: fmt::Debug> fmt::Debug for RateLimitLayer<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limiter", &self.limiter)
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, L: Select> Layer<S> for RateLimitLayer<L> {
     type Service = RateLimit<S, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.limiter.clone(), self.bounds)
+        RateLimit::new(inner, self.limiter.clone(), self.bounds, self.cost.clone(), self.heeds.clone())
     }
 }

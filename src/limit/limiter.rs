@@ -1,6 +1,6 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::Refusal;
+use super::{Feedback, Refusal};
 use crate::clock::Instant;
 
 /// Decides when a request may be sent. The port behind which every limiter stands, in this process or outside.
@@ -10,7 +10,6 @@ use crate::clock::Instant;
 /// ```
 /// use std::future::{Ready, ready};
 /// use tower_outbound::limit::{Ask, Limiter, Refusal, RateLimitLayer};
-/// use tokio::time::Instant;
 ///
 /// /// Lets all through.
 /// #[derive(Clone)]
@@ -22,24 +21,40 @@ use crate::clock::Instant;
 ///     fn acquire(&self, _: Ask) -> Self::Acquire {
 ///         ready(Ok(()))
 ///     }
-///
-///     fn pause_until(&self, _: Instant) {}
 /// }
 ///
 /// let layer = RateLimitLayer::new(Open);
 /// ```
 pub trait Limiter: Clone {
-    /// The wait for a permit. Named, so that the path on which a permit is there at once allocates nothing;
-    /// an adapter that has no name for its future puts it in a `Pin<Box<dyn Future + Send>>`.
+    /// The wait for the permits of one request. Named, so that the path on which they are there at once
+    /// allocates nothing; an adapter that has no name for its future puts it in a
+    /// `Pin<Box<dyn Future + Send>>`.
     ///
     /// Dropping it before it resolves spends nothing and lets the next in line go.
     type Acquire: Future<Output = Result<(), Refusal>>;
 
-    /// Begins the wait for one permit. Nothing is spent and no place taken before the future is first polled.
+    /// Begins the wait. Nothing is spent and no place taken before the future is first polled.
     fn acquire(&self, ask: Ask) -> Self::Acquire;
 
-    /// Grants nothing before `until`. A pause is only ever extended: an earlier moment changes nothing.
-    fn pause_until(&self, until: Instant);
+    /// The server has said something about its limits in an answer, whose request was [released](Self::release)
+    /// before. By default it falls on deaf ears.
+    fn observe(&self, feedback: &Feedback) {
+        let _ = feedback;
+    }
+
+    /// Whether permits that were granted `held` ago are worth nothing any more. Asked when the inner service was
+    /// not ready for the request at once: what leaves later than it was counted would fall into another window.
+    /// By default every such permit is.
+    fn is_stale(&self, held: Duration) -> bool {
+        let _ = held;
+        true
+    }
+
+    /// A request that got its permits has been answered, has failed or was given up: what the server says is
+    /// left from now on has it counted in.
+    fn release(&self, cost: NonZeroU32) {
+        let _ = cost;
+    }
 }
 
 impl<L: Limiter> Limiter for Arc<L> {
@@ -49,18 +64,28 @@ impl<L: Limiter> Limiter for Arc<L> {
         L::acquire(self, ask)
     }
 
-    fn pause_until(&self, until: Instant) {
-        L::pause_until(self, until);
+    fn observe(&self, feedback: &Feedback) {
+        L::observe(self, feedback);
+    }
+
+    fn is_stale(&self, held: Duration) -> bool {
+        L::is_stale(self, held)
+    }
+
+    fn release(&self, cost: NonZeroU32) {
+        L::release(self, cost);
     }
 }
 
-/// What one request asks of the limiter: a permit, within these bounds.
+/// What one request asks of the limiter: its permits, within these bounds.
 ///
 /// A request that can't be served within its bounds is refused at once, without spending.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Ask {
-    /// The permit is worth nothing after this moment.
+    /// How many permits it takes; all of them, or none.
+    pub cost: NonZeroU32,
+    /// The permits are worth nothing after this moment.
     pub deadline: Option<Instant>,
     /// The longest wait; none lets it wait for as long as the deadline allows.
     pub max_wait: Option<Duration>,
@@ -74,8 +99,21 @@ impl Ask {
 }
 
 impl Default for Ask {
-    /// No deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) others waiting.
+    /// One permit, no deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) others waiting.
     fn default() -> Self {
-        Self { deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
+        Self { cost: NonZeroU32::MIN, deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
     }
 }
+
+/// The number of permits that a request takes, put into its extensions; 1 where there is none.
+///
+/// ```
+/// use std::num::NonZeroU32;
+/// use tower_outbound::limit::Cost;
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Cost(NonZeroU32::new(5).ok_or("not zero")?));
+/// # Ok::<(), &str>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cost(pub NonZeroU32);

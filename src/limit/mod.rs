@@ -27,23 +27,51 @@
 //! # Surprises
 //!
 //! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
+//! - Where the inner service has no room for a request that got its permit, the permit goes stale: longer than the
+//!   quota's guard, or into a pause. It is lost then, and the request waits for another with the room held.
 //! - "100 per minute" means at most 100 in *any* 60 seconds, so a [`TokenBucket`] refills at less than 100 per
 //!   minute: what may go at once counts too. See [`Quota`](crate::Quota).
 //! - What can't fit in the deadline is refused at once with the time that it would have taken.
-//! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it.
+//! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
+//!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
 //! - Waiting needs a tokio runtime with its timer on. A call that never waits needs none.
-//! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more.
+//! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more, or
+//!   those behind it wait for a newcomer to move the line.
 
+mod feedback;
 mod future;
+mod gcra;
+mod keyed;
 mod layer;
 mod limiter;
+mod line;
+mod local;
+mod meter;
+#[cfg(all(test, outbound_loom))]
+mod model;
 mod queue;
+mod ring;
+mod says;
+mod select;
 mod service;
-mod token_bucket;
+mod snapshot;
+mod sync;
+mod ticker;
+mod ticket;
 
+pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;
+pub use self::keyed::Keyed;
 pub use self::layer::RateLimitLayer;
-pub use self::limiter::{Ask, Limiter};
+pub use self::limiter::{Ask, Cost, Limiter};
+pub use self::local::{LocalLimiter, SlidingWindow, TokenBucket};
+pub use self::select::{Head, Select};
 pub use self::service::RateLimit;
-pub use self::token_bucket::{Acquire, TokenBucket};
+pub use self::snapshot::Snapshot;
+pub use self::ticket::Acquire;
 pub use crate::error::{Reason, Refusal};
+
+/// Saturates after 584 years.
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,335 +1,274 @@
-//! The line before a limiter: first come, first served, one armed timer, two wake-ups a grant at most.
-//!
-//! Only the head of the line holds a timer. When it fires, the head takes permits for itself and for all behind
-//! it who can go by now, wakes those, and wakes the new head to arm the next timer. Who finds its place gone
-//! from the line has been granted its permit. Nothing is spawned: the line runs in the tasks that wait in it.
+//! What stands before a limiter's arithmetic: a path without a lock for those who need not wait, and the
+//! [line](super::line) for all others.
 
 use std::{
-    collections::BTreeMap,
-    fmt,
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Waker, ready},
+    num::NonZeroU32,
+    sync::{Arc, PoisonError},
+    task::Waker,
     time::Duration,
 };
 
-use pin_project_lite::pin_project;
-use tokio::time::Sleep;
+use super::{
+    Ask, Feedback, Reason, Refusal, Snapshot,
+    gcra::Bucket,
+    line::{Line, Place, Wakes},
+    meter::Meter,
+    says::Says,
+    sync::{AtomicU64, Mutex, MutexGuard, Ordering},
+    ticker::Ticker,
+};
+use crate::{clock::Instant, policy::Quota};
 
-use super::{Ask, Reason, Refusal};
-use crate::clock::{self, Instant};
+/// Someone waits, or the server has said something that holds.
+const BUSY: u64 = 1 << 63;
 
-/// The arithmetic of a limiter, in nanoseconds since the queue's origin.
-pub(super) trait Meter {
-    /// Spends a permit now, or says when one comes free.
-    fn take(&self) -> Result<(), u64>;
-
-    /// When the request with `ahead` others before it can go, nobody going before `start`; `due` is what `take`
-    /// answered last, if that was a no. May be too early, never too late.
-    fn forecast(&self, start: u64, due: Option<u64>, ahead: u64) -> u64;
+/// What is read without the lock.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) ticker: Ticker,
+    /// The permits granted, and in the highest bit whether a newcomer has to ask under the lock. One number, so
+    /// that who counts itself learns in the same step whether it may go on.
+    pub(super) tally: AtomicU64,
 }
 
+#[derive(Debug)]
 pub(super) struct Queue<M> {
-    origin: Instant,
-    meter: M,
-    /// Zero when there is no pause.
-    paused_until: AtomicU64,
-    /// The length of the line, for those who want to know without its lock.
-    waiting: AtomicUsize,
-    line: Mutex<Line>,
+    core: Core,
+    /// What may be taken from without the lock, while nobody waits and the server has said nothing.
+    shared: Option<Arc<Bucket>>,
+    released: AtomicU64,
+    line: Mutex<Line<M>>,
 }
 
-/// Ordered by arrival. A tree and not a ring: whoever leaves from the middle leaves no hole behind.
-#[derive(Default)]
-struct Line {
-    places: BTreeMap<u64, Waker>,
-    next_place: u64,
-    /// What the meter answered last, if that was a no.
-    due: Option<u64>,
+/// What came of joining the line.
+pub(super) enum Joined {
+    Granted,
+    /// Granted, but its task is to be polled once more before it goes.
+    Called(u64),
+    Waiting(u64),
 }
 
-/// What a visit to the line came to.
-enum Visit {
+/// How a request in the line stands.
+pub(super) enum Standing {
     Granted,
     Refused(Refusal),
-    Head { due: Instant },
+    /// It is the head, and has to come back at this moment.
+    Head {
+        due: Instant,
+    },
     Behind,
 }
 
-/// Wakers to call when the lock is given back: a waker may run anything.
-#[derive(Default)]
-struct Wakes(Vec<Waker>);
-
-impl Wakes {
-    fn call(self) {
-        self.0.into_iter().for_each(Waker::wake);
-    }
-}
-
 impl<M: Meter> Queue<M> {
-    pub(super) fn new(origin: Instant, meter: M) -> Self {
+    pub(super) fn new(quotas: &[Quota], ticker: Ticker) -> Self {
+        let meter = M::new(quotas, &ticker);
         Self {
-            origin,
-            meter,
-            paused_until: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
-            line: Mutex::default(),
+            shared: meter.shared(),
+            core: Core { ticker, tally: AtomicU64::new(0) },
+            released: AtomicU64::new(0),
+            line: Mutex::new(Line::new(meter)),
         }
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+    /// Takes the permits now, or says what the wait would be.
+    pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
+        if self.take_at_once(ask.cost) {
+            return Ok(());
+        }
+        self.locked(|line, wakes| match line.wait(&self.core, ask.cost, wakes) {
+            Ok(None) => Ok(()),
+            Ok(Some(wait)) => Err(line.refuse(Refusal::new(Reason::MaxWait, wait))),
+            Err(refusal) => Err(line.refuse(refusal)),
+        })
+    }
+
+    /// Takes the permits now, or a place in the line, unless the wait does not fit.
+    pub(super) fn join(&self, ask: &Ask, waker: &Waker) -> Result<Joined, Refusal> {
+        if self.take_at_once(ask.cost) {
+            return Ok(Joined::Granted);
+        }
+        self.locked(|line, wakes| {
+            let wait = line.wait(&self.core, ask.cost, wakes).map_err(|refusal| line.refuse(refusal))?;
+            let Some(wait) = wait else {
+                if line.called == 0 {
+                    return Ok(Joined::Granted);
+                }
+                // Others before it have been granted theirs, and their tasks are on the way. It lets them go
+                // first, once, and then finds that it has no place in the line any more.
+                wakes.0.push(waker.clone());
+                line.called += 1;
+                return Ok(Joined::Called(line.new_place()));
+            };
+            let latest = line.admit(ask, wait, &self.core.ticker).map_err(|refusal| line.refuse(refusal))?;
+            let place = line.new_place();
+            line.asked += u64::from(ask.cost.get());
+            line.places.insert(place, Place { waker: waker.clone(), cost: ask.cost, latest });
+            Ok(Joined::Waiting(place))
+        })
+    }
+
+    /// How the request at `place` stands; the head serves the line on its way.
+    pub(super) fn visit(&self, place: u64, waker: &Waker) -> Standing {
+        self.locked(|line, wakes| {
+            if line.places.keys().next() == Some(&place) {
+                line.serve(&self.core, Some(place), wakes);
+            }
+            if let Some(refusal) = line.refusals.remove(&place) {
+                return Standing::Refused(refusal);
+            }
+            let is_head = line.places.keys().next() == Some(&place);
+            let Some(entry) = line.places.get_mut(&place) else {
+                line.called -= 1;
+                return Standing::Granted;
+            };
+            entry.waker.clone_from(waker);
+            let (cost, latest) = (entry.cost, entry.latest);
+            if !is_head {
+                return Standing::Behind;
+            }
+            let now = self.core.ticker.now();
+            let permits = u64::from(cost.get());
+            let due = line.meter.forecast(line.says.earliest(now, permits), permits);
+            match latest {
+                Some((latest, reason)) if due > latest => {
+                    line.leave(place, wakes);
+                    Standing::Refused(line.refuse(Refusal::new(reason, Duration::from_nanos(due - now))))
+                }
+                _ => Standing::Head { due: self.core.ticker.instant(due) },
+            }
+        })
+    }
+
+    /// Gives the place up, and with it the permits if they were granted meanwhile.
+    pub(super) fn leave(&self, place: u64, cost: NonZeroU32) {
+        let waiting = self.locked(|line, wakes| {
+            let waiting = line.leave(place, wakes);
+            line.called -= usize::from(!waiting);
+            waiting
+        });
+        if !waiting {
+            self.release(cost);
+        }
     }
 
     pub(super) fn pause_until(&self, until: Instant) {
-        let until = nanos(until.saturating_duration_since(self.origin));
-        // The head finds the longer pause when its timer fires; it need not be woken for it.
-        self.paused_until.fetch_max(until, Ordering::AcqRel);
-    }
-
-    /// The path of a request that need not wait: two loads and the meter.
-    fn take_at_once(&self) -> bool {
-        self.waiting.load(Ordering::Acquire) == 0 && self.permit().is_ok()
-    }
-
-    /// Spends a permit now, or says when to ask again and whether it was the meter that said so.
-    fn permit(&self) -> Result<(), No> {
-        let paused_until = self.paused_until.load(Ordering::Acquire);
-        if paused_until > 0 && self.now() < paused_until {
-            return Err(No::Paused(paused_until));
-        }
-        self.meter.take().map_err(No::Empty)
-    }
-
-    /// Joins the line, unless the request can go now or can't fit.
-    fn join(&self, ask: &Ask, waker: &Waker) -> Result<Option<u64>, Refusal> {
-        let mut wakes = Wakes::default();
-        let mut line = self.line();
-        let joined = match self.serve(&mut line, None, &mut wakes) {
-            // The line is empty and the meter still has something.
-            None => Ok(None),
-            Some(_) => self.admit(&line, ask).map(|()| {
-                let place = line.next_place;
-                line.next_place += 1;
-                line.places.insert(place, waker.clone());
-                Some(place)
-            }),
-        };
-        self.unlock(line, wakes);
-        joined
-    }
-
-    /// Looks how the request at `place` stands; the head serves the line on its way.
-    fn visit(&self, place: u64, ask: &Ask, waker: &Waker) -> Visit {
-        let mut wakes = Wakes::default();
-        let mut line = self.line();
-        let visit = if line.places.keys().next() == Some(&place) {
-            match self.serve(&mut line, Some(place), &mut wakes) {
-                Some(due) if line.places.contains_key(&place) => match self.fits(ask, due) {
-                    Ok(()) => Visit::Head { due: clock::after(self.origin, Duration::from_nanos(due)) },
-                    Err(refusal) => {
-                        line.leave(place, &mut wakes);
-                        Visit::Refused(refusal)
-                    }
-                },
-                _ => Visit::Granted,
+        self.locked(|line, wakes| {
+            if line.says.pause(self.core.ticker.at(until)) {
+                line.turn_away(self.core.ticker.now(), wakes);
             }
-        } else {
-            match line.places.get_mut(&place) {
-                Some(known) => {
-                    known.clone_from(waker);
-                    Visit::Behind
-                }
-                None => Visit::Granted,
+        });
+    }
+
+    pub(super) fn observe(&self, feedback: &Feedback) {
+        self.locked(|line, wakes| {
+            // From here on everybody asks under the lock, and who got through before is counted as in flight.
+            self.core.tally.fetch_or(BUSY, Ordering::AcqRel);
+            line.busy = true;
+            let (now, in_flight) = (self.core.ticker.now(), self.in_flight());
+            if line.says.hear(feedback, now, in_flight) {
+                line.turn_away(now, wakes);
             }
-        };
-        self.unlock(line, wakes);
-        visit
+        });
     }
 
-    /// Grants to the head of the line for as long as there are permits. Answers when the next may come, or none
-    /// when the line is empty and a permit was taken for the visitor, who then stands in no line.
-    fn serve(&self, line: &mut Line, visitor: Option<u64>, wakes: &mut Wakes) -> Option<u64> {
-        let head = line.places.keys().next().copied();
-        let next = loop {
-            if line.places.is_empty() && visitor.is_some() {
-                break None;
+    pub(super) fn release(&self, cost: NonZeroU32) {
+        self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+    }
+
+    pub(super) fn change(&self, quotas: &[Quota]) {
+        self.locked(|line, wakes| {
+            line.meter.change(quotas, &self.core.ticker);
+            line.turn_away(self.core.ticker.now(), wakes);
+            // The head's timer was set by the old quota.
+            wakes.0.extend(line.places.first_key_value().map(|(_, head)| head.waker.clone()));
+        });
+    }
+
+    /// Forgets what the server has said.
+    pub(super) fn resume(&self) {
+        self.locked(|line, wakes| {
+            line.says = Says::default();
+            line.wake_head(wakes);
+        });
+    }
+
+    /// Whether a permit taken before is of no use now, for the server wants nothing.
+    pub(super) fn is_paused(&self) -> bool {
+        self.core.tally.load(Ordering::Acquire) & BUSY != 0
+            && self.locked(|line, _| line.says.paused_until(self.core.ticker.now()).is_some())
+    }
+
+    pub(super) fn empty(&self) {
+        self.locked(|line, _| line.meter.empty(self.core.ticker.now()));
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.locked(|line, _| {
+            let now = self.core.ticker.now();
+            let full = line.meter.available(now) == line.meter.largest();
+            full && line.places.is_empty() && !line.says.tidy(now)
+        })
+    }
+
+    pub(super) fn snapshot(&self) -> Snapshot {
+        self.locked(|line, _| {
+            let now = self.core.ticker.now();
+            let left = line.says.left(now).map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
+            let paused_until = line.says.paused_until(now);
+            Snapshot {
+                available: if paused_until.is_some() { 0 } else { line.meter.available(now).min(left) },
+                queued: line.places.len(),
+                paused_until: paused_until.map(|until| self.core.ticker.instant(until)),
+                granted: self.granted(),
+                refused: line.refused,
+                in_flight: self.in_flight(),
             }
-            match self.permit() {
-                Ok(()) => {
-                    line.due = None;
-                    match line.places.pop_first() {
-                        Some((place, _)) if Some(place) == visitor => {}
-                        Some((_, waker)) => wakes.0.push(waker),
-                        None => return None,
-                    }
-                }
-                Err(No::Empty(due)) => {
-                    line.due = Some(due);
-                    break Some(due);
-                }
-                Err(No::Paused(until)) => break Some(until),
-            }
-        };
-        // A new head has no timer yet.
-        if let Some((place, waker)) = line.places.first_key_value() {
-            if Some(*place) != head {
-                wakes.0.push(waker.clone());
-            }
+        })
+    }
+
+    fn in_flight(&self) -> u64 {
+        // What is released was granted before: read in this order the difference is never too small.
+        let released = self.released.load(Ordering::Acquire);
+        self.granted().saturating_sub(released)
+    }
+
+    fn granted(&self) -> u64 {
+        self.core.tally.load(Ordering::Acquire) & !BUSY
+    }
+
+    /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
+    /// either is seen here or sees this one.
+    fn take_at_once(&self, cost: NonZeroU32) -> bool {
+        let Some(bucket) = &self.shared else { return false };
+        let permits = u64::from(cost.get());
+        let before = self.core.tally.fetch_add(permits, Ordering::AcqRel);
+        let taken = before & BUSY == 0 && bucket.take(cost).is_ok();
+        if !taken {
+            self.core.tally.fetch_sub(permits, Ordering::AcqRel);
         }
-        next
+        taken
     }
 
-    /// Whether a newcomer fits behind the line.
-    fn admit(&self, line: &Line, ask: &Ask) -> Result<(), Refusal> {
-        let ahead = line.places.len();
-        let start = self.now().max(self.paused_until.load(Ordering::Acquire));
-        let at = self.meter.forecast(start, line.due, ahead as u64);
-        if ahead >= ask.max_queue {
-            return Err(Refusal::new(Reason::QueueFull, self.wait_until(at)));
-        }
-        self.fits(ask, at)
-    }
-
-    fn fits(&self, ask: &Ask, at: u64) -> Result<(), Refusal> {
-        let wait = self.wait_until(at);
-        if ask.max_wait.is_some_and(|longest| wait > longest) {
-            return Err(Refusal::new(Reason::MaxWait, wait));
-        }
-        let when = clock::after(self.origin, Duration::from_nanos(at));
-        if ask.deadline.is_some_and(|deadline| when > deadline) {
-            return Err(Refusal::new(Reason::Deadline, wait));
-        }
-        Ok(())
-    }
-
-    fn wait_until(&self, at: u64) -> Duration {
-        Duration::from_nanos(at.saturating_sub(self.now()))
-    }
-
-    fn now(&self) -> u64 {
-        nanos(clock::now().saturating_duration_since(self.origin))
-    }
-}
-
-enum No {
-    Empty(u64),
-    Paused(u64),
-}
-
-impl<M> Queue<M> {
-    // A panic while the lock was held (a waker's clone) leaves a whole line behind.
-    fn line(&self) -> MutexGuard<'_, Line> {
+    fn line(&self) -> MutexGuard<'_, Line<M>> {
+        // A panic while the lock was held (a waker's clone) leaves a whole line behind.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn leave(&self, place: u64) {
+    fn locked<T>(&self, work: impl FnOnce(&mut Line<M>, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::default();
         let mut line = self.line();
-        line.leave(place, &mut wakes);
-        self.unlock(line, wakes);
-    }
-
-    fn unlock(&self, line: MutexGuard<'_, Line>, wakes: Wakes) {
-        self.waiting.store(line.places.len(), Ordering::Release);
+        let outcome = work(&mut line, &mut wakes);
+        let holds = line.says.any() && line.says.tidy(self.core.ticker.now());
+        let busy = holds || line.called > 0 || !line.places.is_empty();
+        if busy != line.busy {
+            line.busy = busy;
+            match busy {
+                true => self.core.tally.fetch_or(BUSY, Ordering::AcqRel),
+                false => self.core.tally.fetch_and(!BUSY, Ordering::AcqRel),
+            };
+        }
         drop(line);
-        wakes.call();
+        wakes.0.into_iter().for_each(Waker::wake);
+        outcome
     }
-}
-
-impl Line {
-    /// Gives a place up; the next head is woken to arm its timer.
-    fn leave(&mut self, place: u64, wakes: &mut Wakes) {
-        let was_head = self.places.keys().next() == Some(&place);
-        self.places.remove(&place);
-        if was_head {
-            wakes.0.extend(self.places.first_key_value().map(|(_, waker)| waker.clone()));
-        }
-    }
-}
-
-pin_project! {
-    /// One request's wait. Takes its place when it is first polled, gives it up when it is dropped.
-    pub(super) struct Ticket<M> {
-        queue: Arc<Queue<M>>,
-        ask: Ask,
-        place: Place,
-        #[pin]
-        timer: Option<Sleep>,
-    }
-
-    impl<M> PinnedDrop for Ticket<M> {
-        fn drop(this: Pin<&mut Self>) {
-            if let Place::At(place) = this.place {
-                this.queue.leave(place);
-            }
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// Not polled yet.
-    None,
-    At(u64),
-    /// Granted or refused.
-    Left,
-}
-
-impl<M: Meter> Ticket<M> {
-    pub(super) fn new(queue: Arc<Queue<M>>, ask: Ask) -> Self {
-        Self { queue, ask, place: Place::None, timer: None }
-    }
-}
-
-impl<M: Meter> Future for Ticket<M> {
-    type Output = Result<(), Refusal>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        let outcome = loop {
-            match *this.place {
-                Place::None if this.queue.take_at_once() => break Ok(()),
-                Place::None => match this.queue.join(this.ask, cx.waker()) {
-                    Ok(Some(place)) => *this.place = Place::At(place),
-                    Ok(None) => break Ok(()),
-                    Err(refusal) => break Err(refusal),
-                },
-                Place::At(place) => match this.queue.visit(place, this.ask, cx.waker()) {
-                    Visit::Granted => break Ok(()),
-                    Visit::Refused(refusal) => break Err(refusal),
-                    Visit::Behind => return Poll::Pending,
-                    Visit::Head { due } => {
-                        match this.timer.as_mut().as_pin_mut() {
-                            Some(timer) if timer.deadline() == due => {}
-                            Some(timer) => timer.reset(due),
-                            None => this.timer.set(Some(tokio::time::sleep_until(due))),
-                        }
-                        if let Some(timer) = this.timer.as_mut().as_pin_mut() {
-                            ready!(timer.poll(cx));
-                        }
-                    }
-                },
-                Place::Left => return Poll::Pending,
-            }
-        };
-        *this.place = Place::Left;
-        this.timer.set(None);
-        Poll::Ready(outcome)
-    }
-}
-
-impl<M> fmt::Debug for Ticket<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
-/// Saturates after 584 years.
-pub(super) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

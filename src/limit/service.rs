@@ -1,9 +1,17 @@
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    num::NonZeroU32,
+    task::{Context, Poll},
+};
 
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{Ask, Limiter, ResponseFuture};
+use super::{
+    Ask, Cost, Head, ResponseFuture, Select,
+    future::Permits,
+    layer::{CostOf, Heeds},
+};
 use crate::{
     call::Call,
     error::{BoxError, Error},
@@ -19,27 +27,29 @@ use crate::{
 ///
 /// Dropping a waiting call spends nothing. Dropping it between the grant and the inner service's call loses
 /// that one grant.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct RateLimit<S, L> {
     inner: S,
     limiter: L,
     bounds: Ask,
+    cost: Option<CostOf>,
+    heeds: Option<Heeds>,
 }
 
 impl<S, L> RateLimit<S, L> {
-    pub(super) fn new(inner: S, limiter: L, bounds: Ask) -> Self {
-        Self { inner, limiter, bounds }
+    pub(super) fn new(inner: S, limiter: L, bounds: Ask, cost: Option<CostOf>, heeds: Option<Heeds>) -> Self {
+        Self { inner, limiter, bounds, cost, heeds }
     }
 }
 
 impl<S, L, B, R> Service<Request<B>> for RateLimit<S, L>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    L: Limiter,
+    L: Select,
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<S, L, B>;
+    type Future = ResponseFuture<S, L::Limiter, B>;
 
     /// Always ready: the wait is in the future, and so is the inner service's readiness.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -49,7 +59,28 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = request.extensions().get::<Call>().cloned();
         let deadline = call.as_ref().and_then(Call::deadline);
-        let acquire = self.limiter.acquire(Ask { deadline, ..self.bounds });
-        ResponseFuture::new(acquire, self.inner.clone(), self.limiter.clone(), request, call)
+        let head = Head::of(&request);
+        let cost = match &self.cost {
+            Some(cost) => cost(head),
+            None => head.extensions.get().map_or(NonZeroU32::MIN, |Cost(cost)| *cost),
+        };
+        match self.limiter.select(head) {
+            Ok(limiter) => {
+                let heeded = self.heeds.as_ref().is_none_or(|heeds| heeds(head));
+                let permits = Permits::new(limiter, Ask { cost, deadline, ..self.bounds }, heeded);
+                ResponseFuture::new(self.inner.clone(), permits, request, call)
+            }
+            Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone()),
+        }
+    }
+}
+
+impl<S: fmt::Debug, L: fmt::Debug> fmt::Debug for RateLimit<S, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("limiter", &self.limiter)
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
     }
 }

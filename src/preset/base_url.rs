@@ -80,6 +80,9 @@ impl BaseUrl {
     pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
         let invalid = |reason: String| Error::new(Kind::Request, reason);
         match (uri.scheme(), uri.authority()) {
+            (None, None) if !uri.path().starts_with('/') => Err(invalid(
+                "the uri is neither a path that starts with a slash nor an absolute url".to_owned(),
+            )),
             (None, None) => self.join(uri.path_and_query().map_or("", PathAndQuery::as_str)),
             (Some(_), Some(authority)) if authority.as_str().contains('@') => {
                 Err(invalid("user info in a url is not sent: give the key to the preset".to_owned()))

@@ -26,6 +26,7 @@ pub struct Preset {
     name: &'static str,
     base: BaseUrl,
     credential: Credential,
+    quota: Option<Quota>,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
@@ -70,9 +71,10 @@ impl Preset {
                 source: KeySource::Environment("API_KEY".into()),
                 query_parameter: None,
             },
+            quota: None,
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
             retry: RetryLayer::new(),
-            request_id: RequestIdLayer::new().with_service(name),
+            request_id: RequestIdLayer::new(),
             total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
             attempt_timeout: None,
         })
@@ -90,10 +92,10 @@ impl Preset {
 
     /// The quota; none where none is known.
     pub fn quota(&self) -> Option<Quota> {
-        self.limit.limiter().quota()
+        self.quota
     }
 
-    /// Sends this key.
+    /// Sends this key. The limiter stays: a clone for another key wants a quota of its own, too.
     pub fn with_api_key(self, key: ApiKey) -> Self {
         self.with_key(KeySource::Given(key))
     }
@@ -146,6 +148,7 @@ impl Preset {
     /// Another quota, with a limiter of its own from here on. The guard is part of the quota:
     /// [`Quota::with_guard`] with [`GUARD`](Self::GUARD) is what the presets use.
     pub fn with_quota(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
         self.limit = self.limit.with_limiter(TokenBucket::new(quota));
         self
     }
@@ -199,7 +202,7 @@ impl Preset {
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
         Ok(PresetLayer {
-            request_id: self.request_id.clone(),
+            request_id: self.request_id.clone().with_default_service(self.name),
             // As the services' samples send it, body or not; the caller's own is kept.
             content_type: SetRequestHeaderLayer::if_not_present(
                 CONTENT_TYPE,
@@ -207,7 +210,10 @@ impl Preset {
             ),
             total: TimeoutLayer::total(total)?,
             retry: self.retry.clone(),
-            limit: self.limit.clone(),
+            limit: {
+                let origin = self.base.origin().clone();
+                self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
+            },
             auth: AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
             attempt: TimeoutLayer::per_attempt(attempt)?,
         })

@@ -32,7 +32,7 @@
 //! | `tower_outbound::limit` | debug | a request waited for its permit | `waited_ms` |
 //! | `tower_outbound::limit` | info | the server paused the limiter | `pause_ms` |
 //!
-//! `error.type` is `timeout`, `rate_limited`, `auth`, `invalid_request` or `service` for a call; `timeout`,
+//! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call; `timeout`,
 //! `rate_limited`, `not_sent` or `failed` for an attempt. `ended` is a word of [`Ended`](crate::call::Ended).
 //! `attempts` is 0 when no retry layer is in the stack. Milliseconds are fractional.
 //!

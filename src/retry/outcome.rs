@@ -19,7 +19,7 @@ pub(super) fn of_answer(status: StatusCode) -> (call::Outcome, policy::Outcome) 
 /// `called` tells whether the inner service was called, or failed before it was ready to be.
 pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, policy::Outcome) {
     match error.kind() {
-        Kind::RateLimited { .. } => (call::Outcome::Refused, policy::Outcome::Fatal),
+        Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, policy::Outcome::Fatal),
         Kind::Auth | Kind::Request => (call::Outcome::NotSent, policy::Outcome::Fatal),
         Kind::Timeout { scope: Scope::Call, .. } => (call::Outcome::Timeout, policy::Outcome::Fatal),
         Kind::Timeout { scope: Scope::Attempt, .. } => {

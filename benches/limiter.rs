@@ -1,0 +1,457 @@
+//! What a permit costs, how a crowd is served and what a window holds: this crate's limiters and their peers in
+//! one run.
+//!
+//! `cargo bench -p tower-outbound-peers --bench limiter` prints a table for each section; the peers are
+//! dependencies of that package alone. After `--`:
+//!
+//! - `--quick` runs short, to see that it works;
+//! - `--only SECTION` runs one of `grant`, `refusal`, `waiters`, `fairness`, `window`;
+//! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well.
+//!
+//! Compare within one run: figures move between machines and hours. For that the rows of `grant` and `refusal`
+//! take turns, and a ratio is the median of the rounds' ratios. Their "8 tasks" yield every 64 calls.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    hint::black_box,
+    num::NonZeroU32,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use governor::clock::{FakeRelativeClock, MonotonicClock};
+use tower::{Layer, Service, ServiceExt, buffer::Buffer, limit::RateLimit};
+use tower_outbound::{
+    Quota,
+    limit::{Ask, Limiter, SlidingWindow, TokenBucket},
+};
+use tower_outbound_peers::{
+    BoxError, Column, Contest, Greedy, Pattern, Report, Settings, Table, crowd, greedy, loopers, median,
+    most_in_window, now, poll_once, runtime,
+};
+use tower_resilience_ratelimiter::{RateLimiter as Resilience, RateLimiterLayer, WindowType};
+
+const ONE: NonZeroU32 = NonZeroU32::MIN;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What the ratios are to: governor on the clock of the row.
+const STD: &str = "governor check, std clock";
+const QUANTA: &str = "governor check, quanta clock";
+
+/// Answers at once.
+type NoOp = tower::util::ServiceFn<fn(()) -> Ready<Result<(), Infallible>>>;
+
+fn no_op() -> NoOp {
+    tower::service_fn(|()| ready(Ok(())))
+}
+
+/// So many permits at once, and one more in each interval.
+fn bucket(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
+    let burst = NonZeroU32::new(burst).ok_or("a burst of 0")?;
+    Ok(governor::Quota::with_period(interval).ok_or("an interval of 0")?.allow_burst(burst))
+}
+
+fn tower_limit(limit: u64, window: Duration) -> RateLimit<NoOp> {
+    RateLimit::new(no_op(), tower::limit::rate::Rate::new(limit, window))
+}
+
+fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky_bucket::RateLimiter> {
+    let mut builder = leaky_bucket::RateLimiter::builder();
+    builder.initial(refill).refill(refill).interval(interval).fair(true);
+    if let Some(max) = max {
+        builder.max(max);
+    }
+    Arc::new(builder.build())
+}
+
+fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimiter>, BoxError> {
+    let builder = ratelimit::Ratelimiter::builder(limit).period(window).initial_available(limit);
+    Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
+}
+
+/// A token bucket with a burst, else the strategy.
+fn resilience(
+    limit: usize,
+    window: Duration,
+    timeout: Duration,
+    strategy: Result<usize, WindowType>,
+) -> Result<Resilience<NoOp>, BoxError> {
+    let builder = RateLimiterLayer::builder();
+    let builder = builder.limit_for_period(limit).refresh_period(window).timeout_duration(timeout);
+    let builder = match strategy {
+        Ok(burst) => builder.burst_size(burst),
+        Err(strategy) => builder.window_type(strategy),
+    };
+    Ok(builder.build().map_err(|error| error.to_string())?.layer(no_op()))
+}
+
+/// Whether the service lets a request through now.
+fn let_through<S: Service<(), Response = ()>>(service: &mut S) -> bool {
+    let cx = &mut Context::from_waker(Waker::noop());
+    matches!(service.poll_ready(cx), Poll::Ready(Ok(())))
+        && matches!(poll_once(service.call(())), Some(Ok(())))
+}
+
+/// Waits until the service lets a request through.
+async fn wait_for<S: Service<(), Response = ()>>(mut service: S) -> bool {
+    match service.ready().await {
+        Ok(service) => service.call(()).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
+/// Nothing waits, for a permit comes back every nanosecond.
+fn grant(settings: Settings) -> Result<Table, BoxError> {
+    const MANY: u32 = 1_000_000_000;
+    let endless = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?;
+    // A log has to remember what it granted: 1,000 of the last microsecond.
+    let (limit, window) = (1_000, Duration::from_micros(1));
+    let mut contest = Contest::new(true)?;
+
+    contest.row("Instant::now() alone", STD, || {
+        black_box(now());
+        true
+    });
+
+    let ours = TokenBucket::new(endless);
+    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    let ours = TokenBucket::new(endless);
+    contest.row("tower-outbound TokenBucket acquire", STD, move || {
+        matches!(poll_once(ours.acquire(Ask::default())), Some(Ok(())))
+    });
+    let ours = TokenBucket::with_fast_clock([endless]);
+    contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
+        ours.try_acquire(ONE).is_ok()
+    });
+    let ours = TokenBucket::with_fast_clock([endless]);
+    contest.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
+        matches!(poll_once(ours.acquire(Ask::default())), Some(Ok(())))
+    });
+    let ours = SlidingWindow::new(Quota::new(limit, window)?);
+    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    let ours = TokenBucket::all_of([endless, endless]);
+    contest.row("tower-outbound TokenBucket of two quotas", STD, move || ours.try_acquire(ONE).is_ok());
+
+    let nanosecond = bucket(Duration::from_nanos(1), MANY)?;
+    let peer = Arc::new(governor::RateLimiter::direct(nanosecond));
+    contest.row(QUANTA, QUANTA, move || peer.check().is_ok());
+    let peer = Arc::new(governor::RateLimiter::direct_with_clock(nanosecond, MonotonicClock));
+    contest.row(STD, STD, move || peer.check().is_ok());
+    let peer = Arc::new(governor::RateLimiter::direct(nanosecond));
+    contest
+        .row("governor until_ready, quanta clock", QUANTA, move || poll_once(peer.until_ready()).is_some());
+    let peer = leaky(usize::MAX >> 2, SECOND, None);
+    contest.row("leaky-bucket acquire, fair", STD, move || poll_once(peer.acquire(1)).is_some());
+    let peer = ratelimit(u64::from(MANY), SECOND)?;
+    contest.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
+    let outside = runtime(1)?;
+    let mut peer = {
+        let _entered = outside.enter();
+        tower_limit(u64::MAX, SECOND)
+    };
+    contest.single("tower RateLimit", STD, move || let_through(&mut peer));
+    contest.on_runtime("tower Buffer + RateLimit", STD, || {
+        let peer = Buffer::new(tower_limit(u64::MAX, SECOND), 1_024);
+        move || wait_for(peer.clone())
+    })?;
+    let mut peer = resilience(MANY as usize, SECOND, SECOND, Ok(0))?;
+    contest.row("tower-resilience token bucket", STD, move || let_through(&mut peer));
+    let mut peer = resilience(limit as usize, window, SECOND, Err(WindowType::SlidingLog))?;
+    contest.row("tower-resilience sliding log", STD, move || let_through(&mut peer));
+
+    contest.run("grant", "A grant without a wait", settings)
+}
+
+/// The one permit of the hour is gone.
+fn refusal(settings: Settings) -> Result<Table, BoxError> {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let quota = Quota::new(2, HOUR)?.with_burst(1)?;
+    let mut contest = Contest::new(false)?;
+
+    let ours = TokenBucket::new(quota).starting_empty();
+    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    let ours = TokenBucket::with_fast_clock([quota]).starting_empty();
+    contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
+        ours.try_acquire(ONE).is_ok()
+    });
+    let ours = SlidingWindow::new(quota).starting_empty();
+    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+
+    let hourly = bucket(HOUR, 1)?;
+    let peer = Arc::new(governor::RateLimiter::direct(hourly));
+    peer.check().map_err(|_| "a full bucket refused")?;
+    contest.row(QUANTA, QUANTA, move || peer.check().is_ok());
+    let peer = Arc::new(governor::RateLimiter::direct_with_clock(hourly, MonotonicClock));
+    peer.check().map_err(|_| "a full bucket refused")?;
+    contest.row(STD, STD, move || peer.check().is_ok());
+    let peer = ratelimit(1, HOUR)?;
+    peer.try_wait().map_err(|_| "a full bucket refused")?;
+    contest.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
+    let mut peer = resilience(1, HOUR, Duration::ZERO, Ok(0))?;
+    let_through(&mut peer);
+    contest.row("tower-resilience token bucket", STD, move || let_through(&mut peer));
+
+    contest.run("refusal", "A refusal, the bucket empty", settings)
+}
+
+/// Calls `$run!(name, make)` with each limiter that can be waited on: `$burst` at once and `$rate` a second from
+/// then on. Those that refill in lumps get them of the size of the burst.
+macro_rules! each_waiter {
+    ($rate:expr, $burst:expr, $run:ident) => {{
+        let (rate, burst): (u32, u32) = ($rate, $burst);
+        // The burst counts in the quota: this refills `rate` a second.
+        let quota = Quota::new(rate + burst, SECOND)?.with_burst(burst)?;
+        let lump = SECOND / (rate / burst);
+        $run!("tower-outbound TokenBucket", || {
+            let ours = TokenBucket::new(quota);
+            Ok(move || {
+                let acquire = ours.acquire(Ask::default());
+                async move { acquire.await.is_ok() }
+            })
+        });
+        $run!("tower-outbound TokenBucket, fast clock", || {
+            let ours = TokenBucket::with_fast_clock([quota]);
+            Ok(move || {
+                let acquire = ours.acquire(Ask::default());
+                async move { acquire.await.is_ok() }
+            })
+        });
+        $run!("governor until_ready", || {
+            let peer = Arc::new(governor::RateLimiter::direct(bucket(SECOND / rate, burst)?));
+            Ok(move || {
+                let peer = Arc::clone(&peer);
+                async move {
+                    peer.until_ready().await;
+                    true
+                }
+            })
+        });
+        $run!("leaky-bucket, fair", || {
+            let peer = leaky(burst as usize, lump, Some(burst as usize));
+            Ok(move || {
+                let acquire = Arc::clone(&peer).acquire_owned(1);
+                async move {
+                    acquire.await;
+                    true
+                }
+            })
+        });
+        $run!("tower Buffer + RateLimit", || {
+            let peer = Buffer::new(tower_limit(u64::from(burst), lump), 20_000);
+            Ok(move || wait_for(peer.clone()))
+        });
+        $run!("tower-resilience token bucket", || {
+            let peer = resilience(burst as usize, lump, SECOND * 60, Ok(0))?;
+            Ok(move || wait_for(peer.clone()))
+        });
+    }};
+}
+
+/// 10,000 tasks come at once for 10,000 a second.
+fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxError> {
+    const RATE: u32 = 10_000;
+    const BURST: u32 = 100;
+    let ideal = SECOND * (tasks - BURST) / RATE;
+    let (id, on) = match workers {
+        1 => ("waiters-1", "1 thread"),
+        _ => ("waiters-2", "2 workers"),
+    };
+    let columns = [
+        Column::new("rate kept", "%", 1),
+        Column::new("CPU", "ms", 1).plotted(),
+        Column::new("× governor", "", 3),
+        Column::new("displaced, median", "places", 0),
+        Column::new("displaced, worst", "places", 0).plotted(),
+        Column::new("wake-ups a grant", "", 2).plotted(),
+    ];
+    let title = format!("{tasks} tasks waiting on {RATE}/s, burst {BURST}, {on}");
+    let mut rows = Vec::new();
+    macro_rules! run {
+        ($name:expr, $make:expr) => {{
+            let runs = (0..repetitions).map(|_| crowd(workers, tasks as usize, $make));
+            let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
+            let of =
+                |figure: fn(&tower_outbound_peers::Crowd) -> f64| median(runs.iter().map(figure).collect());
+            let kept = 100.0 * ideal.as_secs_f64() / of(|run| run.took.as_secs_f64());
+            let cpu = runs.iter().all(|run| run.cpu.is_some()).then(|| of(|run| run.cpu.unwrap_or(0.0)));
+            let (median, worst) = (of(|run| run.displaced.0), of(|run| run.displaced.1));
+            rows.push(($name, kept, cpu, median, worst, of(|run| run.wakes)));
+        }};
+    }
+    each_waiter!(RATE, BURST, run);
+
+    let governor = rows.iter().find(|row| row.0.starts_with("governor")).and_then(|row| row.2);
+    let mut table = Table::new(id, &title, columns);
+    for (name, kept, cpu, median, worst, wakes) in rows {
+        let ratio = cpu.zip(governor).map(|(cpu, governor)| cpu / governor);
+        table.row(name, vec![Some(kept), cpu, ratio, Some(median), Some(worst), Some(wakes)]);
+    }
+    Ok(table)
+}
+
+/// 64 tasks come again and again for 1,000 a second.
+fn fairness(length: Duration) -> Result<Table, BoxError> {
+    const RATE: u32 = 1_000;
+    const BURST: u32 = 10;
+    let columns = [
+        Column::new("grants, least", "", 0),
+        Column::new("grants, most", "", 0),
+        Column::new("most ÷ least", "", 2).plotted(),
+        Column::new("rate kept", "%", 1),
+    ];
+    let title = format!("64 looping tasks on {RATE}/s, burst {BURST}, for {length:?}, 2 workers");
+    let mut table = Table::new("fairness", &title, columns);
+    macro_rules! run {
+        ($name:expr, $make:expr) => {{
+            let shares = loopers(64, length, $make)?;
+            let allowed = f64::from(BURST) + f64::from(RATE) * shares.took.as_secs_f64();
+            let (least, most) = (shares.least as f64, shares.most as f64);
+            let kept = 100.0 * shares.total as f64 / allowed;
+            table.row($name, vec![Some(least), Some(most), (least > 0.0).then(|| most / least), Some(kept)]);
+        }};
+    }
+    each_waiter!(RATE, BURST, run);
+    Ok(table)
+}
+
+/// "100 in any window", and callers who take what they get.
+fn window(window: Duration) -> Result<Table, BoxError> {
+    const LIMIT: u32 = 100;
+    let quota = Quota::new(LIMIT, window)?;
+    let columns = [
+        Column::new("worst window, steady", "grants", 0),
+        Column::new("worst window, sly", "grants", 0).plotted(),
+        Column::new("quota used", "%", 1),
+        Column::new("own refill kept", "%", 2),
+    ];
+    let title = format!("Greedy callers, {LIMIT} per {window:?} (virtual time where it says so)");
+    let mut table = Table::new("window", &title, columns);
+    macro_rules! run {
+        ($name:expr, $refill:expr, $make:expr) => {{
+            let steady: Greedy = greedy(Pattern::Steady, window, $make)?;
+            let sly: Greedy = greedy(Pattern::Sly, window, $make)?;
+            let used = 100.0 * steady.total as f64 / f64::from(LIMIT * 5);
+            let refill: Option<(Duration, u32)> = $refill;
+            let kept = refill.map(|(interval, burst)| {
+                let refilled = steady.total as f64 - f64::from(burst);
+                100.0 * refilled * interval.as_secs_f64() / steady.took.as_secs_f64()
+            });
+            table.row($name, vec![Some(steady.worst as f64), Some(sly.worst as f64), Some(used), kept]);
+        }};
+    }
+
+    let own = Some((quota.refill_interval(), quota.burst()));
+    run!("tower-outbound TokenBucket", own, || {
+        let ours = TokenBucket::new(quota);
+        Ok(move || ours.try_acquire(ONE).is_ok())
+    });
+    run!("tower-outbound TokenBucket, fast clock", own, || {
+        let ours = TokenBucket::with_fast_clock([quota]);
+        Ok(move || ours.try_acquire(ONE).is_ok())
+    });
+    run!("tower-outbound SlidingWindow", None, || {
+        let ours = SlidingWindow::new(quota);
+        Ok(move || ours.try_acquire(ONE).is_ok())
+    });
+    let interval = window / LIMIT;
+    run!("governor check", Some((interval, LIMIT)), || {
+        let peer = governor::RateLimiter::direct(bucket(interval, LIMIT)?);
+        Ok(move || peer.check().is_ok())
+    });
+    run!("leaky-bucket, fair, its default max", None, || {
+        let peer = leaky(LIMIT as usize, window, None);
+        Ok(move || peer.try_acquire(1))
+    });
+    run!("ratelimit try_wait", Some((interval, LIMIT)), || {
+        let peer = ratelimit(u64::from(LIMIT), window)?;
+        Ok(move || peer.try_wait().is_ok())
+    });
+    run!("tower RateLimit", None, || {
+        let mut peer = tower_limit(u64::from(LIMIT), window);
+        Ok(move || let_through(&mut peer))
+    });
+    for (name, strategy) in [
+        ("tower-resilience, its default", Err(WindowType::Fixed)),
+        ("tower-resilience token bucket", Ok(0)),
+        ("tower-resilience sliding counter", Err(WindowType::SlidingCounter)),
+        ("tower-resilience sliding log", Err(WindowType::SlidingLog)),
+    ] {
+        run!(name, None, || {
+            let mut peer = resilience(LIMIT as usize, window, Duration::ZERO, strategy)?;
+            Ok(move || let_through(&mut peer))
+        });
+    }
+
+    // governor alone takes a clock that is moved by hand.
+    let (clock, start, mut elapsed) = (FakeRelativeClock::default(), now(), Duration::ZERO);
+    let (minute, step) = (Duration::from_secs(60), Duration::from_millis(1));
+    let peer = governor::RateLimiter::direct_with_clock(bucket(minute / LIMIT, LIMIT)?, clock.clone());
+    let mut grants = Vec::new();
+    while elapsed < minute * 5 {
+        if peer.check().is_ok() {
+            grants.push((start + elapsed, start + elapsed));
+        } else {
+            clock.advance(step);
+            elapsed += step;
+        }
+    }
+    let worst = most_in_window(&grants, minute - Duration::from_nanos(1)) as f64;
+    let used = grants.len() as f64 / f64::from(LIMIT * 5) * 100.0;
+    table.row("governor check, 100 per 60 s in virtual time", vec![Some(worst), None, Some(used), None]);
+    Ok(table)
+}
+
+fn main() -> Result<(), BoxError> {
+    let (mut quick, mut only, mut json, mut svg) = (false, None, None, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("`{argument}` needs a value"));
+        match argument.as_str() {
+            "--quick" => quick = true,
+            "--only" => only = Some(value()?),
+            "--json" => json = Some(value()?),
+            "--svg" => svg = Some(value()?),
+            // Cargo's own.
+            "--bench" => {}
+            _ => return Err(format!("unknown argument `{argument}`").into()),
+        }
+    }
+    let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
+    let sections = ["grant", "refusal", "waiters", "fairness", "window"];
+    if !sections.into_iter().any(wanted) {
+        return Err(format!("`--only` takes one of {}", sections.join(", ")).into());
+    }
+
+    let settings = match quick {
+        true => Settings { turn: Duration::from_millis(2), rounds: 3 },
+        false => Settings { turn: Duration::from_millis(20), rounds: 41 },
+    };
+    let mut report = Report::default();
+    if wanted("grant") {
+        report.add(grant(settings)?);
+    }
+    if wanted("refusal") {
+        report.add(refusal(settings)?);
+    }
+    if wanted("waiters") {
+        let (repetitions, tasks) = if quick { (1, 1_000) } else { (5, 10_000) };
+        for workers in [1, 2] {
+            report.add(waiters(workers, repetitions, tasks)?);
+        }
+    }
+    if wanted("fairness") {
+        report.add(fairness(Duration::from_millis(if quick { 300 } else { 3_000 }))?);
+    }
+    if wanted("window") {
+        report.add(window(Duration::from_millis(if quick { 60 } else { 600 }))?);
+    }
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_string_pretty(&report.json(quick))? + "\n")?;
+    }
+    if let Some(path) = svg {
+        std::fs::write(path, report.svg())?;
+    }
+    Ok(())
+}

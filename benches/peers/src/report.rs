@@ -1,0 +1,163 @@
+//! What was measured, as markdown, JSON and a plot.
+
+use std::fmt::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+/// One figure of every row.
+#[derive(Debug, Clone)]
+pub struct Column {
+    name: String,
+    unit: &'static str,
+    decimals: usize,
+    plotted: bool,
+}
+
+impl Column {
+    /// Printed with so many decimals.
+    pub fn new(name: impl Into<String>, unit: &'static str, decimals: usize) -> Self {
+        Self { name: name.into(), unit, decimals, plotted: false }
+    }
+
+    /// Drawn as well.
+    pub fn plotted(self) -> Self {
+        Self { plotted: true, ..self }
+    }
+
+    fn head(&self) -> String {
+        if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
+    }
+}
+
+/// One section.
+#[derive(Debug, Clone)]
+pub struct Table {
+    id: &'static str,
+    title: String,
+    columns: Vec<Column>,
+    rows: Vec<(String, Vec<Option<f64>>)>,
+}
+
+impl Table {
+    /// With no rows yet.
+    pub fn new(id: &'static str, title: &str, columns: impl IntoIterator<Item = Column>) -> Self {
+        Self { id, title: title.to_owned(), columns: columns.into_iter().collect(), rows: Vec::new() }
+    }
+
+    /// One figure for each column, none where it has no meaning.
+    pub fn row(&mut self, name: impl Into<String>, values: Vec<Option<f64>>) {
+        self.rows.push((name.into(), values));
+    }
+
+    fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(name, values)| {
+            let mut row = Map::from_iter([("name".to_owned(), json!(name))]);
+            let mut before = "";
+            for (column, value) in self.columns.iter().zip(values) {
+                // A ratio belongs to the figure before it.
+                let ratio = column.name.starts_with('×');
+                let key = if ratio { format!("{before} {}", column.name) } else { column.head() };
+                row.insert(key, json!(value));
+                before = if ratio { before } else { &column.name };
+            }
+            Value::Object(row)
+        });
+        json!({ "id": self.id, "title": self.title, "rows": rows.collect::<Vec<_>>() })
+    }
+
+    fn figure(column: &Column, value: f64) -> String {
+        format!("{value:.*}", column.decimals)
+    }
+}
+
+/// The table in markdown.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "### {}\n\n| |", self.title)?;
+        self.columns.iter().try_for_each(|column| write!(f, " {} |", column.head()))?;
+        write!(f, "\n|---|{}\n", "---:|".repeat(self.columns.len()))?;
+        for (name, values) in &self.rows {
+            write!(f, "| {name} |")?;
+            for (column, value) in self.columns.iter().zip(values) {
+                let figure = value.map_or("–".to_owned(), |value| Self::figure(column, value));
+                write!(f, " {figure} |")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// All sections of one run.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    tables: Vec<Table>,
+}
+
+impl Report {
+    /// Prints the table and keeps it.
+    pub fn add(&mut self, table: Table) {
+        println!("{table}");
+        self.tables.push(table);
+    }
+
+    /// The run as JSON: full figures, one object a row.
+    pub fn json(&self, quick: bool) -> Value {
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let sections: Vec<_> = self.tables.iter().map(Table::json).collect();
+        json!({ "bench": "limiter", "quick": quick, "cores": cores, "sections": sections })
+    }
+
+    /// The plotted columns as bars, one panel each. A panel whose figures lie far apart has a logarithmic scale.
+    pub fn svg(&self) -> String {
+        const WIDTH: f64 = 900.0;
+        const LABELS: f64 = 330.0;
+        const BARS: f64 = 480.0;
+        const LINE: f64 = 18.0;
+        let (mut y, mut body) = (24.0, String::new());
+        for table in &self.tables {
+            for (index, column) in table.columns.iter().enumerate().filter(|(_, column)| column.plotted) {
+                let bars: Vec<_> =
+                    table.rows.iter().filter_map(|(name, values)| Some((name, values[index]?))).collect();
+                let most = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+                let least = bars.iter().map(|(_, value)| *value).filter(|value| *value > 0.0);
+                let least = least.fold(f64::INFINITY, f64::min);
+                let logarithmic = most > least * 40.0;
+                let length = |value: f64| match logarithmic {
+                    _ if most <= 0.0 => 0.0,
+                    // From half of the least, so that the least can be seen.
+                    true => ((value.max(least / 2.0) * 2.0 / least).ln() / (most * 2.0 / least).ln()) * BARS,
+                    false => value / most * BARS,
+                };
+                let scale = if logarithmic { " (logarithmic)" } else { "" };
+                let title = format!("{}: {}{scale}", table.title, column.head());
+                _ = writeln!(body, r#"<text x="12" y="{y}" class="title">{}</text>"#, escaped(&title));
+                y += LINE;
+                for (name, value) in bars {
+                    let class = if name.starts_with("tower-outbound") { "ours" } else { "peer" };
+                    let (middle, x, width) = (y - 4.0, LABELS, length(value).max(1.0));
+                    let (top, end) = (y - 13.0, LABELS + width + 6.0);
+                    let (name, figure) = (escaped(name), Table::figure(column, value));
+                    _ = writeln!(
+                        body,
+                        r#"<text x="{}" y="{middle}" class="name">{name}</text><rect x="{x}" y="{top}" width="{width:.1}" height="12" class="{class}"/><text x="{end:.1}" y="{middle}">{figure}</text>"#,
+                        LABELS - 6.0,
+                    );
+                    y += LINE;
+                }
+                y += LINE;
+            }
+        }
+        format!(
+            r#"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}">
+<style>text {{ font: 12px sans-serif; fill: #222 }} .title {{ font-weight: bold }} .name {{ text-anchor: end }} .ours {{ fill: #c2410c }} .peer {{ fill: #94a3b8 }}</style>
+<rect width="100%" height="100%" fill="white"/>
+{body}</svg>
+"#
+        )
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,44 @@
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, StatusCode};
+
+use crate::policy::{
+    self,
+    rate_limit::{Remaining, RemainingList},
+};
+
+/// What an answer says of the server's limits: a pause that it asks for, and what it has left.
+#[derive(Debug, Clone, Default)]
+pub struct Feedback {
+    pause: Option<Duration>,
+    remaining: RemainingList,
+}
+
+impl Feedback {
+    /// Reads the head of an answer; none when it says nothing.
+    ///
+    /// `Retry-After` counts on 429 and 503 alone: on other statuses it speaks of this one resource, a redirect
+    /// or a job that is not done yet. What is left counts on every answer.
+    pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
+        let throttled = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let asked = throttled.then(|| policy::retry_after(headers, &wall)).flatten();
+        let pause = asked.filter(|asked| !asked.is_zero());
+        let remaining = policy::rate_limit::remaining(headers, wall);
+        (pause.is_some() || !remaining.as_slice().is_empty()).then_some(Self { pause, remaining })
+    }
+
+    /// A pause of this length for all who share the limiter.
+    pub fn pause(length: Duration) -> Self {
+        Self { pause: Some(length), remaining: RemainingList::default() }
+    }
+
+    /// For how long the server wants no further request, counted from its answer.
+    pub fn asked_pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// What it has left, by quota.
+    pub fn remaining(&self) -> impl Iterator<Item = Remaining> + '_ {
+        self.remaining.as_slice().iter().copied()
+    }
+}

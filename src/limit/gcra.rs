@@ -1,0 +1,207 @@
+//! The arithmetic of the token bucket: governor's, over a state of ours.
+
+use std::{num::NonZeroU32, ops::Add, sync::Arc};
+
+use governor::{
+    clock::{Clock, Reference},
+    middleware::NoOpMiddleware,
+    nanos::Nanos,
+    state::{NotKeyed, StateStore},
+};
+
+use super::{
+    meter::Meter,
+    nanos,
+    sync::{AtomicU64, Ordering},
+    ticker::Ticker,
+};
+use crate::policy::Quota;
+
+/// One bucket for each quota.
+#[derive(Debug)]
+pub struct Gcra {
+    buckets: Vec<Arc<Bucket>>,
+}
+
+/// One quota's bucket: governor's arithmetic, one compare-and-swap a grant.
+#[derive(Debug)]
+pub struct Bucket {
+    governor: governor::RateLimiter<NotKeyed, Arrival, Ticker, NoOpMiddleware<Moment>>,
+    arrival: Arrival,
+    burst: u32,
+    interval: u64,
+}
+
+/// The theoretical arrival time of the next permit: the bucket is full when it lies in the past.
+///
+/// Governor's own state can be neither read nor put back, which several quotas at once and a change of the
+/// quota need.
+#[derive(Debug, Clone)]
+struct Arrival(Arc<AtomicU64>);
+
+impl Arrival {
+    /// So far off that every question is answered with no, and that sums with it don't overflow.
+    const CLOSED: u64 = u64::MAX / 2;
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self, arrival: u64) {
+        self.0.store(arrival, Ordering::Release);
+    }
+
+    /// Ends it: whoever was about to spend by compare-and-swap fails from here on, and asks under the lock.
+    fn close(&self) -> u64 {
+        self.0.swap(Self::CLOSED, Ordering::AcqRel)
+    }
+}
+
+impl StateStore for Arrival {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, _: &NotKeyed, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let mut before = self.0.load(Ordering::Acquire);
+        loop {
+            let (outcome, after) = decide(Some(before.into()))?;
+            match self.0.compare_exchange_weak(before, after.into(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(outcome),
+                Err(now) => before = now,
+            }
+        }
+    }
+}
+
+/// Nanoseconds since the limiter's origin. Governor counts from the moment when its bucket was made, ours from
+/// the origin, so that an arrival can be carried from one bucket to the next: its start does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Reference for Moment {
+    fn duration_since(&self, _start: Self) -> Nanos {
+        self.0.into()
+    }
+
+    fn saturating_sub(&self, duration: Nanos) -> Self {
+        Self(self.0.saturating_sub(duration.into()))
+    }
+}
+
+impl Add<Nanos> for Moment {
+    type Output = Self;
+
+    fn add(self, since_origin: Nanos) -> Self {
+        Self(since_origin.into())
+    }
+}
+
+impl Clock for Ticker {
+    type Instant = Moment;
+
+    fn now(&self) -> Moment {
+        Moment(Ticker::now(self))
+    }
+}
+
+impl Bucket {
+    fn new(quota: &Quota, arrival: u64, ticker: &Ticker) -> Option<Arc<Self>> {
+        let interval = quota.refill_interval();
+        let burst = NonZeroU32::new(quota.burst())?;
+        let limits = governor::Quota::with_period(interval)?.allow_burst(burst);
+        let arrival = Arrival(Arc::new(AtomicU64::new(arrival)));
+        Some(Arc::new(Self {
+            governor: governor::RateLimiter::new(limits, arrival.clone(), ticker.clone()),
+            arrival,
+            burst: quota.burst(),
+            interval: nanos(interval),
+        }))
+    }
+
+    /// Spends `cost` permits, or says when they come free.
+    pub(super) fn take(&self, cost: NonZeroU32) -> Result<(), u64> {
+        let no = |not_until: governor::NotUntil<Moment>| not_until.earliest_possible().0;
+        match cost.get() {
+            1 => self.governor.check().map_err(no),
+            // A cost over the burst comes free never; the queue has refused it before.
+            _ => self.governor.check_n(cost).map_or(Err(u64::MAX), |outcome| outcome.map_err(no)),
+        }
+    }
+
+    fn forecast(&self, start: u64, total: u64) -> u64 {
+        let arrival = self.arrival.get().max(start);
+        let burst = self.interval.saturating_mul(u64::from(self.burst));
+        arrival.saturating_add(self.interval.saturating_mul(total)).saturating_sub(burst).max(start)
+    }
+
+    fn spent(&self, now: u64) -> u64 {
+        self.arrival.get().saturating_sub(now).div_ceil(self.interval)
+    }
+}
+
+impl Meter for Gcra {
+    fn new(quotas: &[Quota], ticker: &Ticker) -> Self {
+        // None only for an interval or a burst of zero, neither of which a `Quota` can have.
+        Self { buckets: quotas.iter().filter_map(|quota| Bucket::new(quota, 0, ticker)).collect() }
+    }
+
+    fn shared(&self) -> Option<Arc<Bucket>> {
+        match self.buckets.as_slice() {
+            [only] => Some(Arc::clone(only)),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, cost: NonZeroU32, _: &Ticker) -> Result<(), u64> {
+        // With several buckets the lock is the only way in, so that what was taken can be put back.
+        let before: Vec<_> = match self.buckets.as_slice() {
+            [] => return Ok(()),
+            [only] => return only.take(cost),
+            several => several.iter().map(|bucket| bucket.arrival.get()).collect(),
+        };
+        let due = self.buckets.iter().filter_map(|bucket| bucket.take(cost).err()).max();
+        let Some(due) = due else { return Ok(()) };
+        for (bucket, arrival) in self.buckets.iter().zip(before) {
+            bucket.arrival.set(arrival);
+        }
+        Err(due)
+    }
+
+    fn forecast(&self, start: u64, total: u64) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.forecast(start, total)).max().unwrap_or(start)
+    }
+
+    fn largest(&self) -> u32 {
+        self.buckets.iter().map(|bucket| bucket.burst).min().unwrap_or(u32::MAX)
+    }
+
+    fn available(&self, now: u64) -> u32 {
+        let left = |bucket: &Arc<Bucket>| u64::from(bucket.burst).saturating_sub(bucket.spent(now));
+        self.buckets.iter().map(left).min().map_or(u32::MAX, |left| left as u32)
+    }
+
+    fn empty(&mut self, now: u64) {
+        for bucket in &self.buckets {
+            bucket.arrival.0.fetch_max(
+                now.saturating_add(bucket.interval.saturating_mul(u64::from(bucket.burst))),
+                Ordering::AcqRel,
+            );
+        }
+    }
+
+    fn change(&mut self, quotas: &[Quota], ticker: &Ticker) {
+        // Closed first, and read as they close: whatever was granted by then is counted.
+        let spent = self.buckets.iter().map(|bucket| {
+            let now = ticker.now();
+            bucket.arrival.close().saturating_sub(now).div_ceil(bucket.interval)
+        });
+        let spent = spent.max().unwrap_or(0);
+        let now = ticker.now();
+        let after = |quota: &Quota| {
+            now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
+        };
+        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, after(quota), ticker)).collect();
+    }
+}

@@ -1,0 +1,33 @@
+use std::{num::NonZeroU32, sync::Arc};
+
+use super::{gcra::Bucket, ticker::Ticker};
+use crate::policy::Quota;
+
+/// The arithmetic of a limiter in this process, in nanoseconds since the queue's origin. Called under the lock of
+/// the line, but for what [`shared`](Self::shared) hands out.
+pub trait Meter: Send + 'static {
+    /// Nothing spent yet.
+    fn new(quotas: &[Quota], ticker: &Ticker) -> Self;
+
+    /// A bucket that may also be taken from without the lock; none where that can't be exact.
+    fn shared(&self) -> Option<Arc<Bucket>>;
+
+    /// Spends `cost` permits of every quota, or none of any and says when they come free.
+    fn take(&mut self, cost: NonZeroU32, ticker: &Ticker) -> Result<(), u64>;
+
+    /// When the last of `total` permits comes free, taken in turn, none before `start`. Never too late; too early
+    /// where costs that can't be divided leave a gap.
+    fn forecast(&self, start: u64, total: u64) -> u64;
+
+    /// The most permits that can ever be taken at once.
+    fn largest(&self) -> u32;
+
+    /// The permits that could be taken at once.
+    fn available(&self, now: u64) -> u32;
+
+    /// Spends all that is there.
+    fn empty(&mut self, now: u64);
+
+    /// Goes on under other quotas, with what is spent kept.
+    fn change(&mut self, quotas: &[Quota], ticker: &Ticker);
+}

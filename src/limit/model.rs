@@ -1,0 +1,70 @@
+//! What is lock-free in the limiter, under every interleaving of two threads.
+
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use loom::thread;
+
+use super::{Ask, Feedback, gcra::Gcra, queue::Queue, ticker::Ticker};
+use crate::policy::Quota;
+
+fn quota(burst: u32) -> Quota {
+    let quota = Quota::new(burst + 1, Duration::from_secs(3600)).and_then(|quota| quota.with_burst(burst));
+    quota.unwrap()
+}
+
+fn queue(burst: u32) -> Arc<Queue<Gcra>> {
+    Arc::new(Queue::new(&[quota(burst)], Ticker::still()))
+}
+
+fn take(queue: &Queue<Gcra>) -> usize {
+    usize::from(queue.try_take(&Ask::default()).is_ok())
+}
+
+fn drain(queue: &Queue<Gcra>) -> usize {
+    std::iter::from_fn(|| (take(queue) == 1).then_some(())).count()
+}
+
+#[test]
+fn two_threads_never_get_more_than_there_is() {
+    loom::model(|| {
+        let queue = queue(2);
+        let other = Arc::clone(&queue);
+        let thread = thread::spawn(move || take(&other) + take(&other));
+        let own = take(&queue);
+        let granted = own + thread.join().unwrap();
+        assert_eq!(granted + drain(&queue), 2);
+        assert_eq!(queue.snapshot().granted, 2);
+    });
+}
+
+#[test]
+fn a_grant_during_a_change_of_the_quota_is_counted_under_the_new_one() {
+    loom::model(|| {
+        let queue = queue(2);
+        let other = Arc::clone(&queue);
+        let thread = thread::spawn(move || take(&other));
+        queue.change(&[quota(3)]);
+        let granted = thread.join().unwrap();
+        assert_eq!(granted, 1);
+        assert_eq!(drain(&queue), 2, "three, less the one that is spent");
+    });
+}
+
+#[test]
+fn a_grant_while_the_server_is_heard_counts_against_what_it_has_left() {
+    let mut headers = HeaderMap::new();
+    headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
+    let heard = Feedback::read(StatusCode::OK, &headers, || std::time::UNIX_EPOCH).unwrap();
+    loom::model(move || {
+        let queue = queue(4);
+        // The request whose answer is heard, which the server has counted.
+        assert_eq!(take(&queue), 1);
+        let other = Arc::clone(&queue);
+        let thread = thread::spawn(move || take(&other));
+        queue.release(NonZeroU32::MIN);
+        queue.observe(&heard);
+        let granted = thread.join().unwrap();
+        assert!(granted + drain(&queue) <= 1, "the server has one left");
+    });
+}

@@ -1,0 +1,246 @@
+//! The window promise under real threads, in real time, and at a real server.
+//!
+//! One at a time, so that they don't take the processor from one another.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "../examples/support/mod.rs"]
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use support::{Plan, StandIn};
+use tokio::{task::JoinSet, time::Instant};
+use tower_outbound::{
+    ApiKey, Quota,
+    limit::{Reason, Refusal, SlidingWindow, TokenBucket},
+    preset::Preset,
+};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const THREADS: usize = 4;
+
+/// A million in an optimised build; without optimisation a quarter of it, at a quarter of the rate, in the
+/// same time.
+const GRANTS: usize = 1_000_000 / SLOWER;
+const SLOWER: usize = if cfg!(debug_assertions) { 4 } else { 1 };
+
+/// A grant happened somewhere between the two.
+#[derive(Debug, Clone, Copy)]
+struct Stamp {
+    before: Instant,
+    after: Instant,
+}
+
+/// Takes `count` permits as fast as the threads can; gives the stamps, and how often there was a refusal.
+fn hammer(count: usize, take: impl Fn() -> Result<(), Refusal> + Sync) -> (Vec<Stamp>, usize) {
+    let (left, refused) = (AtomicUsize::new(count), AtomicUsize::new(0));
+    let stamps = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut stamps = Vec::with_capacity(count);
+                    while left
+                        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                        .is_ok()
+                    {
+                        stamps.push(one(&take, &refused));
+                        // A rest now and then, so that there are full bursts, too.
+                        if stamps.len() % (count / 16) == 0 {
+                            thread::sleep(Duration::from_millis(20));
+                        }
+                    }
+                    stamps
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    (stamps, refused.into_inner())
+}
+
+fn one(take: impl Fn() -> Result<(), Refusal>, refused: &AtomicUsize) -> Stamp {
+    loop {
+        let before = Instant::now();
+        let taken = take();
+        let after = Instant::now();
+        match taken {
+            Ok(()) => return Stamp { before, after },
+            Err(refusal) => {
+                assert_eq!(refusal.reason(), Reason::MaxWait);
+                refused.fetch_add(1, Ordering::Relaxed);
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// The most grants that lie wholly inside one closed window of this length, from before they were asked for until
+/// after they were given: each of them happened in it, whenever exactly that was.
+fn most_wholly_in(stamps: &[Stamp], window: Duration) -> usize {
+    // One that took longer than the window lies in none. Of the others none that began before a window ends
+    // after it, so those in it are those that ended by its end, less those that began before it.
+    let within = stamps.iter().filter(|stamp| stamp.after - stamp.before <= window);
+    let (mut begins, mut ends): (Vec<_>, Vec<_>) = within.map(|stamp| (stamp.before, stamp.after)).unzip();
+    begins.sort_unstable();
+    ends.sort_unstable();
+    let mut ended = 0;
+    let counts = begins.iter().enumerate().map(|(begun_before, start)| {
+        while ends.get(ended).is_some_and(|end| *end <= *start + window) {
+            ended += 1;
+        }
+        ended - begun_before
+    });
+    counts.max().unwrap_or(0)
+}
+
+/// Checks the theorem for each quota, and that it was put to the test: there were refusals, and the
+/// fullest window held what the quota lets, or half of it on a machine that has other things to do.
+fn check(name: &str, quotas: &[Quota], take: impl Fn() -> Result<(), Refusal> + Sync, count: usize) {
+    let (stamps, refused) = hammer(count, take);
+    let first = stamps.iter().map(|stamp| stamp.before).min().unwrap();
+    let took = stamps.iter().map(|stamp| stamp.after).max().unwrap() - first;
+    assert_eq!(stamps.len(), count);
+    let mut fullest = Vec::new();
+    for quota in quotas {
+        let most = most_wholly_in(&stamps, quota.window());
+        println!("{name}: {quota}: {count} grants in {took:?}, {refused} refusals, fullest window {most}");
+        assert!(most <= quota.limit() as usize, "{name}: {quota}: {most} in one window");
+        fullest.push(most as f64 / f64::from(quota.limit()));
+    }
+    assert!(refused > 0, "{name}: the threads never reached the limit");
+    assert!(fullest.iter().any(|full| *full > 0.5), "{name}: no window was near full: {fullest:?}");
+}
+
+fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
+    let quota = Quota::new((limit / SLOWER) as u32, Duration::from_millis(millis)).unwrap();
+    quota.with_burst((burst / SLOWER) as u32).unwrap()
+}
+
+#[test]
+fn a_million_grants_of_a_token_bucket_by_four_threads() {
+    let _turn = turn();
+    let quota = quota(60_000, 100, 6_000);
+    let bucket = TokenBucket::new(quota);
+    check("token bucket", &[quota], || bucket.try_acquire(NonZeroU32::MIN), GRANTS);
+    let snapshot = bucket.snapshot();
+    assert_eq!((snapshot.granted, snapshot.queued), (GRANTS as u64, 0));
+}
+
+#[test]
+fn grants_of_a_sliding_window_by_four_threads() {
+    let _turn = turn();
+    let quota = quota(60_000, 100, 6_000);
+    let window = SlidingWindow::new(quota);
+    check("sliding window", &[quota], || window.try_acquire(NonZeroU32::MIN), GRANTS / 4);
+    assert_eq!(window.snapshot().granted, GRANTS as u64 / 4);
+}
+
+#[test]
+fn grants_of_two_quotas_at_once_by_four_threads() {
+    let _turn = turn();
+    // The first binds for a while, the second in the end.
+    let quotas = [quota(15_000, 20, 1_000), quota(60_000, 100, 6_000)];
+    let bucket = TokenBucket::all_of(quotas);
+    check("two token buckets", &quotas, || bucket.try_acquire(NonZeroU32::MIN), GRANTS / 4);
+    let window = SlidingWindow::all_of(quotas);
+    check("two sliding windows", &quotas, || window.try_acquire(NonZeroU32::MIN), GRANTS / 4);
+}
+
+#[test]
+fn one_grant_too_many_is_seen() {
+    let start = Instant::now();
+    let millis = |millis| start + Duration::from_millis(millis);
+    let stamp = |before, after| Stamp { before: millis(before), after: millis(after) };
+    // Every 10 ms, each taking one: eleven in a closed window of 101 ms, ten in one of 100.
+    let mut stamps: Vec<_> = (0..50).map(|number| stamp(number * 10, number * 10 + 1)).collect();
+    let most = |stamps: &[Stamp], window| most_wholly_in(stamps, Duration::from_millis(window));
+    assert_eq!((most(&stamps, 100), most(&stamps, 101)), (10, 11));
+    // One that may have happened outside counts in no window that it does not lie in; one more inside does.
+    stamps.push(stamp(150, 260));
+    assert_eq!((most(&stamps, 101), most(&stamps, 110)), (11, 12));
+    stamps.push(stamp(155, 156));
+    assert_eq!((most(&stamps, 100), most(&stamps, 101)), (11, 12));
+
+    // And by a limiter that breaks it: a bucket of the whole limit, refilled with the whole limit.
+    let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap();
+    let _turn = turn();
+    let bucket = TokenBucket::new(naive);
+    let (stamps, _) = hammer(160, || bucket.try_acquire(NonZeroU32::MIN));
+    assert!(most_wholly_in(&stamps, Duration::from_secs(1)) > 100, "100 a second was kept");
+}
+
+#[test]
+fn a_server_that_counts_arrivals_sees_no_violation_and_the_quota_used() {
+    let _turn = turn();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.unwrap().block_on(hammer_the_server());
+}
+
+/// Sixty-four tasks for three windows, over several clients of one preset.
+async fn hammer_the_server() {
+    const TASKS: usize = 64;
+    const WINDOW: Duration = Duration::from_secs(1);
+    let quota = Quota::new(100, WINDOW).unwrap().with_guard(Duration::from_millis(50)).unwrap();
+    let server =
+        StandIn::start(Plan { quota: Some((100, WINDOW)), ..Plan::new("hammer", "k3y") }).await.unwrap();
+    let preset = Preset::new("hammer", &server.base_url())
+        .unwrap()
+        .with_api_key(ApiKey::new("k3y").unwrap())
+        .with_quota(quota);
+    // Each has connections of its own; the limiter is the preset's, and so all of theirs.
+    let clients: Vec<_> = (0..4).map(|_| preset.clone().client().unwrap()).collect();
+
+    let start = Instant::now();
+    let lasting = WINDOW * 3;
+    let mut tasks = JoinSet::new();
+    for number in 0..TASKS {
+        let client = clients[number % clients.len()].clone();
+        tasks.spawn(async move {
+            let mut statuses = BTreeMap::new();
+            loop {
+                let Ok(answer) = tokio::time::timeout_at(start + lasting, client.get("/v1")).await else {
+                    return statuses;
+                };
+                *statuses.entry(answer.unwrap().status().as_u16()).or_insert(0) += 1;
+            }
+        });
+    }
+    let mut statuses = BTreeMap::new();
+    let allowed_in =
+        |time: Duration| quota.burst() as u128 + time.as_nanos() / quota.refill_interval().as_nanos();
+    while let Some(joined) = tasks.join_next().await {
+        for (status, count) in joined.unwrap() {
+            *statuses.entry(status).or_insert(0) += count;
+        }
+    }
+
+    let ledger = server.ledger();
+    // A timer may be late.
+    let (allowed, at_most) = (allowed_in(lasting), allowed_in(start.elapsed()));
+    println!(
+        "{} of {allowed} arrivals over {} connections, at most {} in a window, answers {statuses:?}",
+        ledger.requests.len(),
+        ledger.connections,
+        ledger.most_in(WINDOW),
+    );
+    assert_eq!(ledger.violations(), 0);
+    assert!(ledger.most_in(WINDOW) <= 100);
+    assert!(ledger.connections >= 4, "{}", ledger.connections);
+    assert!(ledger.requests.len() as u128 * 100 >= allowed * 95, "{} of {allowed}", ledger.requests.len());
+    assert!(ledger.requests.len() as u128 <= at_most, "{} of {at_most}", ledger.requests.len());
+    assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);
+}
