@@ -6,7 +6,7 @@ use http::{
     request,
     uri::{Parts, PathAndQuery},
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::{ApiKey, key::sensitive};
 use crate::error::{BoxError, InvalidConfig};
@@ -74,8 +74,8 @@ impl Authorize for Bearer {
 /// Queries stand in the logs of servers and proxies: prefer a header where the service takes one.
 #[derive(Clone)]
 pub struct QueryKey {
-    /// `name=`, encoded.
-    prefix: String,
+    name: String,
+    /// `name=key`, encoded.
     pair: String,
 }
 
@@ -95,22 +95,23 @@ impl QueryKey {
         if name.is_empty() {
             return Err(InvalidConfig::new("query parameter", "", "a name"));
         }
-        let prefix = format!("{}=", utf8_percent_encode(name, ENCODED));
-        let pair = format!("{prefix}{}", utf8_percent_encode(key.expose(), ENCODED));
-        Ok(Self { prefix, pair })
+        let (encoded, key) = (utf8_percent_encode(name, ENCODED), utf8_percent_encode(key.expose(), ENCODED));
+        Ok(Self { name: name.to_owned(), pair: format!("{encoded}={key}") })
     }
 }
 
 impl fmt::Debug for QueryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "QueryKey({}redacted)", self.prefix)
+        write!(f, "QueryKey({}=redacted)", self.name)
     }
 }
 
 impl Authorize for QueryKey {
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
         let query = head.uri.query().unwrap_or_default();
-        if query.split('&').any(|pair| pair.starts_with(&self.prefix)) {
+        let name = |pair: &str| pair.split('=').next().unwrap_or_default().replace('+', " ");
+        let is_own = |pair: &str| percent_decode_str(&name(pair)).eq(self.name.bytes());
+        if query.split('&').any(is_own) {
             return Ok(());
         }
         let separator = if query.is_empty() { "" } else { "&" };
@@ -172,9 +173,11 @@ mod tests {
             ("https://host/v1?", "https://host/v1?api%20key=a%26b%3Dc%2F%25"),
             ("https://host/v1?q=1", "https://host/v1?q=1&api%20key=a%26b%3Dc%2F%25"),
             ("https://host/v1?api%20key=own", "https://host/v1?api%20key=own"),
+            ("https://host/v1?q&api+key", "https://host/v1?q&api+key"),
+            ("https://host/v1?%61pi%20key=own", "https://host/v1?%61pi%20key=own"),
         ] {
             assert_eq!(authorized(&key, http::Request::get(before)).uri, after);
         }
-        assert_eq!(format!("{key:?}"), "QueryKey(api%20key=redacted)");
+        assert_eq!(format!("{key:?}"), "QueryKey(api key=redacted)");
     }
 }

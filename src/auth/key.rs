@@ -1,4 +1,4 @@
-use std::{env, fmt, fs, path::Path, sync::Arc};
+use std::{env, fmt, fs, io::Read, path::Path, sync::Arc};
 
 use http::HeaderValue;
 
@@ -17,6 +17,9 @@ use crate::error::InvalidConfig;
 pub struct ApiKey(Arc<str>);
 
 impl ApiKey {
+    /// Far more than any key; a path to something else ends here and not in memory.
+    const LONGEST_FILE: u64 = 64 * 1024;
+
     /// The key itself.
     ///
     /// # Errors
@@ -43,7 +46,7 @@ impl ApiKey {
         }
     }
 
-    /// The key in the file at `path`, read once, now; white space around it does not count.
+    /// The key in the file at `path`, of at most 64 KiB, read once, now; white space around it does not count.
     ///
     /// # Errors
     ///
@@ -51,7 +54,15 @@ impl ApiKey {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, InvalidConfig> {
         let path = path.as_ref();
         let place = || format!("in file {}", path.display());
-        match fs::read_to_string(path) {
+        // One byte more than the longest, to see whether there is more.
+        let read = fs::File::open(path).and_then(|file| {
+            let mut key = String::new();
+            file.take(Self::LONGEST_FILE + 1).read_to_string(&mut key).map(|_| key)
+        });
+        match read {
+            Ok(key) if key.len() as u64 > Self::LONGEST_FILE => {
+                Err(InvalidConfig::new(FIELD, place(), "a file of at most 64 KiB"))
+            }
             Ok(key) => Self::check(key.trim(), place),
             Err(error) => Err(InvalidConfig::new(FIELD, place(), format!("a readable file ({error})"))),
         }
@@ -171,6 +182,12 @@ mod tests {
         let key = ApiKey::from_file(&path);
         fs::remove_file(&path).unwrap();
         assert_eq!(key.unwrap().expose(), "s3cret");
+
+        let path = path.with_extension("long");
+        fs::write(&path, "x".repeat(70_000)).unwrap();
+        let key = ApiKey::from_file(&path);
+        fs::remove_file(&path).unwrap();
+        assert!(key.unwrap_err().to_string().contains("at most 64 KiB"));
     }
 
     #[test]

@@ -103,16 +103,14 @@ fn parts(uri: &Uri) -> Option<(bool, &str, u16)> {
 
 /// A URL as it may be shown: people put keys in queries and passwords before the host.
 pub(crate) fn redact(url: &str) -> String {
+    // A password may hold anything, unencoded: with an @ in sight only what follows the last one is sure to be none.
+    if let Some((before, after)) = url.rsplit_once('@') {
+        let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+        let host = after.split(['/', '?', '#']).next().unwrap_or_default();
+        return format!("{scheme}://…@{host}").escape_debug().to_string();
+    }
     let shown = url.split(['?', '#']).next().unwrap_or_default();
-    let (scheme, rest) = shown.split_once("://").unwrap_or(("", shown));
-    let separator = if scheme.is_empty() { "" } else { "://" };
-    let (authority, path) = match rest.find('/') {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    let path = if separator.is_empty() && path.contains('@') { "" } else { path };
-    format!("{scheme}{separator}{host}{path}").escape_debug().to_string()
+    shown.escape_debug().to_string()
 }
 
 impl fmt::Display for Origin {
@@ -168,7 +166,14 @@ mod tests {
 
     #[test]
     fn a_bad_url_is_shown_without_what_may_be_secret() {
-        for url in ["ftp://host/a?key=s3cret", "https://me:s3cret@host/", "/v1#s3cret", "me:s3cret@host/a"] {
+        for url in [
+            "https://me:s3cret/x@host/",
+            "https://me:s3cret#x@host/",
+            "ftp://host/a?key=s3cret",
+            "https://me:s3cret@host/",
+            "/v1#s3cret",
+            "me:s3cret@host/a",
+        ] {
             let error = Origin::parse(url).unwrap_err().to_string();
             assert!(!error.contains("s3cret"), "{error}");
         }

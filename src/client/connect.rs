@@ -31,6 +31,9 @@ pub struct Transport {
     roots: rustls::RootCertStore,
 }
 
+/// As for every other setting; hyper-util adds it to a clock.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
 impl Transport {
     /// The defaults.
     pub fn new() -> Self {
@@ -111,6 +114,16 @@ impl Transport {
         self,
         origin: &Origin,
     ) -> Result<Client<Connector, ReplayBody<Body>>, InvalidConfig> {
+        for (field, limit) in [("connect timeout", self.connect_timeout), ("idle timeout", self.idle_timeout)]
+        {
+            if limit.is_zero() || limit > LONGEST {
+                return Err(InvalidConfig::new(
+                    field,
+                    format!("{limit:?}"),
+                    "more than zero, at most 366 days",
+                ));
+            }
+        }
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);

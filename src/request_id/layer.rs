@@ -59,6 +59,14 @@ impl RequestIdLayer {
         self.set(|settings| settings.service = Some(name))
     }
 
+    /// Names the service unless it has a name.
+    pub(crate) fn with_default_service(self, name: &'static str) -> Self {
+        match self.settings.service {
+            Some(_) => self,
+            None => self.with_service(name),
+        }
+    }
+
     /// Draws the random part of the ids from this seed, for a test.
     pub fn with_seed(self, seed: u64) -> Self {
         self.set(|settings| settings.random = Arc::new(Random::seeded(seed)))

@@ -86,7 +86,7 @@ where
 
 impl<S, B, R> Future for ResponseFuture<S, B, R>
 where
-    S: Service<Request<ReplayBody<B>>, Response = Response<R>, Error: Into<BoxError>>,
+    S: Service<Request<ReplayBody<B>>, Response = Response<R>, Error: Into<BoxError>> + Clone,
     B: Body,
     R: Body,
 {
@@ -112,6 +112,9 @@ where
                     }
                     // It was not called: whatever the error says of itself, nothing was sent.
                     Err(error) => {
+                        // And this instance is of no more use: the next attempt asks another.
+                        let fresh = this.inner.clone();
+                        *this.inner = fresh;
                         *this.next = None;
                         *this.called = false;
                         Err(Error::from_service(error))

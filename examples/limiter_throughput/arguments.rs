@@ -1,0 +1,194 @@
+use std::{fmt, str::FromStr, time::Duration};
+
+use tower_outbound::{InvalidConfig, Quota};
+
+/// What to measure, and for how long.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    pub(crate) quota: Quota,
+    pub(crate) strategy: Strategy,
+    pub(crate) tasks: usize,
+    pub(crate) lasting: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strategy {
+    Token,
+    Window,
+}
+
+const QUOTA: &str = "1000/1s";
+const GUARD: &str = "0s";
+const STRATEGY: &str = "token";
+const TASKS: &str = "64";
+const SECONDS: &str = "5";
+
+/// A day; who wants more wants a different tool.
+const MOST_SECONDS: u64 = 86_400;
+const MOST_TASKS: usize = 1_000_000;
+
+pub(crate) fn help() -> String {
+    format!(
+        "\
+Measures a limiter: so many tasks ask for a permit, get it, and ask again.
+
+Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
+
+  --quota LIMIT/WINDOW   so many permits in any window of this length          [{QUOTA}]
+  --burst PERMITS        of them, so many back to back; token only             [a tenth of the limit]
+  --guard DURATION       widens the window, for what the way there may vary    [{GUARD}]
+  --strategy STRATEGY    token: the burst, then evenly. window: the whole quota as it comes  [{STRATEGY}]
+  --tasks TASKS          that ask at the same time                             [{TASKS}]
+  --seconds SECONDS      that it takes                                         [{SECONDS}]
+  --help                 this text
+
+A duration is a number with ms, s, m or h, such as 500ms or 1m. `--name value` and `--name=value` both do.
+
+Exit status: 0, 1 when more than the quota was granted in some window, 2 when the arguments are wrong.
+"
+    )
+}
+
+impl Arguments {
+    /// None when help is asked for.
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Wrong> {
+        let mut given = Given::default();
+        let mut arguments = arguments.peekable();
+        while let Some(argument) = arguments.next() {
+            if matches!(argument.as_str(), "--help" | "-h") {
+                return Ok(None);
+            }
+            let (name, value) = match argument.split_once('=') {
+                Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+                None => (argument, None),
+            };
+            let place = given.place(&name).ok_or_else(|| Wrong(format!("unknown argument `{name}`")))?;
+            // A name where the value should be is a value that was forgotten.
+            let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
+            *place = Some(value.ok_or_else(|| Wrong(format!("{name} has no value")))?);
+        }
+        given.arguments().map(Some)
+    }
+
+    pub(crate) fn title(&self) -> String {
+        let Self { quota, tasks, lasting, .. } = self;
+        let limiter = match self.strategy {
+            Strategy::Token => {
+                format!("a token bucket of {quota}, refilled every {:.3?}", quota.refill_interval())
+            }
+            Strategy::Window => {
+                let guard = if quota.guard().is_zero() { "no" } else { &format!("{:?}", quota.guard()) };
+                format!("a sliding window of {} per {:?}, {guard} guard", quota.limit(), quota.window())
+            }
+        };
+        format!("{limiter}\n{tasks} tasks for {lasting:?}\n\n")
+    }
+}
+
+/// The arguments as they were given.
+#[derive(Default)]
+struct Given {
+    quota: Option<String>,
+    burst: Option<String>,
+    guard: Option<String>,
+    strategy: Option<String>,
+    tasks: Option<String>,
+    seconds: Option<String>,
+}
+
+impl Given {
+    fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
+        Some(match name {
+            "--quota" => &mut self.quota,
+            "--burst" => &mut self.burst,
+            "--guard" => &mut self.guard,
+            "--strategy" => &mut self.strategy,
+            "--tasks" => &mut self.tasks,
+            "--seconds" => &mut self.seconds,
+            _ => return None,
+        })
+    }
+
+    fn arguments(&self) -> Result<Arguments, Wrong> {
+        let given = |value: &Option<String>, or: &str| value.as_deref().unwrap_or(or).to_owned();
+        let strategy = match given(&self.strategy, STRATEGY).as_str() {
+            "token" => Strategy::Token,
+            "window" => Strategy::Window,
+            other => return Err(Wrong::new("--strategy", other, "token or window")),
+        };
+        let text = given(&self.quota, QUOTA);
+        let mut quota = quota(&text)?;
+        if let Some(text) = &self.burst {
+            let burst = number("--burst", text, 1, u32::MAX)?;
+            if strategy == Strategy::Window {
+                return Err(Wrong::new("--burst", text, "none with --strategy window, which has no burst"));
+            }
+            quota = quota.with_burst(burst).map_err(|error| Wrong::refused("--burst", text, &error))?;
+        }
+        let text = given(&self.guard, GUARD);
+        let guard = duration("--guard", &text)?;
+        quota = quota.with_guard(guard).map_err(|error| Wrong::refused("--guard", &text, &error))?;
+        let seconds = number("--seconds", &given(&self.seconds, SECONDS), 1, MOST_SECONDS)?;
+        Ok(Arguments {
+            quota,
+            strategy,
+            tasks: number("--tasks", &given(&self.tasks, TASKS), 1, MOST_TASKS)?,
+            lasting: Duration::from_secs(seconds),
+        })
+    }
+}
+
+fn quota(text: &str) -> Result<Quota, Wrong> {
+    let expected = "LIMIT/WINDOW, such as 1000/60s";
+    let (limit, window) = text.split_once('/').ok_or_else(|| Wrong::new("--quota", text, expected))?;
+    let limit = limit.parse().map_err(|_| Wrong::new("--quota", text, expected))?;
+    let window = parse_duration(window).ok_or_else(|| Wrong::new("--quota", text, expected))?;
+    Quota::new(limit, window).map_err(|error| Wrong::refused("--quota", text, &error))
+}
+
+fn number<T: FromStr + PartialOrd + fmt::Display>(
+    name: &str,
+    text: &str,
+    least: T,
+    most: T,
+) -> Result<T, Wrong> {
+    let number = text.parse().ok().filter(|number| (&least..=&most).contains(&number));
+    number.ok_or_else(|| Wrong::new(name, text, &format!("a whole number from {least} to {most}")))
+}
+
+fn duration(name: &str, text: &str) -> Result<Duration, Wrong> {
+    parse_duration(text).ok_or_else(|| Wrong::new(name, text, "a duration, such as 500ms, 60s or 1m"))
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(millis).map(Duration::from_millis)
+}
+
+/// What is wrong with the arguments: which one, its value, and what it could be.
+#[derive(Debug)]
+pub(crate) struct Wrong(String);
+
+impl Wrong {
+    fn new(name: &str, value: &str, expected: &str) -> Self {
+        Self(format!("{name} `{value}`: expected {expected}"))
+    }
+
+    /// The quota says what it could be itself.
+    fn refused(name: &str, value: &str, error: &InvalidConfig) -> Self {
+        Self(format!("{name} `{value}`: {error}"))
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

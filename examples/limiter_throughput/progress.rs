@@ -1,0 +1,34 @@
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tower_outbound::limit::Snapshot;
+
+/// One line that changes on a terminal, a line a second elsewhere. Ends only when it can't be written.
+pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io::Error {
+    let mut out = io::stdout();
+    let terminal = out.is_terminal();
+    let mut ticks = tokio::time::interval(Duration::from_millis(if terminal { 100 } else { 1_000 }));
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        let Snapshot { granted, queued, available, .. } = snapshot();
+        let seconds = start.elapsed().as_secs_f64();
+        let line = format!("{seconds:>5.1} s  granted {granted}, waiting {queued}, available {available}");
+        let written = match terminal {
+            true => write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()),
+            false => writeln!(out, "{line}"),
+        };
+        if let Err(error) = written {
+            return error;
+        }
+    }
+}
+
+/// Takes the changing line away.
+pub(crate) fn clear() -> io::Result<()> {
+    let mut out = io::stdout();
+    if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }
+}
