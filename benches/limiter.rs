@@ -6,32 +6,26 @@
 //!
 //! - `--quick` runs short, to see that it works;
 //! - `--only SECTION` runs one of `grant`, `refusal`, `waiters`, `fairness`, `window`;
-//! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well.
+//! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well; Cargo runs it in
+//!   `benches/peers`, so give absolute paths.
 //!
 //! Compare within one run: figures move between machines and hours. For that the rows of `grant` and `refusal`
 //! take turns, and a ratio is the median of the rounds' ratios. Their "8 tasks" yield every 64 calls.
 
-use std::{
-    convert::Infallible,
-    future::{Ready, ready},
-    hint::black_box,
-    num::NonZeroU32,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
+use std::{hint::black_box, num::NonZeroU32, sync::Arc, time::Duration};
 
 use governor::clock::{FakeRelativeClock, MonotonicClock};
-use tower::{Layer, Service, ServiceExt, buffer::Buffer, limit::RateLimit};
+use tower::buffer::Buffer;
 use tower_outbound::{
     Quota,
     limit::{Ask, Limiter, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
-    BoxError, Column, Contest, Greedy, Pattern, Report, Settings, Table, crowd, greedy, loopers, median,
-    most_in_window, now, poll_once, runtime,
+    BoxError, Column, Contest, Greedy, Pattern, Report, Settings, Table, bucket, crowd, greedy, leaky,
+    let_through, loopers, median, most_in_window, now, poll_once, ratelimit, resilience, runtime,
+    tower_limit, wait_for,
 };
-use tower_resilience_ratelimiter::{RateLimiter as Resilience, RateLimiterLayer, WindowType};
+use tower_resilience_ratelimiter::WindowType;
 
 const ONE: NonZeroU32 = NonZeroU32::MIN;
 const SECOND: Duration = Duration::from_secs(1);
@@ -39,68 +33,6 @@ const SECOND: Duration = Duration::from_secs(1);
 /// What the ratios are to: governor on the clock of the row.
 const STD: &str = "governor check, std clock";
 const QUANTA: &str = "governor check, quanta clock";
-
-/// Answers at once.
-type NoOp = tower::util::ServiceFn<fn(()) -> Ready<Result<(), Infallible>>>;
-
-fn no_op() -> NoOp {
-    tower::service_fn(|()| ready(Ok(())))
-}
-
-/// So many permits at once, and one more in each interval.
-fn bucket(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
-    let burst = NonZeroU32::new(burst).ok_or("a burst of 0")?;
-    Ok(governor::Quota::with_period(interval).ok_or("an interval of 0")?.allow_burst(burst))
-}
-
-fn tower_limit(limit: u64, window: Duration) -> RateLimit<NoOp> {
-    RateLimit::new(no_op(), tower::limit::rate::Rate::new(limit, window))
-}
-
-fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky_bucket::RateLimiter> {
-    let mut builder = leaky_bucket::RateLimiter::builder();
-    builder.initial(refill).refill(refill).interval(interval).fair(true);
-    if let Some(max) = max {
-        builder.max(max);
-    }
-    Arc::new(builder.build())
-}
-
-fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimiter>, BoxError> {
-    let builder = ratelimit::Ratelimiter::builder(limit).period(window).initial_available(limit);
-    Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
-}
-
-/// A token bucket with a burst, else the strategy.
-fn resilience(
-    limit: usize,
-    window: Duration,
-    timeout: Duration,
-    strategy: Result<usize, WindowType>,
-) -> Result<Resilience<NoOp>, BoxError> {
-    let builder = RateLimiterLayer::builder();
-    let builder = builder.limit_for_period(limit).refresh_period(window).timeout_duration(timeout);
-    let builder = match strategy {
-        Ok(burst) => builder.burst_size(burst),
-        Err(strategy) => builder.window_type(strategy),
-    };
-    Ok(builder.build().map_err(|error| error.to_string())?.layer(no_op()))
-}
-
-/// Whether the service lets a request through now.
-fn let_through<S: Service<(), Response = ()>>(service: &mut S) -> bool {
-    let cx = &mut Context::from_waker(Waker::noop());
-    matches!(service.poll_ready(cx), Poll::Ready(Ok(())))
-        && matches!(poll_once(service.call(())), Some(Ok(())))
-}
-
-/// Waits until the service lets a request through.
-async fn wait_for<S: Service<(), Response = ()>>(mut service: S) -> bool {
-    match service.ready().await {
-        Ok(service) => service.call(()).await.is_ok(),
-        Err(_) => false,
-    }
-}
 
 /// Nothing waits, for a permit comes back every nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {

@@ -21,6 +21,8 @@ use crate::policy::Quota;
 #[derive(Debug)]
 pub struct Gcra {
     buckets: Vec<Arc<Bucket>>,
+    /// Where the arrivals stood before, to be put back. Kept, so that no grant allocates.
+    before: Vec<u64>,
 }
 
 /// One quota's bucket: governor's arithmetic, one compare-and-swap a grant.
@@ -144,7 +146,8 @@ impl Bucket {
 impl Meter for Gcra {
     fn new(quotas: &[Quota], ticker: &Ticker) -> Self {
         // None only for an interval or a burst of zero, neither of which a `Quota` can have.
-        Self { buckets: quotas.iter().filter_map(|quota| Bucket::new(quota, 0, ticker)).collect() }
+        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, 0, ticker)).collect();
+        Self { buckets, before: Vec::new() }
     }
 
     fn shared(&self) -> Option<Arc<Bucket>> {
@@ -155,16 +158,16 @@ impl Meter for Gcra {
     }
 
     fn take(&mut self, cost: NonZeroU32, _: &Ticker) -> Result<(), u64> {
+        if let [only] = self.buckets.as_slice() {
+            return only.take(cost);
+        }
         // With several buckets the lock is the only way in, so that what was taken can be put back.
-        let before: Vec<_> = match self.buckets.as_slice() {
-            [] => return Ok(()),
-            [only] => return only.take(cost),
-            several => several.iter().map(|bucket| bucket.arrival.get()).collect(),
-        };
+        self.before.clear();
+        self.before.extend(self.buckets.iter().map(|bucket| bucket.arrival.get()));
         let due = self.buckets.iter().filter_map(|bucket| bucket.take(cost).err()).max();
         let Some(due) = due else { return Ok(()) };
-        for (bucket, arrival) in self.buckets.iter().zip(before) {
-            bucket.arrival.set(arrival);
+        for (bucket, arrival) in self.buckets.iter().zip(&self.before) {
+            bucket.arrival.set(*arrival);
         }
         Err(due)
     }

@@ -1,8 +1,9 @@
 //! How `benches/limiter.rs` measures: turns of a loop, crowds of waiting tasks, greedy callers; and how it
-//! tells. What is measured is listed there.
+//! tells, and the peers as they are configured. What is measured is listed there.
 
 mod crowd;
 mod greedy;
+mod made;
 mod report;
 mod turns;
 
@@ -17,6 +18,7 @@ use std::{
 
 pub use self::crowd::{Crowd, Shares, crowd, loopers};
 pub use self::greedy::{Greedy, Pattern, greedy, most_in_window};
+pub use self::made::{NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, tower_limit, wait_for};
 pub use self::report::{Column, Report, Table};
 pub use self::turns::{Contest, Settings};
 

@@ -1,0 +1,81 @@
+//! The peers, made to one measure.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    num::NonZeroU32,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tower::{Layer, Service, ServiceExt, limit::RateLimit};
+use tower_resilience_ratelimiter::{RateLimiter as Resilience, RateLimiterLayer, WindowType};
+
+use crate::{BoxError, poll_once};
+
+/// Answers at once.
+pub type NoOp = tower::util::ServiceFn<fn(()) -> Ready<Result<(), Infallible>>>;
+
+/// A service that answers at once.
+pub fn no_op() -> NoOp {
+    tower::service_fn(|()| ready(Ok(())))
+}
+
+/// So many permits at once, and one more in each interval.
+pub fn bucket(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
+    let burst = NonZeroU32::new(burst).ok_or("a burst of 0")?;
+    Ok(governor::Quota::with_period(interval).ok_or("an interval of 0")?.allow_burst(burst))
+}
+
+/// tower's own, around a service that does nothing.
+pub fn tower_limit(limit: u64, window: Duration) -> RateLimit<NoOp> {
+    RateLimit::new(no_op(), tower::limit::rate::Rate::new(limit, window))
+}
+
+/// So many permits at once and again in each interval; the bucket holds `max`, or what it holds by default.
+pub fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky_bucket::RateLimiter> {
+    let mut builder = leaky_bucket::RateLimiter::builder();
+    builder.initial(refill).refill(refill).interval(interval).fair(true);
+    if let Some(max) = max {
+        builder.max(max);
+    }
+    Arc::new(builder.build())
+}
+
+/// A full bucket of `limit`, refilled within the window.
+pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimiter>, BoxError> {
+    let builder = ratelimit::Ratelimiter::builder(limit).period(window).initial_available(limit);
+    Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
+}
+
+/// A token bucket with a burst, else the strategy.
+pub fn resilience(
+    limit: usize,
+    window: Duration,
+    timeout: Duration,
+    strategy: Result<usize, WindowType>,
+) -> Result<Resilience<NoOp>, BoxError> {
+    let builder = RateLimiterLayer::builder();
+    let builder = builder.limit_for_period(limit).refresh_period(window).timeout_duration(timeout);
+    let builder = match strategy {
+        Ok(burst) => builder.burst_size(burst),
+        Err(strategy) => builder.window_type(strategy),
+    };
+    Ok(builder.build().map_err(|error| error.to_string())?.layer(no_op()))
+}
+
+/// Whether the service lets a request through now.
+pub fn let_through<S: Service<(), Response = ()>>(service: &mut S) -> bool {
+    let cx = &mut Context::from_waker(Waker::noop());
+    matches!(service.poll_ready(cx), Poll::Ready(Ok(())))
+        && matches!(poll_once(service.call(())), Some(Ok(())))
+}
+
+/// Waits until the service lets a request through.
+pub async fn wait_for<S: Service<(), Response = ()>>(mut service: S) -> bool {
+    match service.ready().await {
+        Ok(service) => service.call(()).await.is_ok(),
+        Err(_) => false,
+    }
+}
