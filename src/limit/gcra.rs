@@ -34,28 +34,37 @@ pub struct Bucket {
     interval: u64,
 }
 
+/// What is written for every permit, on one cache line: two threads that contend pass one line to and fro.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Word {
+    arrival: AtomicU64,
+    /// See [`Core`](super::queue::Core).
+    pub(super) tally: AtomicU64,
+}
+
 /// The theoretical arrival time of the next permit: the bucket is full when it lies in the past.
 ///
 /// Governor's own state can be neither read nor put back, which several quotas at once and a change of the
 /// quota need.
 #[derive(Debug, Clone)]
-struct Arrival(Arc<AtomicU64>);
+struct Arrival(Arc<Word>);
 
 impl Arrival {
     /// So far off that every question is answered with no, and that sums with it don't overflow.
     const CLOSED: u64 = u64::MAX / 2;
 
     fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.0.arrival.load(Ordering::Acquire)
     }
 
     fn set(&self, arrival: u64) {
-        self.0.store(arrival, Ordering::Release);
+        self.0.arrival.store(arrival, Ordering::Release);
     }
 
     /// Ends it: whoever was about to spend by compare-and-swap fails from here on, and asks under the lock.
     fn close(&self) -> u64 {
-        self.0.swap(Self::CLOSED, Ordering::AcqRel)
+        self.0.arrival.swap(Self::CLOSED, Ordering::AcqRel)
     }
 }
 
@@ -66,10 +75,15 @@ impl StateStore for Arrival {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let mut before = self.0.load(Ordering::Acquire);
+        let mut before = self.0.arrival.load(Ordering::Acquire);
         loop {
             let (outcome, after) = decide(Some(before.into()))?;
-            match self.0.compare_exchange_weak(before, after.into(), Ordering::AcqRel, Ordering::Acquire) {
+            match self.0.arrival.compare_exchange_weak(
+                before,
+                after.into(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Ok(outcome),
                 Err(now) => before = now,
             }
@@ -109,11 +123,11 @@ impl Clock for Ticker {
 }
 
 impl Bucket {
-    fn new(quota: &Quota, arrival: u64, ticker: &Ticker) -> Option<Arc<Self>> {
+    fn new(quota: &Quota, word: Arc<Word>, ticker: &Ticker) -> Option<Arc<Self>> {
         let interval = quota.refill_interval();
         let burst = NonZeroU32::new(quota.burst())?;
         let limits = governor::Quota::with_period(interval)?.allow_burst(burst);
-        let arrival = Arrival(Arc::new(AtomicU64::new(arrival)));
+        let arrival = Arrival(word);
         Some(Arc::new(Self {
             governor: governor::RateLimiter::new(limits, arrival.clone(), ticker.clone()),
             arrival,
@@ -144,9 +158,10 @@ impl Bucket {
 }
 
 impl Meter for Gcra {
-    fn new(quotas: &[Quota], ticker: &Ticker) -> Self {
+    fn new(quotas: &[Quota], ticker: &Ticker, word: &Arc<Word>) -> Self {
         // None only for an interval or a burst of zero, neither of which a `Quota` can have.
-        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, 0, ticker)).collect();
+        let word = || if quotas.len() == 1 { Arc::clone(word) } else { Arc::default() };
+        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(), ticker)).collect();
         Self { buckets, before: Vec::new() }
     }
 
@@ -187,7 +202,7 @@ impl Meter for Gcra {
 
     fn empty(&mut self, now: u64) {
         for bucket in &self.buckets {
-            bucket.arrival.0.fetch_max(
+            bucket.arrival.0.arrival.fetch_max(
                 now.saturating_add(bucket.interval.saturating_mul(u64::from(bucket.burst))),
                 Ordering::AcqRel,
             );
@@ -205,6 +220,7 @@ impl Meter for Gcra {
         let after = |quota: &Quota| {
             now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
         };
-        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, after(quota), ticker)).collect();
+        let word = |quota| Arc::new(Word { arrival: AtomicU64::new(after(quota)), tally: AtomicU64::new(0) });
+        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(quota), ticker)).collect();
     }
 }

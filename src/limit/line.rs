@@ -159,7 +159,7 @@ impl<M: Meter> Line<M> {
         let taken = allowed && self.meter.take(cost, &core.ticker).is_ok();
         if taken {
             self.says.spend(permits);
-            core.tally.fetch_add(permits, Ordering::AcqRel);
+            core.word.tally.fetch_add(permits, Ordering::AcqRel);
         }
         taken
     }

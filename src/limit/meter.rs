@@ -1,13 +1,16 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::{gcra::Bucket, ticker::Ticker};
+use super::{
+    gcra::{Bucket, Word},
+    ticker::Ticker,
+};
 use crate::policy::Quota;
 
 /// The arithmetic of a limiter in this process, in nanoseconds since the queue's origin. Called under the lock of
 /// the line, but for what [`shared`](Self::shared) hands out.
 pub trait Meter: Send + 'static {
-    /// Nothing spent yet.
-    fn new(quotas: &[Quota], ticker: &Ticker) -> Self;
+    /// Nothing spent yet. What is shared without the lock may live in `word`.
+    fn new(quotas: &[Quota], ticker: &Ticker, word: &Arc<Word>) -> Self;
 
     /// A bucket that may also be taken from without the lock; none where that can't be exact.
     fn shared(&self) -> Option<Arc<Bucket>>;

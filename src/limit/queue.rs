@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
-    gcra::Bucket,
+    gcra::{Bucket, Word},
     line::{Line, Place, Wakes},
     meter::Meter,
     says::Says,
@@ -26,9 +26,9 @@ const BUSY: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) ticker: Ticker,
-    /// The permits granted, and in the highest bit whether a newcomer has to ask under the lock. One number, so
+    /// Its tally: the permits granted, and in the highest bit whether a newcomer has to ask under the lock. One number, so
     /// that who counts itself learns in the same step whether it may go on.
-    pub(super) tally: AtomicU64,
+    pub(super) word: Arc<Word>,
 }
 
 #[derive(Debug)]
@@ -61,10 +61,11 @@ pub(super) enum Standing {
 
 impl<M: Meter> Queue<M> {
     pub(super) fn new(quotas: &[Quota], ticker: Ticker) -> Self {
-        let meter = M::new(quotas, &ticker);
+        let word = Arc::default();
+        let meter = M::new(quotas, &ticker, &word);
         Self {
             shared: meter.shared(),
-            core: Core { ticker, tally: AtomicU64::new(0) },
+            core: Core { ticker, word },
             released: AtomicU64::new(0),
             line: Mutex::new(Line::new(meter)),
         }
@@ -162,7 +163,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn observe(&self, feedback: &Feedback) {
         self.locked(|line, wakes| {
             // From here on everybody asks under the lock, and who got through before is counted as in flight.
-            self.core.tally.fetch_or(BUSY, Ordering::AcqRel);
+            self.core.word.tally.fetch_or(BUSY, Ordering::AcqRel);
             line.busy = true;
             let (now, in_flight) = (self.core.ticker.now(), self.in_flight());
             if line.says.hear(feedback, now, in_flight) {
@@ -194,7 +195,7 @@ impl<M: Meter> Queue<M> {
 
     /// Whether a permit taken before is of no use now, for the server wants nothing.
     pub(super) fn is_paused(&self) -> bool {
-        self.core.tally.load(Ordering::Acquire) & BUSY != 0
+        self.core.word.tally.load(Ordering::Acquire) & BUSY != 0
             && self.locked(|line, _| line.says.paused_until(self.core.ticker.now()).is_some())
     }
 
@@ -233,7 +234,7 @@ impl<M: Meter> Queue<M> {
     }
 
     fn granted(&self) -> u64 {
-        self.core.tally.load(Ordering::Acquire) & !BUSY
+        self.core.word.tally.load(Ordering::Acquire) & !BUSY
     }
 
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
@@ -241,10 +242,10 @@ impl<M: Meter> Queue<M> {
     fn take_at_once(&self, cost: NonZeroU32) -> bool {
         let Some(bucket) = &self.shared else { return false };
         let permits = u64::from(cost.get());
-        let before = self.core.tally.fetch_add(permits, Ordering::AcqRel);
+        let before = self.core.word.tally.fetch_add(permits, Ordering::AcqRel);
         let taken = before & BUSY == 0 && bucket.take(cost).is_ok();
         if !taken {
-            self.core.tally.fetch_sub(permits, Ordering::AcqRel);
+            self.core.word.tally.fetch_sub(permits, Ordering::AcqRel);
         }
         taken
     }
@@ -263,8 +264,8 @@ impl<M: Meter> Queue<M> {
         if busy != line.busy {
             line.busy = busy;
             match busy {
-                true => self.core.tally.fetch_or(BUSY, Ordering::AcqRel),
-                false => self.core.tally.fetch_and(!BUSY, Ordering::AcqRel),
+                true => self.core.word.tally.fetch_or(BUSY, Ordering::AcqRel),
+                false => self.core.word.tally.fetch_and(!BUSY, Ordering::AcqRel),
             };
         }
         drop(line);

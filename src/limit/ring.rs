@@ -2,7 +2,12 @@
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
-use super::{gcra::Bucket, meter::Meter, nanos, ticker::Ticker};
+use super::{
+    gcra::{Bucket, Word},
+    meter::Meter,
+    nanos,
+    ticker::Ticker,
+};
 use crate::policy::Quota;
 
 /// One log of grants for each quota.
@@ -64,7 +69,7 @@ impl Ring {
 }
 
 impl Meter for Rings {
-    fn new(quotas: &[Quota], _: &Ticker) -> Self {
+    fn new(quotas: &[Quota], _: &Ticker, _: &Arc<Word>) -> Self {
         Self { rings: quotas.iter().map(Ring::new).collect() }
     }
 
