@@ -768,3 +768,30 @@ proptest! {
         prop_assert!(arrived <= limit, "{} of {}", arrived, limit);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_longer_word_of_as_little_holds_for_longer() {
+    let heard = |value: &'static str| {
+        let headers = http::HeaderMap::from_iter([(
+            http::HeaderName::from_static("ratelimit"),
+            http::HeaderValue::from_static(value),
+        )]);
+        let wall = || std::time::UNIX_EPOCH;
+        tower_outbound::limit::Feedback::read(http::StatusCode::OK, &headers, wall).unwrap()
+    };
+    let limiter = TokenBucket::unmetered();
+    limiter.observe(&heard("\"q\";r=0;t=1"));
+    limiter.observe(&heard("\"q\";r=0;t=60"));
+    tokio::time::advance(Duration::from_millis(1_001)).await;
+    assert!(limiter.try_acquire(std::num::NonZeroU32::MIN).is_err());
+    // Words that are over take up no room.
+    for policy in ["\"a\";r=5;t=1", "\"b\";r=5;t=1", "\"c\";r=5;t=1", "\"d\";r=5;t=1", "\"e\";r=5;t=1"] {
+        limiter.observe(&heard(policy));
+    }
+    for policy in ["\"f\";r=5;t=1", "\"g\";r=5;t=1", "\"h\";r=5;t=1", "\"i\";r=5;t=1", "\"j\";r=5;t=1"] {
+        limiter.observe(&heard(policy));
+    }
+    tokio::time::advance(Duration::from_secs(59)).await;
+    limiter.observe(&heard("\"new\";r=0;t=60"));
+    assert!(limiter.try_acquire(std::num::NonZeroU32::MIN).is_err());
+}

@@ -343,10 +343,13 @@ async fn a_new_quota_keeps_what_is_spent() {
     let bucket = TokenBucket::new(before);
     bucket.acquire(costing(8)).await.unwrap();
     bucket.set_quotas([after]);
-    assert_eq!(bucket.snapshot().available, 12, "twenty less the eight that are spent");
-    bucket.set_quotas([before]);
-    assert_eq!(bucket.snapshot().available, 2);
+    assert_eq!(bucket.snapshot().available, 2, "the larger burst comes by and by");
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(bucket.snapshot().available, 12);
+
     // Whoever waits, waits by the new quota from now on; whoever can never fit is told.
+    let bucket = TokenBucket::new(before);
+    bucket.acquire(costing(10)).await.unwrap();
     let waiting = tokio::spawn(bucket.acquire(costing(6)));
     let hopeless = tokio::spawn(bucket.acquire(costing(9)));
     tokio::task::yield_now().await;
@@ -354,13 +357,101 @@ async fn a_new_quota_keeps_what_is_spent() {
     bucket.set_quotas([Quota::new(80, Duration::from_secs(10)).unwrap().with_burst(8).unwrap()]);
     assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly);
     waiting.await.unwrap().unwrap();
-    // Eight are spent, six of eight are wanted: six have to come, one each 10 s / 72.
-    assert_eq!(start.elapsed().as_millis(), 834);
+    // Ten are spent of a burst of eight, six are wanted: eight have to come, one each 10 s / 72.
+    assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);
     window.acquire(costing(15)).await.unwrap();
     window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap()]);
     assert_eq!(window.snapshot().available, 1);
+}
+
+/// The most grants in any closed window of this length, taken as greedily as can be.
+fn fullest(grants: &[Instant], window: Duration) -> usize {
+    let within = |first: usize| grants[first..].iter().take_while(move |at| **at - grants[first] <= window);
+    (0..grants.len()).map(|first| within(first).count()).max().unwrap_or(0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
+    let minute = Duration::from_secs(60);
+    let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap();
+    for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
+        let bucket = TokenBucket::new(of(100, bursts[0]));
+        let mut grants = Vec::new();
+        for second in 0..200 {
+            if second % 20 == 10 {
+                bucket.set_quotas([of(100, bursts[second / 20 % 3])]);
+            }
+            for _ in 0..10 {
+                while bucket.try_acquire(permits(1)).is_ok() {
+                    grants.push(Instant::now());
+                }
+                tokio::time::advance(Duration::from_millis(100)).await;
+            }
+        }
+        assert!(fullest(&grants, minute) <= 100, "{bursts:?}: {}", fullest(&grants, minute));
+    }
+    let window = SlidingWindow::new(of(100, 1));
+    let mut grants = Vec::new();
+    for limit in [100, 10, 100] {
+        window.set_quotas([of(limit, 1)]);
+        while window.try_acquire(permits(1)).is_ok() {
+            grants.push(Instant::now());
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(grants.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_idle_only_when_nothing_is_owed_under_any_of_its_quotas() {
+    let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
+    let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
+    let mut granted = 0;
+    for second in 0..59 {
+        granted += (0..10).filter(|_| windows.limiter(&0).unwrap().try_acquire(permits(1)).is_ok()).count();
+        for other in 0..50 {
+            let _ = windows.limiter(&(1 + 50 * second + other));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(granted, 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_number_of_keys_may_be_allowed() {
+    let quota = Quota::per_second(10).unwrap();
+    let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
+    assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_nobody_fetched_are_stale_after_a_breath_or_in_a_pause() {
+    for pause in [true, false] {
+        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap());
+        window.acquire(costing(2)).await.unwrap();
+        let mut first = task::spawn(window.acquire(Ask::default()));
+        let mut second = task::spawn(window.acquire(Ask::default()));
+        assert_pending!(first.poll());
+        assert_pending!(second.poll());
+        tokio::time::advance(Duration::from_millis(10_001)).await;
+        assert_ready_ok!(first.poll());
+        // Granted together with the first, and not polled until the next window is there.
+        assert!(second.is_woken());
+        if pause {
+            window.pause_until(Instant::now() + Duration::from_secs(60));
+            assert_pending!(second.poll());
+            let start = Instant::now();
+            second.await.unwrap();
+            assert!(start.elapsed() >= Duration::from_secs(60));
+        } else {
+            tokio::time::advance(Duration::from_secs(15)).await;
+            assert_ready_ok!(second.poll());
+            assert_eq!(window.snapshot().available, 1, "it took another, which is counted now");
+        }
+        assert_eq!(window.snapshot().queued, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ pub enum Reason {
     MaxWait,
     /// As many requests are waiting already as the layer's `max_queue` lets.
     QueueFull,
-    /// There are as many keys as there is room for, and something is owed under each of them.
+    /// There is no room for another key, and none of those that were looked at is idle.
     TooManyKeys,
     /// The request costs more permits than the quota can ever give at once: no wait helps.
     TooCostly,

@@ -136,6 +136,10 @@ impl Bucket {
         }))
     }
 
+    pub(super) fn burst(&self) -> u32 {
+        self.burst
+    }
+
     /// Spends `cost` permits, or says when they come free.
     pub(super) fn take(&self, cost: NonZeroU32) -> Result<(), u64> {
         let no = |not_until: governor::NotUntil<Moment>| not_until.earliest_possible().0;
@@ -200,6 +204,10 @@ impl Meter for Gcra {
         self.buckets.iter().map(left).min().map_or(u32::MAX, |left| left as u32)
     }
 
+    fn is_whole(&self, now: u64) -> bool {
+        self.buckets.iter().all(|bucket| bucket.arrival.get() <= now)
+    }
+
     fn empty(&mut self, now: u64) {
         for bucket in &self.buckets {
             bucket.arrival.0.arrival.fetch_max(
@@ -211,13 +219,16 @@ impl Meter for Gcra {
 
     fn change(&mut self, quotas: &[Quota], ticker: &Ticker) {
         // Closed first, and read as they close: whatever was granted by then is counted.
-        let spent = self.buckets.iter().map(|bucket| {
-            let now = ticker.now();
-            bucket.arrival.close().saturating_sub(now).div_ceil(bucket.interval)
-        });
-        let spent = spent.max().unwrap_or(0);
+        let (mut spent, mut left) = (0, u64::MAX);
+        for bucket in &self.buckets {
+            let missing = bucket.arrival.close().saturating_sub(ticker.now()).div_ceil(bucket.interval);
+            spent = spent.max(missing);
+            left = left.min(u64::from(bucket.burst).saturating_sub(missing));
+        }
         let now = ticker.now();
         let after = |quota: &Quota| {
+            // A larger burst is not there at once, or the window would have the old one and the new one in it.
+            let spent = spent.max(u64::from(quota.burst()).saturating_sub(left));
             now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
         };
         let word = |quota| Arc::new(Word { arrival: AtomicU64::new(after(quota)), tally: AtomicU64::new(0) });

@@ -11,7 +11,8 @@ use super::{Head, LocalLimiter, Reason, Refusal, Select, gcra::Gcra, meter::Mete
 ///
 /// A key costs memory only while something is owed or awaited under it: whenever a key is added, others that are
 /// idle, their quota whole again and nobody waiting, are let go. Nothing runs in the background, and no key that
-/// still owes something is forgotten: when all are busy, a request under a new one is refused.
+/// still owes something is forgotten: when there is no room, a request under a new one is refused. The keys are
+/// spread over 16 shards by their hash, each with a sixteenth of the room, so one may be full before all are.
 ///
 /// # Default
 ///
@@ -41,7 +42,8 @@ struct Shared<K, M: Meter> {
     make: Make<K, M>,
     /// By the key's hash, so that keys of different shards don't contend.
     shards: [Mutex<Shard<K, M>>; SHARDS],
-    max_keys: usize,
+    /// In each shard.
+    room: usize,
     hasher: RandomState,
 }
 
@@ -51,6 +53,9 @@ const SHARDS: usize = 16;
 
 /// Keys that are looked at whenever one is added: more than one, so that the idle go faster than new ones come.
 const LOOKS: usize = 2;
+
+/// Keys that are looked at in a full shard before a new one is refused. The next one looks at others.
+const LOOKS_IF_FULL: usize = 64;
 
 struct Shard<K, M: Meter> {
     limiters: HashMap<K, LocalLimiter<M>>,
@@ -83,7 +88,7 @@ where
                 key: Box::new(key),
                 make: Box::new(make),
                 shards: std::array::from_fn(|_| shard()),
-                max_keys: max_keys.div_ceil(SHARDS).max(1) * SHARDS,
+                room: max_keys.div_ceil(SHARDS).max(1),
                 hasher: RandomState::new(),
             }),
         }
@@ -93,16 +98,15 @@ where
     ///
     /// # Errors
     ///
-    /// When there is room for no more keys and none is idle.
+    /// When there is no room for another key, and none of those looked at is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<M>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
         let mut shard = self.shared.shard(hash as usize % SHARDS);
         if let Some(limiter) = shard.limiters.get(key) {
             return Ok(limiter.clone());
         }
-        let room = self.shared.max_keys / SHARDS;
-        // In a full shard all are looked at before one is refused.
-        let looks = if shard.limiters.len() < room { LOOKS } else { room };
+        let room = self.shared.room;
+        let looks = if shard.limiters.len() < room { LOOKS } else { LOOKS_IF_FULL };
         shard.let_idle_go(looks, room);
         if shard.limiters.len() >= room {
             return Err(Refusal::new(Reason::TooManyKeys, None));
@@ -170,6 +174,8 @@ impl<K, M: Meter> Clone for Keyed<K, M> {
 impl<K, M: Meter> fmt::Debug for Keyed<K, M> {
     // Keys may be secrets: tenants, or API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keyed").field("max_keys", &self.shared.max_keys).finish_non_exhaustive()
+        f.debug_struct("Keyed")
+            .field("room", &self.shared.room.saturating_mul(SHARDS))
+            .finish_non_exhaustive()
     }
 }

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, num::NonZeroU32, task::Waker, time::Duration};
 use super::{
     Ask, Reason, Refusal, meter::Meter, nanos, queue::Core, says::Says, sync::Ordering, ticker::Ticker,
 };
+use crate::policy::Quota;
 
 /// Ordered by arrival. A tree and not a ring: whoever leaves from the middle leaves no hole behind.
 #[derive(Debug)]
@@ -20,7 +21,9 @@ pub(super) struct Line<M> {
     pub(super) refusals: BTreeMap<u64, Refusal>,
     pub(super) next_place: u64,
     /// Granted and woken, but not polled yet.
-    pub(super) called: usize,
+    pub(super) called: BTreeMap<u64, Called>,
+    /// How long permits may be held before their request leaves.
+    pub(super) guard: u64,
     /// The highest bit of the tally, which changes under the lock alone.
     pub(super) busy: bool,
     /// What all who wait ask for together.
@@ -36,19 +39,36 @@ pub(super) struct Place {
     pub(super) latest: Option<(u64, Reason)>,
 }
 
-/// Wakers to call when the lock is given back: a waker may run anything.
+/// A request that has its permits and does not know yet.
+#[derive(Debug)]
+pub(super) struct Called {
+    /// When they were granted.
+    pub(super) at: u64,
+    pub(super) latest: Option<(u64, Reason)>,
+}
+
+/// Wakers to call and to drop when the lock is given back: a waker may run anything, and so may its end.
 #[derive(Debug, Default)]
-pub(super) struct Wakes(pub(super) Vec<Waker>);
+pub(super) struct Wakes {
+    pub(super) call: Vec<Waker>,
+    pub(super) drop: Vec<Waker>,
+}
+
+/// Without a quota there is no window that a late request could fall into.
+pub(super) fn guard(quotas: &[Quota]) -> u64 {
+    quotas.iter().map(|quota| nanos(quota.guard())).min().unwrap_or(u64::MAX)
+}
 
 impl<M: Meter> Line<M> {
-    pub(super) fn new(meter: M) -> Self {
+    pub(super) fn new(meter: M, quotas: &[Quota]) -> Self {
         Self {
             meter,
             says: Says::default(),
             places: BTreeMap::new(),
             refusals: BTreeMap::new(),
             next_place: 0,
-            called: 0,
+            called: BTreeMap::new(),
+            guard: guard(quotas),
             busy: false,
             asked: 0,
             refused: 0,
@@ -66,9 +86,12 @@ impl<M: Meter> Line<M> {
                 }
                 return;
             }
-            self.called += 1;
-            if let Some(granted) = self.remove(place).filter(|_| Some(place) != visitor) {
-                wakes.0.push(granted.waker);
+            if let Some(granted) = self.remove(place) {
+                self.called.insert(place, Called { at: core.ticker.now(), latest: granted.latest });
+                match Some(place) == visitor {
+                    true => wakes.drop.push(granted.waker),
+                    false => wakes.call.push(granted.waker),
+                }
             }
         }
     }
@@ -133,7 +156,7 @@ impl<M: Meter> Line<M> {
         for (place, refusal) in lost {
             let refusal = self.refuse(refusal);
             self.refusals.insert(place, refusal);
-            wakes.0.extend(self.remove(place).map(|entry| entry.waker));
+            wakes.call.extend(self.remove(place).map(|entry| entry.waker));
         }
         if self.head() != before {
             self.wake_head(wakes);
@@ -143,7 +166,9 @@ impl<M: Meter> Line<M> {
     /// Gives a place up; the next head is woken to arm its timer. False when it was granted already.
     pub(super) fn leave(&mut self, place: u64, wakes: &mut Wakes) -> bool {
         let before = self.head();
-        let waiting = self.remove(place).is_some() || self.refusals.remove(&place).is_some();
+        let removed = self.remove(place);
+        let waiting = removed.is_some() || self.refusals.remove(&place).is_some();
+        wakes.drop.extend(removed.map(|entry| entry.waker));
         if self.head() != before {
             self.wake_head(wakes);
         }
@@ -169,6 +194,12 @@ impl<M: Meter> Line<M> {
         self.says.forecast(&self.meter, now, total)
     }
 
+    /// Whether permits that were granted `held` ago are worth nothing any more: what leaves later than it was
+    /// counted would fall into another window, or into a pause.
+    pub(super) fn is_stale(&self, held: u64, now: u64) -> bool {
+        held > self.guard || self.says.paused_until(now).is_some()
+    }
+
     pub(super) fn new_place(&mut self) -> u64 {
         self.next_place += 1;
         self.next_place
@@ -185,7 +216,7 @@ impl<M: Meter> Line<M> {
     }
 
     pub(super) fn wake_head(&self, wakes: &mut Wakes) {
-        wakes.0.extend(self.places.first_key_value().map(|(_, head)| head.waker.clone()));
+        wakes.call.extend(self.places.first_key_value().map(|(_, head)| head.waker.clone()));
     }
 
     pub(super) fn refuse(&mut self, refusal: Refusal) -> Refusal {

@@ -14,8 +14,6 @@ use crate::{clock::Instant, policy::Quota};
 /// Clones share the quota and the line.
 pub struct LocalLimiter<M: Meter> {
     queue: Arc<Queue<M>>,
-    /// How long a permit may be held before its request leaves.
-    guard: Duration,
 }
 
 /// Spreads the requests over the window: the burst at once, then one every [`Quota::refill_interval`].
@@ -103,7 +101,8 @@ impl<M: Meter> LocalLimiter<M> {
     }
 
     /// Takes the permits now or not at all, for those who would rather shed than wait. Overtakes nobody who
-    /// waits.
+    /// waits. Call [`release`](Limiter::release) when the request is over: until then it counts as in flight, and
+    /// is taken off whatever the server says is left.
     ///
     /// # Errors
     ///
@@ -112,8 +111,9 @@ impl<M: Meter> LocalLimiter<M> {
         self.queue.try_take(&Ask { cost, ..Ask::default() })
     }
 
-    /// Goes on under other quotas. What is spent stays spent; whoever waits for more than the new quotas can ever
-    /// give is refused. A permit costs a lock more from then on, and the guard stays that of the first quotas.
+    /// Goes on under other quotas. What is spent stays spent, and no more can go at once than before: a larger burst
+    /// comes by and by. Of a longer window only what the old one remembered is known. Whoever waits for more than
+    /// the new quotas can ever give is refused. A permit costs a lock more from then on.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         self.queue.change(&quotas.into_iter().collect::<Vec<_>>());
     }
@@ -140,9 +140,7 @@ impl<M: Meter> LocalLimiter<M> {
     }
 
     fn build(quotas: &[Quota], ticker: Ticker) -> Self {
-        // Without a quota there is no window that a late request could fall into.
-        let guard = quotas.iter().map(Quota::guard).min().unwrap_or(Duration::MAX);
-        Self { queue: Arc::new(Queue::new(quotas, ticker)), guard }
+        Self { queue: Arc::new(Queue::new(quotas, ticker)) }
     }
 }
 
@@ -162,13 +160,13 @@ impl<M: Meter> Limiter for LocalLimiter<M> {
     }
 
     fn is_stale(&self, held: Duration) -> bool {
-        held > self.guard || self.queue.is_paused()
+        self.queue.is_stale(held)
     }
 }
 
 impl<M: Meter> Clone for LocalLimiter<M> {
     fn clone(&self) -> Self {
-        Self { queue: Arc::clone(&self.queue), guard: self.guard }
+        Self { queue: Arc::clone(&self.queue) }
     }
 }
 

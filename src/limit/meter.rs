@@ -28,9 +28,12 @@ pub trait Meter: Send + 'static {
     /// The permits that could be taken at once.
     fn available(&self, now: u64) -> u32;
 
+    /// Nothing is owed under any of the quotas.
+    fn is_whole(&self, now: u64) -> bool;
+
     /// Spends all that is there.
     fn empty(&mut self, now: u64);
 
-    /// Goes on under other quotas, with what is spent kept.
+    /// Goes on under other quotas. What is spent stays spent, and no more can go at once than before.
     fn change(&mut self, quotas: &[Quota], ticker: &Ticker);
 }

@@ -11,8 +11,9 @@ use std::{
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
     gcra::{Bucket, Word},
-    line::{Line, Place, Wakes},
+    line::{Called, Line, Place, Wakes, guard},
     meter::Meter,
+    nanos,
     says::Says,
     sync::{AtomicU64, Mutex, MutexGuard, Ordering},
     ticker::Ticker,
@@ -21,6 +22,9 @@ use crate::{clock::Instant, policy::Quota};
 
 /// Someone waits, or the server has said something that holds.
 const BUSY: u64 = 1 << 63;
+
+/// How much later than it was granted a request may leave without being looked at again: 100 ms, in nanoseconds.
+const BREATH: u64 = 100_000_000;
 
 /// What is read without the lock.
 #[derive(Debug)]
@@ -67,7 +71,7 @@ impl<M: Meter> Queue<M> {
             shared: meter.shared(),
             core: Core { ticker, word },
             released: AtomicU64::new(0),
-            line: Mutex::new(Line::new(meter)),
+            line: Mutex::new(Line::new(meter, quotas)),
         }
     }
 
@@ -88,29 +92,44 @@ impl<M: Meter> Queue<M> {
         if self.take_at_once(ask.cost) {
             return Ok(Joined::Granted);
         }
+        let waker = waker.clone();
         self.locked(|line, wakes| {
             let wait = line.wait(&self.core, ask.cost, wakes).map_err(|refusal| line.refuse(refusal))?;
             let Some(wait) = wait else {
-                if line.called == 0 {
+                if line.called.is_empty() {
                     return Ok(Joined::Granted);
                 }
                 // Others before it have been granted theirs, and their tasks are on the way. It lets them go
                 // first, once, and then finds that it has no place in the line any more.
-                wakes.0.push(waker.clone());
-                line.called += 1;
-                return Ok(Joined::Called(line.new_place()));
+                wakes.call.push(waker);
+                let place = line.new_place();
+                line.called.insert(place, Called { at: self.core.ticker.now(), latest: None });
+                return Ok(Joined::Called(place));
             };
             let latest = line.admit(ask, wait, &self.core.ticker).map_err(|refusal| line.refuse(refusal))?;
             let place = line.new_place();
             line.asked += u64::from(ask.cost.get());
-            line.places.insert(place, Place { waker: waker.clone(), cost: ask.cost, latest });
+            line.places.insert(place, Place { waker, cost: ask.cost, latest });
             Ok(Joined::Waiting(place))
         })
     }
 
     /// How the request at `place` stands; the head serves the line on its way.
-    pub(super) fn visit(&self, place: u64, waker: &Waker) -> Standing {
+    pub(super) fn visit(&self, place: u64, cost: NonZeroU32, waker: &Waker) -> Standing {
+        let waker = waker.clone();
         self.locked(|line, wakes| {
+            let stale = line.called.get(&place).is_some_and(|called| {
+                let now = self.core.ticker.now();
+                // Tasks are polled a little late at all times; a breath of it is no reason to wait again.
+                line.is_stale(now.saturating_sub(called.at).saturating_sub(BREATH), now)
+            });
+            if stale {
+                // Back to its old place, which is before all that came after it.
+                let latest = line.called.remove(&place).and_then(|called| called.latest);
+                line.asked += u64::from(cost.get());
+                line.places.insert(place, Place { waker: waker.clone(), cost, latest });
+                self.release(cost);
+            }
             if line.places.keys().next() == Some(&place) {
                 line.serve(&self.core, Some(place), wakes);
             }
@@ -119,11 +138,12 @@ impl<M: Meter> Queue<M> {
             }
             let is_head = line.places.keys().next() == Some(&place);
             let Some(entry) = line.places.get_mut(&place) else {
-                line.called -= 1;
+                line.called.remove(&place);
+                wakes.drop.push(waker);
                 return Standing::Granted;
             };
-            entry.waker.clone_from(waker);
-            let (cost, latest) = (entry.cost, entry.latest);
+            wakes.drop.push(std::mem::replace(&mut entry.waker, waker));
+            let latest = entry.latest;
             if !is_head {
                 return Standing::Behind;
             }
@@ -144,7 +164,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn leave(&self, place: u64, cost: NonZeroU32) {
         let waiting = self.locked(|line, wakes| {
             let waiting = line.leave(place, wakes);
-            line.called -= usize::from(!waiting);
+            line.called.remove(&place);
             waiting
         });
         if !waiting {
@@ -179,9 +199,10 @@ impl<M: Meter> Queue<M> {
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|line, wakes| {
             line.meter.change(quotas, &self.core.ticker);
+            line.guard = guard(quotas);
             line.turn_away(self.core.ticker.now(), wakes);
             // The head's timer was set by the old quota.
-            wakes.0.extend(line.places.first_key_value().map(|(_, head)| head.waker.clone()));
+            wakes.call.extend(line.places.first_key_value().map(|(_, head)| head.waker.clone()));
         });
     }
 
@@ -193,10 +214,8 @@ impl<M: Meter> Queue<M> {
         });
     }
 
-    /// Whether a permit taken before is of no use now, for the server wants nothing.
-    pub(super) fn is_paused(&self) -> bool {
-        self.core.word.tally.load(Ordering::Acquire) & BUSY != 0
-            && self.locked(|line, _| line.says.paused_until(self.core.ticker.now()).is_some())
+    pub(super) fn is_stale(&self, held: Duration) -> bool {
+        self.locked(|line, _| line.is_stale(nanos(held), self.core.ticker.now()))
     }
 
     pub(super) fn empty(&self) {
@@ -206,8 +225,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn is_idle(&self) -> bool {
         self.locked(|line, _| {
             let now = self.core.ticker.now();
-            let full = line.meter.available(now) == line.meter.largest();
-            full && line.places.is_empty() && !line.says.tidy(now)
+            line.meter.is_whole(now) && line.places.is_empty() && !line.says.tidy(now)
         })
     }
 
@@ -240,7 +258,9 @@ impl<M: Meter> Queue<M> {
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
     fn take_at_once(&self, cost: NonZeroU32) -> bool {
-        let Some(bucket) = &self.shared else { return false };
+        let Some(bucket) = self.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
+            return false;
+        };
         let permits = u64::from(cost.get());
         let before = self.core.word.tally.fetch_add(permits, Ordering::AcqRel);
         let taken = before & BUSY == 0 && bucket.take(cost).is_ok();
@@ -260,7 +280,7 @@ impl<M: Meter> Queue<M> {
         let mut line = self.line();
         let outcome = work(&mut line, &mut wakes);
         let holds = line.says.any() && line.says.tidy(self.core.ticker.now());
-        let busy = holds || line.called > 0 || !line.places.is_empty();
+        let busy = holds || !line.called.is_empty() || !line.places.is_empty();
         if busy != line.busy {
             line.busy = busy;
             match busy {
@@ -269,7 +289,7 @@ impl<M: Meter> Queue<M> {
             };
         }
         drop(line);
-        wakes.0.into_iter().for_each(Waker::wake);
+        wakes.call.into_iter().for_each(Waker::wake);
         outcome
     }
 }

@@ -16,7 +16,7 @@ pub struct Rings {
     rings: Vec<Ring>,
 }
 
-/// The moments of the last grants, oldest first, never more than the quota's limit of them.
+/// The moments of the last grants, oldest first, no more than the quota's limit of them once it has granted.
 #[derive(Debug)]
 struct Ring {
     grants: VecDeque<u64>,
@@ -35,9 +35,7 @@ impl Ring {
     fn change(&mut self, quota: &Quota) {
         self.limit = quota.limit() as usize;
         self.window = nanos(quota.window().saturating_add(quota.guard())).saturating_add(1);
-        // Older ones than the limit can never hold a request up.
-        let surplus = self.grants.len().saturating_sub(self.limit);
-        self.grants.drain(..surplus);
+        // The log stays as long as it is until the next grant: the limit may grow again.
     }
 
     /// When `total` more grants are possible: as many of the oldest must have left the window as don't fit
@@ -54,12 +52,10 @@ impl Ring {
     }
 
     fn grant(&mut self, now: u64, cost: u32) {
-        for _ in 0..cost {
-            if self.grants.len() == self.limit {
-                self.grants.pop_front();
-            }
-            self.grants.push_back(now);
-        }
+        // What has to make way has left the window, or the grant could not be.
+        let surplus = (self.grants.len() + cost as usize).saturating_sub(self.limit);
+        self.grants.drain(..surplus.min(self.grants.len()));
+        self.grants.extend(std::iter::repeat_n(now, cost as usize));
     }
 
     fn available(&self, now: u64) -> u32 {
@@ -97,6 +93,10 @@ impl Meter for Rings {
 
     fn available(&self, now: u64) -> u32 {
         self.rings.iter().map(|ring| ring.available(now)).min().unwrap_or(u32::MAX)
+    }
+
+    fn is_whole(&self, now: u64) -> bool {
+        self.rings.iter().all(|ring| ring.available(now) as usize == ring.limit)
     }
 
     fn empty(&mut self, now: u64) {

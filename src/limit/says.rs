@@ -24,6 +24,7 @@ impl Says {
     /// Takes in an answer that came now, while `in_flight` other permits may not be counted in it yet. True when
     /// it is stricter than what held before.
     pub(super) fn hear(&mut self, feedback: &Feedback, now: u64, in_flight: u64) -> bool {
+        self.tidy(now);
         let mut stricter = match feedback.asked_pause() {
             Some(pause) => self.pause(now.saturating_add(nanos(pause))),
             None => false,
@@ -46,9 +47,18 @@ impl Says {
             self.gates.push(gate);
             return true;
         }
-        let widest =
-            self.gates.iter_mut().max_by_key(|known| known.left).filter(|known| known.left > gate.left);
-        widest.map(|widest| *widest = gate).is_some()
+        match self.gates.iter_mut().max_by_key(|known| known.left) {
+            Some(widest) if widest.left > gate.left => {
+                *widest = gate;
+                true
+            }
+            // All are as narrow: one of them holds for this one, too.
+            Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
+                narrow.until = gate.until;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A pause is only ever extended. True when it was.
@@ -102,15 +112,18 @@ impl Says {
 }
 
 impl Gate {
-    /// A live gate counts down by itself. An answer that says more is late, or no news: it neither raises the count
-    /// nor puts off the moment when the server has more.
+    /// A live gate counts down by itself. An answer that says more than it is late, or no news: it neither raises
+    /// the count nor puts off the moment when the server has more.
     fn narrow(&mut self, said: Self, now: u64) -> bool {
-        let live = now < self.until;
-        if live && self.left <= said.left {
-            return false;
+        if now < self.until {
+            let news = said.left < self.left || (said.left == self.left && said.until > self.until);
+            if news {
+                self.left = said.left;
+                self.until = self.until.max(said.until);
+            }
+            return news;
         }
-        let until = if live { self.until.max(said.until) } else { said.until };
-        *self = Self { until, ..said };
+        *self = said;
         true
     }
 }

@@ -68,7 +68,7 @@ impl<M: Meter> Future for Acquire<M> {
                     }
                     Err(refusal) => break Err(refusal),
                 },
-                Place::At(place) => match this.queue.visit(place, cx.waker()) {
+                Place::At(place) => match this.queue.visit(place, this.ask.cost, cx.waker()) {
                     Standing::Granted => break Ok(()),
                     Standing::Refused(refusal) => break Err(refusal),
                     Standing::Behind => return Poll::Pending,
