@@ -30,7 +30,8 @@ pub trait Limiter: Clone {
     /// allocates nothing; an adapter that has no name for its future puts it in a
     /// `Pin<Box<dyn Future + Send>>`.
     ///
-    /// Dropping it before it resolves spends nothing and lets the next in line go.
+    /// Dropping it while it waits spends nothing and lets the next in line go; dropping it between the grant and
+    /// the poll that would have told loses the grant.
     type Acquire: Future<Output = Result<(), Refusal>>;
 
     /// Begins the wait. Nothing is spent and no place taken before the future is first polled.

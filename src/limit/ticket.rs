@@ -18,8 +18,9 @@ use super::{
 pin_project! {
     /// The wait of one request for its permits.
     ///
-    /// It takes its place in the line when it is first polled, and gives it up when it is dropped: dropping it
-    /// before it resolves spends nothing and lets the next in line go.
+    /// It takes its place in the line when it is first polled, and gives it up when it is dropped. Dropping it
+    /// while it waits spends nothing and lets the next in line go; dropping it between the grant and the poll that
+    /// would have told loses the grant.
     pub struct Acquire<M: Meter> {
         queue: Arc<Queue<M>>,
         ask: Ask,
