@@ -462,3 +462,17 @@ async fn another_origin_is_served_without_the_key() {
         });
     service.oneshot(to("https://elsewhere/v1")).await.unwrap();
 }
+
+#[test]
+fn a_transport_that_can_not_work_is_refused_and_named() {
+    use tower_outbound::client::Transport;
+
+    for (transport, field) in [
+        (Transport::new().with_idle_timeout(Duration::MAX), "idle timeout"),
+        (Transport::new().with_idle_timeout(Duration::ZERO), "idle timeout"),
+        (Transport::new().with_connect_timeout(Duration::ZERO), "connect timeout"),
+    ] {
+        let error = keyed("https://host").client_over(transport).unwrap_err();
+        assert_eq!(error.field(), field);
+    }
+}
