@@ -34,7 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<A, F> {
         // The clock is read only for a request that has to wait.
-        Acquiring { #[pin] acquire: A, since: Option<Instant>, ready: bool },
+        Acquiring { #[pin] acquire: A, since: Option<Instant> },
         Refused { refusal: Option<Refusal> },
         Readying { since: Option<Instant> },
         Calling { #[pin] future: F },
@@ -43,7 +43,7 @@ pin_project! {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
-        let state = State::Acquiring { acquire: permits.acquire(), since: None, ready: false };
+        let state = State::Acquiring { acquire: permits.acquire(), since: None };
         Self { state, inner, permits: Some(permits), request: Some(request), call }
     }
 
@@ -65,7 +65,7 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, since, ready } => {
+                StateProj::Acquiring { acquire, since } => {
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         since.get_or_insert_with(clock::now);
                         return Poll::Pending;
@@ -81,13 +81,7 @@ where
                     if let Some(permits) = this.permits {
                         permits.held = true;
                     }
-                    match *ready {
-                        false => this.state.set(State::Readying { since: None }),
-                        true => {
-                            let Some(request) = this.request.take() else { return Poll::Pending };
-                            this.state.set(State::Calling { future: this.inner.call(request) });
-                        }
-                    }
+                    this.state.set(State::Readying { since: None });
                 }
                 StateProj::Refused { refusal } => {
                     return refusal.take().map_or(Poll::Pending, |no| Poll::Ready(Err(Error::refused(no))));
@@ -100,12 +94,13 @@ where
                     ready.map_err(Error::from_service)?;
                     // Permits that were held too long would let this request fall into another window than the
                     // one that they were counted in, or into a pause. They are lost, and new ones are waited for
-                    // with the room held: given up, it might be gone again when they come.
+                    // with the room held, for a service that is ready stays so until it is called: given up, it
+                    // might be gone again when they come.
                     let held = since.map(|since| since.elapsed());
                     let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
                     if let Some(permits) = stale {
                         let acquire = permits.renew();
-                        this.state.set(State::Acquiring { acquire, since: None, ready: true });
+                        this.state.set(State::Acquiring { acquire, since: None });
                         continue;
                     }
                     let Some(request) = this.request.take() else {

@@ -59,6 +59,13 @@ pub(super) fn guard(quotas: &[Quota]) -> u64 {
     quotas.iter().map(|quota| nanos(quota.guard())).min().unwrap_or(u64::MAX)
 }
 
+/// The last moment at which the permits are worth having, and what it means to miss it.
+pub(super) fn latest(ask: &Ask, now: u64, ticker: &Ticker) -> Option<(u64, Reason)> {
+    let longest = ask.max_wait.map(|longest| (now.saturating_add(nanos(longest)), Reason::MaxWait));
+    let deadline = ask.deadline.map(|deadline| (ticker.at(deadline), Reason::Deadline));
+    longest.into_iter().chain(deadline).min_by_key(|(latest, _)| *latest)
+}
+
 impl<M: Meter> Line<M> {
     pub(super) fn new(meter: M, quotas: &[Quota]) -> Self {
         Self {
@@ -127,9 +134,7 @@ impl<M: Meter> Line<M> {
             return Err(Refusal::new(Reason::QueueFull, wait));
         }
         let now = ticker.now();
-        let longest = ask.max_wait.map(|longest| (now.saturating_add(nanos(longest)), Reason::MaxWait));
-        let deadline = ask.deadline.map(|deadline| (ticker.at(deadline), Reason::Deadline));
-        let latest = longest.into_iter().chain(deadline).min_by_key(|(latest, _)| *latest);
+        let latest = latest(ask, now, ticker);
         match latest {
             Some((latest, reason)) if now.saturating_add(nanos(wait)) > latest => {
                 Err(Refusal::new(reason, wait))

@@ -11,7 +11,7 @@ use std::{
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
     gcra::{Bucket, Word},
-    line::{Called, Line, Place, Wakes, guard},
+    line::{Called, Line, Place, Wakes, guard, latest},
     meter::Meter,
     nanos,
     says::Says,
@@ -103,7 +103,8 @@ impl<M: Meter> Queue<M> {
                 // first, once, and then finds that it has no place in the line any more.
                 wakes.call.push(waker);
                 let place = line.new_place();
-                line.called.insert(place, Called { at: self.core.ticker.now(), latest: None });
+                let at = self.core.ticker.now();
+                line.called.insert(place, Called { at, latest: latest(ask, at, &self.core.ticker) });
                 return Ok(Joined::Called(place));
             };
             let latest = line.admit(ask, wait, &self.core.ticker).map_err(|refusal| line.refuse(refusal))?;
@@ -116,7 +117,6 @@ impl<M: Meter> Queue<M> {
 
     /// How the request at `place` stands; the head serves the line on its way.
     pub(super) fn visit(&self, place: u64, cost: NonZeroU32, waker: &Waker) -> Standing {
-        let waker = waker.clone();
         self.locked(|line, wakes| {
             let stale = line.called.get(&place).is_some_and(|called| {
                 let now = self.core.ticker.now();
@@ -139,10 +139,11 @@ impl<M: Meter> Queue<M> {
             let is_head = line.places.keys().next() == Some(&place);
             let Some(entry) = line.places.get_mut(&place) else {
                 line.called.remove(&place);
-                wakes.drop.push(waker);
                 return Standing::Granted;
             };
-            wakes.drop.push(std::mem::replace(&mut entry.waker, waker));
+            if !entry.waker.will_wake(waker) {
+                wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
+            }
             let latest = entry.latest;
             if !is_head {
                 return Standing::Behind;
@@ -202,7 +203,7 @@ impl<M: Meter> Queue<M> {
             line.guard = guard(quotas);
             line.turn_away(self.core.ticker.now(), wakes);
             // The head's timer was set by the old quota.
-            wakes.call.extend(line.places.first_key_value().map(|(_, head)| head.waker.clone()));
+            line.wake_head(wakes);
         });
     }
 
