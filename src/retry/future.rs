@@ -37,7 +37,6 @@ pin_project! {
         inner: S,
         policy: Arc<Policy>,
         next: Option<Request<ReplayBody<B>>>,
-        called: bool,
         kept: Kept<B>,
         call: Call,
     }
@@ -80,7 +79,7 @@ where
         let idempotent = policy::is_idempotent(&head.method);
         let next = Some(Request::from_parts(head.clone(), body));
         let kept = Kept { head, replay, idempotent, attempts: 0 };
-        Self { state: State::Starting, inner, policy, next, called: false, kept, call }
+        Self { state: State::Starting, inner, policy, next, kept, call }
     }
 }
 
@@ -95,7 +94,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let result = match this.state.as_mut().project() {
+            // Whether the inner service was called, and what came of it.
+            let (called, result) = match this.state.as_mut().project() {
                 StateProj::Starting => {
                     this.kept.attempts += 1;
                     this.call.start_attempt();
@@ -105,7 +105,6 @@ where
                 StateProj::Readying => match ready!(this.inner.poll_ready(cx)) {
                     Ok(()) => {
                         let Some(request) = this.next.take() else { return Poll::Pending };
-                        *this.called = true;
                         let future = this.inner.call(request);
                         this.state.set(State::Calling { future });
                         continue;
@@ -116,11 +115,10 @@ where
                         let fresh = this.inner.clone();
                         *this.inner = fresh;
                         *this.next = None;
-                        *this.called = false;
-                        Err(Error::from_service(error))
+                        (false, Err(Error::from_service(error)))
                     }
                 },
-                StateProj::Calling { future } => ready!(future.poll(cx)).map_err(Error::from_service),
+                StateProj::Calling { future } => (true, ready!(future.poll(cx)).map_err(Error::from_service)),
                 StateProj::Draining { body, timer, until } => {
                     if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
                         return Poll::Pending;
@@ -138,11 +136,10 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
-            let Again { request, delay } =
-                match this.kept.judge(this.policy, this.call, *this.called, &result) {
-                    Ok(again) => again,
-                    Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
-                };
+            let Again { request, delay } = match this.kept.judge(this.policy, this.call, called, &result) {
+                Ok(again) => again,
+                Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
+            };
             this.call.set_delay(delay);
             log::retry(&this.call.report(), delay);
             *this.next = Some(request);
