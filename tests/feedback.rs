@@ -72,6 +72,7 @@ for_both! {
     every_form_on_a_200_lets_go_what_is_left_and_no_more,
     a_moment_is_read_by_our_own_clock_where_the_server_tells_none,
     an_unmetered_limiter_lives_by_the_servers_word_alone,
+    without_a_quota_a_pause_ends_with_few_and_not_with_all,
     a_server_that_counts_down_is_believed_and_not_counted_twice,
     a_lower_word_lowers_what_is_left,
     an_answer_that_is_late_or_out_of_order_raises_nothing,
@@ -260,11 +261,31 @@ async fn an_unmetered_limiter_lives_by_the_servers_word_alone<L: Strategy>() {
     server.assert_arrivals(times(&[(1_000, 0.0)]));
     server.says(&service, left(2, 5)).await;
     assert_eq!(limiter.snapshot().available, 2);
+    all_answered(call(&service, 6).await).await;
+    server.assert_arrivals([times(&[(1_002, 0.0)]), vec![5.0, 5.1, 5.15, 5.2]].concat());
+    tokio::time::sleep(seconds(2)).await;
     all_answered(call(&service, 1_000).await).await;
-    server.assert_arrivals(times(&[(1_002, 0.0), (998, 5.0)]));
-    all_answered(call(&service, 1_000).await).await;
-    server.assert_arrivals(times(&[(1_002, 0.0), (1_998, 5.0)]));
+    server.assert_arrivals(
+        [times(&[(1_002, 0.0)]), vec![5.0, 5.1, 5.15, 5.2], times(&[(1_000, 7.2)])].concat(),
+    );
     assert_eq!((limiter.snapshot().available, limiter.snapshot().queued), (u32::MAX, 0));
+}
+
+async fn without_a_quota_a_pause_ends_with_few_and_not_with_all<L: Strategy>() {
+    let (server, limiter) = (Server::start(), L::unmetered());
+    let service = server.behind(&RateLimitLayer::new(limiter.clone()));
+    server.says(&service, response(429, &[("retry-after", "5")])).await;
+    let waiting = call(&service, 1_000).await;
+    // Still too many: the server says so to the first three that leave, 120 ms after each came.
+    for _ in 0..3 {
+        server.will_say(0.12, response(429, &[("retry-after", "5")]));
+    }
+    all_answered(waiting).await;
+    let mut arrivals = server.arrivals.lock().unwrap();
+    assert!(*arrivals.last().unwrap() - server.start < Duration::from_secs_f64(16.34), "and then all");
+    arrivals.truncate(8);
+    drop(arrivals);
+    server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
 }
 
 async fn a_server_that_counts_down_is_believed_and_not_counted_twice<L: Strategy>() {
@@ -657,6 +678,11 @@ async fn a_call_is_in_flight_until_it_is_answered_fails_or_is_dropped<L: Strateg
     dropped.abort();
     settle().await;
     assert_eq!(in_flight(), 0, "dropped");
+
+    // The server may count the failed one and the dropped one when it has given its next answer.
+    server.says(&service, left(12, 5)).await;
+    assert_eq!(limiter.snapshot().available, 2);
+    tokio::time::advance(seconds(11)).await;
 
     // Who was dropped while it waited, or was refused, was never in flight.
     server.says(&service, left(0, 5)).await;

@@ -128,13 +128,16 @@ async fn a_pause_holds_for_all_and_is_only_ever_extended() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::ZERO))).await.unwrap_err();
-    assert_eq!(refusal.wait(), Some(Duration::from_secs(4)));
+    // Without a quota the eleventh leaves at 3 and 3/8 steps of 100 ms, when twice as many go with every step.
+    assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
+    let mut left = Vec::new();
     for wait in waiting {
         wait.await.unwrap().unwrap();
+        left.push(start.elapsed().as_millis());
     }
-    assert_eq!(start.elapsed(), Duration::from_secs(5));
-    bucket.acquire(Ask::default()).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_secs(5), "and then it is over");
+    assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!((0..1_000).all(|_| bucket.try_acquire(permits(1)).is_ok()), "and then it is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -810,8 +813,9 @@ where
     for (foretold, before, acquire) in waiting {
         acquire.await.unwrap();
         let late = Instant::now().saturating_duration_since(foretold);
-        // A timer may fire a millisecond late, and what is late at one permit may be so at all that follow.
-        prop_assert!(Instant::now() >= foretold && late.as_millis() <= before, "{:?}", late);
+        // A timer may fire a millisecond late, and what is late at one permit may be so at all that follow; and
+        // the head sleeps on for up to 4 ms, to be served together with others.
+        prop_assert!(Instant::now() >= foretold && late.as_millis() <= before + 4, "{:?}", late);
     }
     Ok(())
 }

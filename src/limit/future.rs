@@ -79,7 +79,7 @@ where
                     }
                     outcome.map_err(Error::refused)?;
                     if let Some(permits) = this.permits {
-                        permits.held = true;
+                        permits.held = Held::Granted;
                     }
                     this.state.set(State::Readying { since: None });
                 }
@@ -107,6 +107,9 @@ where
                         // Polled again after it resolved: nothing is left to answer with.
                         return Poll::Pending;
                     };
+                    if let Some(permits) = this.permits {
+                        permits.held = Held::Sent;
+                    }
                     this.state.set(State::Calling { future: this.inner.call(request) });
                 }
                 StateProj::Calling { future } => {
@@ -128,12 +131,20 @@ pub(super) struct Permits<L: Limiter> {
     ask: Ask,
     /// Whether the answer comes from the server whose limit it is.
     heeded: bool,
-    held: bool,
+    held: Held,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    Granted,
+    /// The request has left, or may have.
+    Sent,
 }
 
 impl<L: Limiter> Permits<L> {
     pub(super) fn new(limiter: L, ask: Ask, heeded: bool) -> Self {
-        Self { limiter, ask, heeded, held: false }
+        Self { limiter, ask, heeded, held: Held::No }
     }
 
     fn acquire(&self) -> L::Acquire {
@@ -166,7 +177,7 @@ impl<L: Limiter> Permits<L> {
     }
 
     fn release(&mut self) {
-        if std::mem::take(&mut self.held) {
+        if std::mem::replace(&mut self.held, Held::No) != Held::No {
             self.limiter.release(self.ask.cost);
         }
     }
@@ -174,7 +185,10 @@ impl<L: Limiter> Permits<L> {
 
 impl<L: Limiter> Drop for Permits<L> {
     fn drop(&mut self) {
-        self.release();
+        match self.held {
+            Held::Sent => self.limiter.abandon(self.ask.cost),
+            _ => self.release(),
+        }
     }
 }
 

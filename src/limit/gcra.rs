@@ -1,6 +1,6 @@
 //! The arithmetic of the token bucket: governor's, over a state of ours.
 
-use std::{num::NonZeroU32, ops::Add, sync::Arc};
+use std::{cell::Cell, num::NonZeroU32, ops::Add, sync::Arc};
 
 use governor::{
     clock::{Clock, Reference},
@@ -13,7 +13,6 @@ use super::{
     meter::Meter,
     nanos,
     sync::{AtomicU64, Ordering},
-    ticker::Ticker,
 };
 use crate::policy::Quota;
 
@@ -28,7 +27,7 @@ pub struct Gcra {
 /// One quota's bucket: governor's arithmetic, one compare-and-swap a grant.
 #[derive(Debug)]
 pub struct Bucket {
-    governor: governor::RateLimiter<NotKeyed, Arrival, Ticker, NoOpMiddleware<Moment>>,
+    governor: governor::RateLimiter<NotKeyed, Arrival, Told, NoOpMiddleware<Moment>>,
     arrival: Arrival,
     burst: u32,
     interval: u64,
@@ -94,7 +93,7 @@ impl StateStore for Arrival {
 /// Nanoseconds since the limiter's origin. Governor counts from the moment when its bucket was made, ours from
 /// the origin, so that an arrival can be carried from one bucket to the next: its start does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(u64);
+pub(super) struct Moment(u64);
 
 impl Reference for Moment {
     fn duration_since(&self, _start: Self) -> Nanos {
@@ -114,22 +113,30 @@ impl Add<Nanos> for Moment {
     }
 }
 
-impl Clock for Ticker {
+/// Governor asks a clock, and the caller has read one already: reading it costs as much as the rest together.
+#[derive(Debug, Clone)]
+struct Told;
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Clock for Told {
     type Instant = Moment;
 
     fn now(&self) -> Moment {
-        Moment(Ticker::now(self))
+        Moment(NOW.get())
     }
 }
 
 impl Bucket {
-    fn new(quota: &Quota, word: Arc<Word>, ticker: &Ticker) -> Option<Arc<Self>> {
+    fn new(quota: &Quota, word: Arc<Word>) -> Option<Arc<Self>> {
         let interval = quota.refill_interval();
         let burst = NonZeroU32::new(quota.burst())?;
         let limits = governor::Quota::with_period(interval)?.allow_burst(burst);
         let arrival = Arrival(word);
         Some(Arc::new(Self {
-            governor: governor::RateLimiter::new(limits, arrival.clone(), ticker.clone()),
+            governor: governor::RateLimiter::new(limits, arrival.clone(), Told),
             arrival,
             burst: quota.burst(),
             interval: nanos(interval),
@@ -140,8 +147,14 @@ impl Bucket {
         self.burst
     }
 
+    /// Whether another quota has taken its place.
+    pub(super) fn is_closed(&self) -> bool {
+        self.arrival.get() >= Arrival::CLOSED
+    }
+
     /// Spends `cost` permits, or says when they come free.
-    pub(super) fn take(&self, cost: NonZeroU32) -> Result<(), u64> {
+    pub(super) fn take(&self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
+        NOW.set(now);
         let no = |not_until: governor::NotUntil<Moment>| not_until.earliest_possible().0;
         match cost.get() {
             1 => self.governor.check().map_err(no),
@@ -162,10 +175,10 @@ impl Bucket {
 }
 
 impl Meter for Gcra {
-    fn new(quotas: &[Quota], ticker: &Ticker, word: &Arc<Word>) -> Self {
+    fn new(quotas: &[Quota], word: &Arc<Word>) -> Self {
         // None only for an interval or a burst of zero, neither of which a `Quota` can have.
         let word = || if quotas.len() == 1 { Arc::clone(word) } else { Arc::default() };
-        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(), ticker)).collect();
+        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word())).collect();
         Self { buckets, before: Vec::new() }
     }
 
@@ -176,14 +189,14 @@ impl Meter for Gcra {
         }
     }
 
-    fn take(&mut self, cost: NonZeroU32, _: &Ticker) -> Result<(), u64> {
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
         if let [only] = self.buckets.as_slice() {
-            return only.take(cost);
+            return only.take(cost, now);
         }
         // With several buckets the lock is the only way in, so that what was taken can be put back.
         self.before.clear();
         self.before.extend(self.buckets.iter().map(|bucket| bucket.arrival.get()));
-        let due = self.buckets.iter().filter_map(|bucket| bucket.take(cost).err()).max();
+        let due = self.buckets.iter().filter_map(|bucket| bucket.take(cost, now).err()).max();
         let Some(due) = due else { return Ok(()) };
         for (bucket, arrival) in self.buckets.iter().zip(&self.before) {
             bucket.arrival.set(*arrival);
@@ -217,21 +230,27 @@ impl Meter for Gcra {
         }
     }
 
-    fn change(&mut self, quotas: &[Quota], ticker: &Ticker) {
+    fn change(&mut self, quotas: &[Quota], now: u64) {
         // Closed first, and read as they close: whatever was granted by then is counted.
         let (mut spent, mut left) = (0, u64::MAX);
         for bucket in &self.buckets {
-            let missing = bucket.arrival.close().saturating_sub(ticker.now()).div_ceil(bucket.interval);
+            let missing = bucket.arrival.close().saturating_sub(now).div_ceil(bucket.interval);
             spent = spent.max(missing);
             left = left.min(u64::from(bucket.burst).saturating_sub(missing));
         }
-        let now = ticker.now();
         let after = |quota: &Quota| {
             // A larger burst is not there at once, or the window would have the old one and the new one in it.
             let spent = spent.max(u64::from(quota.burst()).saturating_sub(left));
             now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
         };
         let word = |quota| Arc::new(Word { arrival: AtomicU64::new(after(quota)), tally: AtomicU64::new(0) });
-        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(quota), ticker)).collect();
+        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(quota))).collect();
+    }
+
+    fn gather(&self, due: u64, next: u64, until: u64) -> u64 {
+        let half = self.buckets.iter().map(|bucket| u64::from(bucket.burst / 2)).min().unwrap_or(0);
+        // The bucket must not run over meanwhile, and nothing is gained by a moment between two permits.
+        let gathered = until.saturating_sub(due).checked_div(next.saturating_sub(due)).unwrap_or(0);
+        due.saturating_add(gathered.min(half).saturating_mul(next.saturating_sub(due)))
     }
 }

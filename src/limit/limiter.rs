@@ -51,10 +51,16 @@ pub trait Limiter: Clone {
         true
     }
 
-    /// A request that got its permits has been answered, has failed or was given up: what the server says is
-    /// left from now on has it counted in.
+    /// A request that got its permits has been answered, or was not sent: what the server says is left from now on
+    /// has it counted in.
     fn release(&self, cost: NonZeroU32) {
         let _ = cost;
+    }
+
+    /// A request that got its permits has failed or was given up: it may yet be on its way, so that what the server
+    /// says is left next need not have it counted in. By default like [`release`](Self::release).
+    fn abandon(&self, cost: NonZeroU32) {
+        self.release(cost);
     }
 }
 
@@ -75,6 +81,10 @@ impl<L: Limiter> Limiter for Arc<L> {
 
     fn release(&self, cost: NonZeroU32) {
         L::release(self, cost);
+    }
+
+    fn abandon(&self, cost: NonZeroU32) {
+        L::abandon(self, cost);
     }
 }
 

@@ -1,50 +1,54 @@
 //! The line: first come, first served, one armed timer, two wake-ups a grant at most.
 //!
 //! Only the head of the line holds a timer. When it fires, the head takes permits for itself and for all behind
-//! it who can go by now, wakes those, and wakes the new head to arm the next timer. Who finds its place gone
-//! from the line has been granted its permits. Nothing is spawned: the line runs in the tasks that wait in it.
+//! it who can go by now, wakes those, and wakes the new head to arm the next timer. Whoever is granted finds that
+//! in its [seat](super::seat). Nothing is spawned: the line runs in the tasks that wait in it.
 
-use std::{collections::BTreeMap, num::NonZeroU32, task::Waker, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    Ask, Reason, Refusal, meter::Meter, nanos, queue::Core, says::Says, sync::Ordering, ticker::Ticker,
+    Ask, Reason, Refusal,
+    abandoned::Abandoned,
+    meter::Meter,
+    nanos,
+    queue::Core,
+    says::Says,
+    seat::{Seat, State},
+    sync::Ordering,
+    ticker::Ticker,
 };
 use crate::policy::Quota;
 
-/// Ordered by arrival. A tree and not a ring: whoever leaves from the middle leaves no hole behind.
+/// The longest that the head sleeps on to be served together with others: 4 ms, in nanoseconds, four ticks of the
+/// timers. A tick costs a processor more than a permit does.
+const TOGETHER: u64 = 4_000_000;
+
+/// And no more than this part of the time that the whole line takes: nobody's wait gets longer by more.
+const PART: u64 = 16;
+
 #[derive(Debug)]
 pub(super) struct Line<M> {
     pub(super) meter: M,
     pub(super) says: Says,
-    pub(super) places: BTreeMap<u64, Place>,
+    pub(super) abandoned: Abandoned,
     /// Said to those who were waiting, for them to find.
     pub(super) refusals: BTreeMap<u64, Refusal>,
-    pub(super) next_place: u64,
-    /// Granted and woken, but not polled yet.
-    pub(super) called: BTreeMap<u64, Called>,
     /// How long permits may be held before their request leaves.
     pub(super) guard: u64,
-    /// The highest bit of the tally, which changes under the lock alone.
-    pub(super) busy: bool,
+    /// The highest bits of the tally, which change under the lock alone.
+    pub(super) flags: u64,
+    /// Ordered by arrival. A tree and not a ring: whoever leaves from the middle leaves no hole behind.
+    places: BTreeMap<u64, Place>,
+    next_place: u64,
     /// What all who wait ask for together.
-    pub(super) asked: u64,
-    pub(super) refused: u64,
+    asked: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) waker: Waker,
     pub(super) cost: NonZeroU32,
-    /// The last moment at which the permits are worth having, and what it means to miss it.
-    pub(super) latest: Option<(u64, Reason)>,
-}
-
-/// A request that has its permits and does not know yet.
-#[derive(Debug)]
-pub(super) struct Called {
-    /// When they were granted.
-    pub(super) at: u64,
-    pub(super) latest: Option<(u64, Reason)>,
+    pub(super) seat: Arc<Seat>,
 }
 
 /// Wakers to call and to drop when the lock is given back: a waker may run anything, and so may its end.
@@ -70,36 +74,40 @@ impl<M: Meter> Line<M> {
     pub(super) fn new(meter: M, quotas: &[Quota]) -> Self {
         Self {
             meter,
-            says: Says::default(),
-            places: BTreeMap::new(),
+            says: Says::new(!quotas.is_empty()),
+            abandoned: Abandoned::default(),
             refusals: BTreeMap::new(),
-            next_place: 0,
-            called: BTreeMap::new(),
             guard: guard(quotas),
-            busy: false,
+            flags: 0,
+            places: BTreeMap::new(),
+            next_place: 0,
             asked: 0,
-            refused: 0,
         }
     }
 
     /// Grants to the head of the line for as long as there are permits.
     pub(super) fn serve(&mut self, core: &Core, visitor: Option<u64>, wakes: &mut Wakes) {
         let before = self.places.keys().next().copied();
+        if before.is_none() {
+            return;
+        }
+        let now = core.ticker.now();
         while let Some((place, cost)) = self.head() {
-            if !self.take(core, cost) {
+            if !self.take(core, cost, now) {
                 // A new head has no timer yet.
                 if Some(place) != before {
                     self.wake_head(wakes);
                 }
                 return;
             }
-            if let Some(granted) = self.remove(place) {
-                self.called.insert(place, Called { at: core.ticker.now(), latest: granted.latest });
-                match Some(place) == visitor {
-                    true => wakes.drop.push(granted.waker),
-                    false => wakes.call.push(granted.waker),
-                }
+            let Some(granted) = self.remove(place) else { return };
+            if Some(place) == visitor {
+                wakes.drop.push(granted.waker);
+            } else {
+                core.called.fetch_add(1, Ordering::AcqRel);
+                wakes.call.push(granted.waker);
             }
+            granted.seat.set(State::Granted(now));
         }
     }
 
@@ -115,11 +123,11 @@ impl<M: Meter> Line<M> {
             return Err(Refusal::too_costly(largest));
         }
         self.serve(core, None, wakes);
-        if self.places.is_empty() && self.take(core, cost) {
+        let now = core.ticker.now();
+        if self.is_empty() && self.take(core, cost, now) {
             return Ok(None);
         }
-        let now = core.ticker.now();
-        let due = self.due(now, self.asked + u64::from(cost.get()));
+        let due = self.forecast(now, self.asked + u64::from(cost.get()));
         Ok(Some(Duration::from_nanos(due - now)))
     }
 
@@ -128,12 +136,12 @@ impl<M: Meter> Line<M> {
         &self,
         ask: &Ask,
         wait: Duration,
+        now: u64,
         ticker: &Ticker,
     ) -> Result<Option<(u64, Reason)>, Refusal> {
         if self.places.len() >= ask.max_queue {
             return Err(Refusal::new(Reason::QueueFull, wait));
         }
-        let now = ticker.now();
         let latest = latest(ask, now, ticker);
         match latest {
             Some((latest, reason)) if now.saturating_add(nanos(wait)) > latest => {
@@ -144,13 +152,12 @@ impl<M: Meter> Line<M> {
     }
 
     /// Refuses those who wait for what can't come in time, or at all, any more.
-    pub(super) fn turn_away(&mut self, now: u64, wakes: &mut Wakes) {
-        let largest = self.meter.largest();
-        let before = self.head();
+    pub(super) fn turn_away(&mut self, core: &Core, wakes: &mut Wakes) {
+        let (now, largest, before) = (core.ticker.now(), self.meter.largest(), self.head());
         let (mut lost, mut ahead) = (Vec::new(), 0);
         for (&place, entry) in &self.places {
-            let due = self.says.forecast(&self.meter, now, ahead + u64::from(entry.cost.get()));
-            match entry.latest {
+            let due = self.forecast(now, ahead + u64::from(entry.cost.get()));
+            match entry.seat.latest {
                 _ if entry.cost.get() > largest => lost.push((place, Refusal::too_costly(largest))),
                 Some((latest, reason)) if due > latest => {
                     lost.push((place, Refusal::new(reason, Duration::from_nanos(due - now))));
@@ -159,44 +166,58 @@ impl<M: Meter> Line<M> {
             }
         }
         for (place, refusal) in lost {
-            let refusal = self.refuse(refusal);
-            self.refusals.insert(place, refusal);
-            wakes.call.extend(self.remove(place).map(|entry| entry.waker));
+            self.refusals.insert(place, core.refuse(refusal));
+            if let Some(entry) = self.remove(place) {
+                entry.seat.set(State::Refused);
+                wakes.call.push(entry.waker);
+            }
         }
         if self.head() != before {
             self.wake_head(wakes);
         }
     }
 
-    /// Gives a place up; the next head is woken to arm its timer. False when it was granted already.
-    pub(super) fn leave(&mut self, place: u64, wakes: &mut Wakes) -> bool {
+    /// Gives a place up; the next head is woken to arm its timer.
+    pub(super) fn leave(&mut self, place: u64, wakes: &mut Wakes) {
         let before = self.head();
-        let removed = self.remove(place);
-        let waiting = removed.is_some() || self.refusals.remove(&place).is_some();
-        wakes.drop.extend(removed.map(|entry| entry.waker));
+        self.refusals.remove(&place);
+        wakes.drop.extend(self.remove(place).map(|entry| entry.waker));
         if self.head() != before {
             self.wake_head(wakes);
         }
-        waiting
     }
 
-    pub(super) fn take(&mut self, core: &Core, cost: NonZeroU32) -> bool {
-        let permits = u64::from(cost.get());
-        let allowed = !self.says.any() || {
-            let now = core.ticker.now();
-            self.says.earliest(now, permits) <= now
-        };
-        let taken = allowed && self.meter.take(cost, &core.ticker).is_ok();
-        if taken {
-            self.says.spend(permits);
-            core.word.tally.fetch_add(permits, Ordering::AcqRel);
+    pub(super) fn insert(&mut self, place: u64, entry: Place) {
+        self.asked += u64::from(entry.cost.get());
+        self.places.insert(place, entry);
+    }
+
+    pub(super) fn new_place(&mut self) -> u64 {
+        self.next_place += 1;
+        self.next_place
+    }
+
+    pub(super) fn keep_waker(&mut self, place: u64, waker: &Waker, wakes: &mut Wakes) {
+        if let Some(entry) = self.places.get_mut(&place).filter(|entry| !entry.waker.will_wake(waker)) {
+            wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
         }
-        taken
     }
 
     /// When the last of `total` permits can be granted, taken in turn.
-    pub(super) fn due(&self, now: u64, total: u64) -> u64 {
+    pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
         self.says.forecast(&self.meter, now, total)
+    }
+
+    /// When the head looks again, whose permits are `due`: then, or a little later together with others where the
+    /// line is long.
+    pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
+        let Some((_, cost)) = self.head() else { return due };
+        let cost = u64::from(cost.get());
+        if self.asked <= cost || self.says.any() {
+            return due;
+        }
+        let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.asked));
+        self.meter.gather(due, next, due.saturating_add(TOGETHER.min((last - now) / PART)))
     }
 
     /// Whether permits that were granted `held` ago are worth nothing any more: what leaves later than it was
@@ -205,27 +226,41 @@ impl<M: Meter> Line<M> {
         held > self.guard || self.says.paused_until(now).is_some()
     }
 
-    pub(super) fn new_place(&mut self) -> u64 {
-        self.next_place += 1;
-        self.next_place
+    pub(super) fn is_head(&self, place: u64) -> bool {
+        self.places.keys().next() == Some(&place)
     }
 
-    pub(super) fn head(&self) -> Option<(u64, NonZeroU32)> {
-        self.places.first_key_value().map(|(&place, entry)| (place, entry.cost))
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
-    pub(super) fn remove(&mut self, place: u64) -> Option<Place> {
-        let entry = self.places.remove(&place)?;
-        self.asked -= u64::from(entry.cost.get());
-        Some(entry)
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
     }
 
     pub(super) fn wake_head(&self, wakes: &mut Wakes) {
         wakes.call.extend(self.places.first_key_value().map(|(_, head)| head.waker.clone()));
     }
 
-    pub(super) fn refuse(&mut self, refusal: Refusal) -> Refusal {
-        self.refused += 1;
-        refusal
+    fn head(&self) -> Option<(u64, NonZeroU32)> {
+        self.places.first_key_value().map(|(&place, entry)| (place, entry.cost))
+    }
+
+    fn take(&mut self, core: &Core, cost: NonZeroU32, now: u64) -> bool {
+        let permits = u64::from(cost.get());
+        let heard = self.says.any() && self.says.tidy(now);
+        let allowed = !heard || self.says.earliest(now, permits) <= now;
+        let taken = allowed && self.meter.take(cost, now).is_ok();
+        if taken {
+            self.says.spend(permits);
+            core.word.tally.fetch_add(permits, Ordering::AcqRel);
+        }
+        taken
+    }
+
+    fn remove(&mut self, place: u64) -> Option<Place> {
+        let entry = self.places.remove(&place)?;
+        self.asked -= u64::from(entry.cost.get());
+        Some(entry)
     }
 }

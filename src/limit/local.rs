@@ -159,6 +159,10 @@ impl<M: Meter> Limiter for LocalLimiter<M> {
         self.queue.release(cost);
     }
 
+    fn abandon(&self, cost: NonZeroU32) {
+        self.queue.abandon(cost);
+    }
+
     fn is_stale(&self, held: Duration) -> bool {
         self.queue.is_stale(held)
     }

@@ -1,22 +1,19 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::{
-    gcra::{Bucket, Word},
-    ticker::Ticker,
-};
+use super::gcra::{Bucket, Word};
 use crate::policy::Quota;
 
 /// The arithmetic of a limiter in this process, in nanoseconds since the queue's origin. Called under the lock of
 /// the line, but for what [`shared`](Self::shared) hands out.
 pub trait Meter: Send + 'static {
     /// Nothing spent yet. What is shared without the lock may live in `word`.
-    fn new(quotas: &[Quota], ticker: &Ticker, word: &Arc<Word>) -> Self;
+    fn new(quotas: &[Quota], word: &Arc<Word>) -> Self;
 
     /// A bucket that may also be taken from without the lock; none where that can't be exact.
     fn shared(&self) -> Option<Arc<Bucket>>;
 
     /// Spends `cost` permits of every quota, or none of any and says when they come free.
-    fn take(&mut self, cost: NonZeroU32, ticker: &Ticker) -> Result<(), u64>;
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64>;
 
     /// When the last of `total` permits comes free, taken in turn, none before `start`. Never too late; too early
     /// where costs that can't be divided leave a gap.
@@ -35,5 +32,9 @@ pub trait Meter: Send + 'static {
     fn empty(&mut self, now: u64);
 
     /// Goes on under other quotas. What is spent stays spent, and no more can go at once than before.
-    fn change(&mut self, quotas: &[Quota], ticker: &Ticker);
+    fn change(&mut self, quotas: &[Quota], now: u64);
+
+    /// A moment until which the head may sleep to be served together with others, where a permit is `due` for it
+    /// and the `next` one follows: `due` itself, or up to `until` where no permit is lost by it.
+    fn gather(&self, due: u64, next: u64, until: u64) -> u64;
 }

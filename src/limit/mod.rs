@@ -38,6 +38,7 @@
 //! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more, or
 //!   those behind it wait for a newcomer to move the line.
 
+mod abandoned;
 mod feedback;
 mod future;
 mod gcra;
@@ -50,8 +51,10 @@ mod meter;
 #[cfg(all(test, outbound_loom))]
 mod model;
 mod queue;
+mod ramp;
 mod ring;
 mod says;
+mod seat;
 mod select;
 mod service;
 mod snapshot;

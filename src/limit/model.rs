@@ -1,11 +1,17 @@
 //! What is lock-free in the limiter, under every interleaving of two threads.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use loom::thread;
 
-use super::{Ask, Feedback, gcra::Gcra, queue::Queue, ticker::Ticker};
+use super::{
+    Ask, Feedback,
+    gcra::Gcra,
+    queue::{Joined, Queue, Standing},
+    seat::Seat,
+    ticker::Ticker,
+};
 use crate::policy::Quota;
 
 fn quota(burst: u32) -> Quota {
@@ -66,5 +72,50 @@ fn a_grant_while_the_server_is_heard_counts_against_what_it_has_left() {
         queue.observe(&heard);
         let granted = thread.join().unwrap();
         assert!(granted + drain(&queue) <= 1, "the server has one left");
+    });
+}
+
+/// Two who wait for a pause to end that has just been lifted.
+fn two_waiting() -> (Arc<Queue<Gcra>>, [(u64, Arc<Seat>); 2]) {
+    let queue = queue(2);
+    queue.observe(&Feedback::pause(Duration::from_secs(1)));
+    let seats = [(), ()].map(|()| match queue.join(&Ask::default(), Waker::noop()) {
+        Ok(Joined::Seated { place, seat }) => (place, seat),
+        _ => panic!("went through a pause"),
+    });
+    queue.resume();
+    (queue, seats)
+}
+
+fn visit(queue: &Queue<Gcra>, (place, seat): &(u64, Arc<Seat>)) -> usize {
+    usize::from(matches!(queue.visit(*place, seat, NonZeroU32::MIN, Waker::noop()), Standing::Granted))
+}
+
+#[test]
+fn two_who_are_called_go_once_each_and_leave_the_way_open() {
+    loom::model(|| {
+        let (queue, [first, second]) = two_waiting();
+        let other = Arc::clone(&queue);
+        let thread = thread::spawn(move || visit(&other, &first));
+        // Before the head has served the line, it has to come again.
+        let early = visit(&queue, &second);
+        assert_eq!(thread.join().unwrap(), 1);
+        let late = if early == 0 { visit(&queue, &second) } else { 0 };
+        assert_eq!((early + late, queue.snapshot().granted), (1, 2));
+        assert!(queue.is_open(), "newcomers need no lock");
+    });
+}
+
+#[test]
+fn who_leaves_while_it_is_called_loses_its_own_permit_at_the_most() {
+    loom::model(|| {
+        let (queue, [first, (place, seat)]) = two_waiting();
+        let other = Arc::clone(&queue);
+        let thread = thread::spawn(move || visit(&other, &first));
+        queue.leave(place, &seat, NonZeroU32::MIN);
+        assert_eq!(thread.join().unwrap(), 1);
+        let (granted, in_flight) = (queue.snapshot().granted, queue.snapshot().in_flight);
+        assert!(granted <= 2 && in_flight == 1, "{granted} granted, {in_flight} in flight");
+        assert!(queue.is_open(), "newcomers need no lock");
     });
 }

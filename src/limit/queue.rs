@@ -11,10 +11,10 @@ use std::{
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
     gcra::{Bucket, Word},
-    line::{Called, Line, Place, Wakes, guard, latest},
+    line::{Line, Place, Wakes, guard, latest},
     meter::Meter,
     nanos,
-    says::Says,
+    seat::{Seat, State},
     sync::{AtomicU64, Mutex, MutexGuard, Ordering},
     ticker::Ticker,
 };
@@ -22,17 +22,23 @@ use crate::{clock::Instant, policy::Quota};
 
 /// Someone waits, or the server has said something that holds.
 const BUSY: u64 = 1 << 63;
+/// The server has said something that holds.
+const HEARD: u64 = 1 << 62;
 
 /// How much later than it was granted a request may leave without being looked at again: 100 ms, in nanoseconds.
+/// Tasks are polled a little late at all times; that is no reason to wait again.
 const BREATH: u64 = 100_000_000;
 
 /// What is read without the lock.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) ticker: Ticker,
-    /// Its tally: the permits granted, and in the highest bit whether a newcomer has to ask under the lock. One number, so
-    /// that who counts itself learns in the same step whether it may go on.
+    /// Its tally: the permits granted, and in the highest bits whether a newcomer has to ask under the lock. One
+    /// number, so that who counts itself learns in the same step whether it may go on.
     pub(super) word: Arc<Word>,
+    /// Granted and woken, but not polled yet.
+    pub(super) called: AtomicU64,
+    refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -47,9 +53,11 @@ pub(super) struct Queue<M> {
 /// What came of joining the line.
 pub(super) enum Joined {
     Granted,
-    /// Granted, but its task is to be polled once more before it goes.
-    Called(u64),
-    Waiting(u64),
+    /// At this place. Who is granted already has a task before it that is to be polled first.
+    Seated {
+        place: u64,
+        seat: Arc<Seat>,
+    },
 }
 
 /// How a request in the line stands.
@@ -63,13 +71,32 @@ pub(super) enum Standing {
     Behind,
 }
 
+/// What came of asking without the lock.
+enum AtOnce {
+    Granted,
+    /// Nobody waits, and the permits come free at this moment.
+    NotBefore {
+        now: u64,
+        due: u64,
+    },
+    AskTheLine,
+}
+
+impl Core {
+    pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        refusal
+    }
+}
+
 impl<M: Meter> Queue<M> {
     pub(super) fn new(quotas: &[Quota], ticker: Ticker) -> Self {
         let word = Arc::default();
-        let meter = M::new(quotas, &ticker, &word);
+        let meter = M::new(quotas, &word);
+        let core = Core { ticker, word, called: AtomicU64::new(0), refused: AtomicU64::new(0) };
         Self {
             shared: meter.shared(),
-            core: Core { ticker, word },
+            core,
             released: AtomicU64::new(0),
             line: Mutex::new(Line::new(meter, quotas)),
         }
@@ -77,98 +104,107 @@ impl<M: Meter> Queue<M> {
 
     /// Takes the permits now, or says what the wait would be.
     pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
-        if self.take_at_once(ask.cost) {
-            return Ok(());
-        }
-        self.locked(|line, wakes| match line.wait(&self.core, ask.cost, wakes) {
+        let outcome = match self.take_at_once(ask.cost) {
+            AtOnce::Granted => return Ok(()),
+            AtOnce::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
+            AtOnce::AskTheLine => self.locked(|line, wakes| line.wait(&self.core, ask.cost, wakes)),
+        };
+        match outcome {
             Ok(None) => Ok(()),
-            Ok(Some(wait)) => Err(line.refuse(Refusal::new(Reason::MaxWait, wait))),
-            Err(refusal) => Err(line.refuse(refusal)),
-        })
+            Ok(Some(wait)) => Err(self.core.refuse(Refusal::new(Reason::MaxWait, wait))),
+            Err(refusal) => Err(self.core.refuse(refusal)),
+        }
     }
 
     /// Takes the permits now, or a place in the line, unless the wait does not fit.
     pub(super) fn join(&self, ask: &Ask, waker: &Waker) -> Result<Joined, Refusal> {
-        if self.take_at_once(ask.cost) {
+        if let AtOnce::Granted = self.take_at_once(ask.cost) {
             return Ok(Joined::Granted);
         }
         let waker = waker.clone();
-        self.locked(|line, wakes| {
-            let wait = line.wait(&self.core, ask.cost, wakes).map_err(|refusal| line.refuse(refusal))?;
-            let Some(wait) = wait else {
-                if line.called.is_empty() {
+        let joined = self.locked(|line, wakes| {
+            let now = self.core.ticker.now();
+            let Some(wait) = line.wait(&self.core, ask.cost, wakes)? else {
+                if self.core.called.load(Ordering::Acquire) == 0 {
                     return Ok(Joined::Granted);
                 }
                 // Others before it have been granted theirs, and their tasks are on the way. It lets them go
-                // first, once, and then finds that it has no place in the line any more.
+                // first, once.
                 wakes.call.push(waker);
-                let place = line.new_place();
-                let at = self.core.ticker.now();
-                line.called.insert(place, Called { at, latest: latest(ask, at, &self.core.ticker) });
-                return Ok(Joined::Called(place));
+                self.core.called.fetch_add(1, Ordering::AcqRel);
+                let seat = Arc::new(Seat::new(latest(ask, now, &self.core.ticker)));
+                seat.set(State::Granted(now));
+                return Ok(Joined::Seated { place: line.new_place(), seat });
             };
-            let latest = line.admit(ask, wait, &self.core.ticker).map_err(|refusal| line.refuse(refusal))?;
-            let place = line.new_place();
-            line.asked += u64::from(ask.cost.get());
-            line.places.insert(place, Place { waker, cost: ask.cost, latest });
-            Ok(Joined::Waiting(place))
-        })
+            let latest = line.admit(ask, wait, now, &self.core.ticker)?;
+            let (place, seat) = (line.new_place(), Arc::new(Seat::new(latest)));
+            line.insert(place, Place { waker, cost: ask.cost, seat: Arc::clone(&seat) });
+            Ok(Joined::Seated { place, seat })
+        });
+        joined.map_err(|refusal| self.core.refuse(refusal))
     }
 
     /// How the request at `place` stands; the head serves the line on its way.
-    pub(super) fn visit(&self, place: u64, cost: NonZeroU32, waker: &Waker) -> Standing {
-        self.locked(|line, wakes| {
-            let stale = line.called.get(&place).is_some_and(|called| {
-                let now = self.core.ticker.now();
-                // Tasks are polled a little late at all times; a breath of it is no reason to wait again.
-                line.is_stale(now.saturating_sub(called.at).saturating_sub(BREATH), now)
-            });
-            if stale {
-                // Back to its old place, which is before all that came after it.
-                let latest = line.called.remove(&place).and_then(|called| called.latest);
-                line.asked += u64::from(cost.get());
-                line.places.insert(place, Place { waker: waker.clone(), cost, latest });
-                self.release(cost);
-            }
-            if line.places.keys().next() == Some(&place) {
-                line.serve(&self.core, Some(place), wakes);
-            }
-            if let Some(refusal) = line.refusals.remove(&place) {
-                return Standing::Refused(refusal);
-            }
-            let is_head = line.places.keys().next() == Some(&place);
-            let Some(entry) = line.places.get_mut(&place) else {
-                line.called.remove(&place);
+    pub(super) fn visit(&self, place: u64, seat: &Arc<Seat>, cost: NonZeroU32, waker: &Waker) -> Standing {
+        if let State::Granted(at) = seat.state() {
+            if self.may_go(at) {
+                self.arrive();
                 return Standing::Granted;
-            };
-            if !entry.waker.will_wake(waker) {
-                wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
             }
-            let latest = entry.latest;
-            if !is_head {
+        }
+        self.locked(|line, wakes| {
+            let now = self.core.ticker.now();
+            match seat.state() {
+                State::Refused => {
+                    // Put there in the same breath as the state.
+                    let refusal = line.refusals.remove(&place);
+                    return Standing::Refused(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
+                }
+                State::Granted(at) => {
+                    self.core.called.fetch_sub(1, Ordering::AcqRel);
+                    if !line.is_stale(now.saturating_sub(at).saturating_sub(BREATH), now) {
+                        return Standing::Granted;
+                    }
+                    // Back to its old place, which is before all that came after it.
+                    seat.set(State::Waiting);
+                    self.release(cost);
+                    line.insert(place, Place { waker: waker.clone(), cost, seat: Arc::clone(seat) });
+                }
+                State::Waiting => line.keep_waker(place, waker, wakes),
+            }
+            if !line.is_head(place) {
                 return Standing::Behind;
             }
-            let now = self.core.ticker.now();
-            let permits = u64::from(cost.get());
-            let due = line.meter.forecast(line.says.earliest(now, permits), permits);
-            match latest {
+            line.serve(&self.core, Some(place), wakes);
+            if !line.is_head(place) {
+                return Standing::Granted;
+            }
+            let due = line.forecast(now, u64::from(cost.get()));
+            match seat.latest {
                 Some((latest, reason)) if due > latest => {
                     line.leave(place, wakes);
-                    Standing::Refused(line.refuse(Refusal::new(reason, Duration::from_nanos(due - now))))
+                    let refusal = Refusal::new(reason, Duration::from_nanos(due - now));
+                    Standing::Refused(self.core.refuse(refusal))
                 }
-                _ => Standing::Head { due: self.core.ticker.instant(due) },
+                latest => {
+                    let last = latest.map_or(u64::MAX, |(latest, _)| latest);
+                    Standing::Head { due: self.core.ticker.instant(line.gather(now, due).min(last)) }
+                }
             }
         })
     }
 
     /// Gives the place up, and with it the permits if they were granted meanwhile.
-    pub(super) fn leave(&self, place: u64, cost: NonZeroU32) {
-        let waiting = self.locked(|line, wakes| {
-            let waiting = line.leave(place, wakes);
-            line.called.remove(&place);
-            waiting
+    pub(super) fn leave(&self, place: u64, seat: &Seat, cost: NonZeroU32) {
+        let granted = self.locked(|line, wakes| {
+            line.leave(place, wakes);
+            let granted = matches!(seat.state(), State::Granted(_));
+            if granted {
+                self.core.called.fetch_sub(1, Ordering::AcqRel);
+            }
+            granted
         });
-        if !waiting {
+        if granted {
             self.release(cost);
         }
     }
@@ -176,7 +212,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn pause_until(&self, until: Instant) {
         self.locked(|line, wakes| {
             if line.says.pause(self.core.ticker.at(until)) {
-                line.turn_away(self.core.ticker.now(), wakes);
+                line.turn_away(&self.core, wakes);
             }
         });
     }
@@ -185,10 +221,11 @@ impl<M: Meter> Queue<M> {
         self.locked(|line, wakes| {
             // From here on everybody asks under the lock, and who got through before is counted as in flight.
             self.core.word.tally.fetch_or(BUSY, Ordering::AcqRel);
-            line.busy = true;
-            let (now, in_flight) = (self.core.ticker.now(), self.in_flight());
-            if line.says.hear(feedback, now, in_flight) {
-                line.turn_away(now, wakes);
+            line.flags |= BUSY;
+            let now = self.core.ticker.now();
+            let uncounted = self.in_flight().saturating_add(line.abandoned.permits(now));
+            if line.says.hear(feedback, now, uncounted) {
+                line.turn_away(&self.core, wakes);
             }
         });
     }
@@ -197,11 +234,18 @@ impl<M: Meter> Queue<M> {
         self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
     }
 
+    /// Like [`release`](Self::release), but the server may count it later than it gives its next answer.
+    pub(super) fn abandon(&self, cost: NonZeroU32) {
+        self.locked(|line, _| line.abandoned.add(u64::from(cost.get()), self.core.ticker.now()));
+        self.release(cost);
+    }
+
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|line, wakes| {
-            line.meter.change(quotas, &self.core.ticker);
+            line.meter.change(quotas, self.core.ticker.now());
             line.guard = guard(quotas);
-            line.turn_away(self.core.ticker.now(), wakes);
+            line.says.set_metered(!quotas.is_empty());
+            line.turn_away(&self.core, wakes);
             // The head's timer was set by the old quota.
             line.wake_head(wakes);
         });
@@ -210,7 +254,7 @@ impl<M: Meter> Queue<M> {
     /// Forgets what the server has said.
     pub(super) fn resume(&self) {
         self.locked(|line, wakes| {
-            line.says = Says::default();
+            line.says.forget();
             line.wake_head(wakes);
         });
     }
@@ -226,7 +270,8 @@ impl<M: Meter> Queue<M> {
     pub(super) fn is_idle(&self) -> bool {
         self.locked(|line, _| {
             let now = self.core.ticker.now();
-            line.meter.is_whole(now) && line.places.is_empty() && !line.says.tidy(now)
+            let owes = !line.meter.is_whole(now) || line.says.tidy(now) || line.abandoned.permits(now) > 0;
+            !owes && line.is_empty()
         })
     }
 
@@ -237,13 +282,19 @@ impl<M: Meter> Queue<M> {
             let paused_until = line.says.paused_until(now);
             Snapshot {
                 available: if paused_until.is_some() { 0 } else { line.meter.available(now).min(left) },
-                queued: line.places.len(),
+                queued: line.len(),
                 paused_until: paused_until.map(|until| self.core.ticker.instant(until)),
                 granted: self.granted(),
-                refused: line.refused,
+                refused: self.core.refused.load(Ordering::Relaxed),
                 in_flight: self.in_flight(),
             }
         })
+    }
+
+    /// Whether a newcomer may go without the lock.
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn is_open(&self) -> bool {
+        self.core.word.tally.load(Ordering::Acquire) & BUSY == 0
     }
 
     fn in_flight(&self) -> u64 {
@@ -253,22 +304,45 @@ impl<M: Meter> Queue<M> {
     }
 
     fn granted(&self) -> u64 {
-        self.core.word.tally.load(Ordering::Acquire) & !BUSY
+        self.core.word.tally.load(Ordering::Acquire) & !(BUSY | HEARD)
     }
 
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
-    fn take_at_once(&self, cost: NonZeroU32) -> bool {
+    fn take_at_once(&self, cost: NonZeroU32) -> AtOnce {
         let Some(bucket) = self.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
-            return false;
+            return AtOnce::AskTheLine;
         };
         let permits = u64::from(cost.get());
+        let now = self.core.ticker.now();
         let before = self.core.word.tally.fetch_add(permits, Ordering::AcqRel);
-        let taken = before & BUSY == 0 && bucket.take(cost).is_ok();
-        if !taken {
-            self.core.word.tally.fetch_sub(permits, Ordering::AcqRel);
+        let outcome = match before & BUSY {
+            0 => bucket.take(cost, now).map_err(|due| match bucket.is_closed() {
+                true => AtOnce::AskTheLine,
+                false => AtOnce::NotBefore { now, due },
+            }),
+            _ => Err(AtOnce::AskTheLine),
+        };
+        match outcome {
+            Ok(()) => AtOnce::Granted,
+            Err(other) => {
+                self.core.word.tally.fetch_sub(permits, Ordering::AcqRel);
+                other
+            }
         }
-        taken
+    }
+
+    /// Whether a request that was granted then may leave now, without a look at the line.
+    fn may_go(&self, at: u64) -> bool {
+        self.core.word.tally.load(Ordering::Acquire) & HEARD == 0
+            && self.core.ticker.now().saturating_sub(at) <= BREATH
+    }
+
+    /// A task that was called is there. The last one opens the way for newcomers again.
+    fn arrive(&self) {
+        if self.core.called.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.locked(|_, _| ());
+        }
     }
 
     fn line(&self) -> MutexGuard<'_, Line<M>> {
@@ -280,14 +354,13 @@ impl<M: Meter> Queue<M> {
         let mut wakes = Wakes::default();
         let mut line = self.line();
         let outcome = work(&mut line, &mut wakes);
-        let holds = line.says.any() && line.says.tidy(self.core.ticker.now());
-        let busy = holds || !line.called.is_empty() || !line.places.is_empty();
-        if busy != line.busy {
-            line.busy = busy;
-            match busy {
-                true => self.core.word.tally.fetch_or(BUSY, Ordering::AcqRel),
-                false => self.core.word.tally.fetch_and(!BUSY, Ordering::AcqRel),
-            };
+        let heard = line.says.any() && line.says.tidy(self.core.ticker.now());
+        let busy = heard || !line.is_empty() || self.core.called.load(Ordering::Acquire) > 0;
+        let flags = if busy { BUSY } else { 0 } | if heard { HEARD } else { 0 };
+        if flags != line.flags {
+            // Both bits change under the lock alone.
+            self.core.word.tally.fetch_xor(flags ^ line.flags, Ordering::AcqRel);
+            line.flags = flags;
         }
         drop(line);
         wakes.call.into_iter().for_each(Waker::wake);

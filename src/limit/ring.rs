@@ -6,7 +6,6 @@ use super::{
     gcra::{Bucket, Word},
     meter::Meter,
     nanos,
-    ticker::Ticker,
 };
 use crate::policy::Quota;
 
@@ -65,7 +64,7 @@ impl Ring {
 }
 
 impl Meter for Rings {
-    fn new(quotas: &[Quota], _: &Ticker, _: &Arc<Word>) -> Self {
+    fn new(quotas: &[Quota], _: &Arc<Word>) -> Self {
         Self { rings: quotas.iter().map(Ring::new).collect() }
     }
 
@@ -73,8 +72,7 @@ impl Meter for Rings {
         None
     }
 
-    fn take(&mut self, cost: NonZeroU32, ticker: &Ticker) -> Result<(), u64> {
-        let now = ticker.now();
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
         let due = self.forecast(now, u64::from(cost.get()));
         if due > now {
             return Err(due);
@@ -105,7 +103,7 @@ impl Meter for Rings {
         }
     }
 
-    fn change(&mut self, quotas: &[Quota], _: &Ticker) {
+    fn change(&mut self, quotas: &[Quota], _: u64) {
         // Each new quota begins with the longest log there is: what was granted counts for all of them.
         let longest = self.rings.drain(..).max_by_key(|ring| ring.grants.len());
         let grants = longest.map(|ring| ring.grants).unwrap_or_default();
@@ -117,5 +115,10 @@ impl Meter for Rings {
                 ring
             })
             .collect();
+    }
+
+    /// Who goes later makes way later, a window on: each moment of patience would be lost.
+    fn gather(&self, due: u64, _: u64, _: u64) -> u64 {
+        due
     }
 }

@@ -1,15 +1,19 @@
 //! What the server has said and still holds: a pause, and how much is left of its quotas.
 
-use super::{Feedback, meter::Meter, nanos};
+use super::{Feedback, meter::Meter, nanos, ramp::Ramp};
 
 /// Quotas of the server that are kept in mind at once; what it says of more is not.
 const MAX_GATES: usize = 8;
 
 /// In nanoseconds since the queue's origin.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Says {
     paused_until: u64,
     gates: Vec<Gate>,
+    /// The way out of the last pause.
+    ramp: Option<Ramp>,
+    /// Whether there is a quota, which spreads those who waited by itself.
+    metered: bool,
 }
 
 /// No more than `left` permits before `until`.
@@ -21,6 +25,15 @@ struct Gate {
 }
 
 impl Says {
+    pub(super) fn new(metered: bool) -> Self {
+        Self { paused_until: 0, gates: Vec::new(), ramp: None, metered }
+    }
+
+    pub(super) fn set_metered(&mut self, metered: bool) {
+        self.metered = metered;
+        self.ramp = self.ramp.filter(|_| !metered);
+    }
+
     /// Takes in an answer that came now, while `in_flight` other permits may not be counted in it yet. True when
     /// it is stricter than what held before.
     pub(super) fn hear(&mut self, feedback: &Feedback, now: u64, in_flight: u64) -> bool {
@@ -64,8 +77,17 @@ impl Says {
     /// A pause is only ever extended. True when it was.
     pub(super) fn pause(&mut self, until: u64) -> bool {
         let longer = until > self.paused_until;
-        self.paused_until = self.paused_until.max(until);
+        if longer {
+            self.paused_until = until;
+            self.lead_out(until);
+        }
         longer
+    }
+
+    fn lead_out(&mut self, from: u64) {
+        if !self.metered && self.ramp.is_none_or(|ramp| ramp.from() < from) {
+            self.ramp = Some(Ramp::new(from));
+        }
     }
 
     pub(super) fn paused_until(&self, now: u64) -> Option<u64> {
@@ -75,39 +97,58 @@ impl Says {
     /// When `cost` permits can go at the earliest, as far as the server's word goes.
     pub(super) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
-        gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(now)
+        let ramp = self.ramp.map_or(now, |ramp| ramp.due(cost));
+        gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(ramp).max(now)
     }
 
     /// When the last of `total` permits can go, taken in turn: the server's word on top of the meter's.
     pub(super) fn forecast(&self, meter: &impl Meter, now: u64, total: u64) -> u64 {
         let start = now.max(self.paused_until);
-        let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total);
-        let late = late.map(|gate| meter.forecast(gate.until.max(start), total - gate.left));
-        late.fold(meter.forecast(start, total), u64::max)
+        let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
+            let (from, total) = (gate.until.max(start), total - gate.left);
+            let ramp = if self.metered { from } else { Ramp::new(from).due(total) };
+            meter.forecast(from, total).max(ramp)
+        });
+        let ramp = self.ramp.map_or(start, |ramp| ramp.due(total));
+        late.fold(meter.forecast(start, total).max(ramp), u64::max)
     }
 
     pub(super) fn spend(&mut self, cost: u64) {
         for gate in &mut self.gates {
             gate.left = gate.left.saturating_sub(cost);
         }
+        if let Some(ramp) = &mut self.ramp {
+            ramp.spend(cost);
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        *self = Self::new(self.metered);
     }
 
     pub(super) fn any(&self) -> bool {
-        self.paused_until > 0 || !self.gates.is_empty()
+        self.paused_until > 0 || !self.gates.is_empty() || self.ramp.is_some()
     }
 
     /// Forgets what is over, and says whether anything still holds.
     pub(super) fn tidy(&mut self, now: u64) -> bool {
+        let shut =
+            self.gates.iter().filter(|gate| gate.until <= now && gate.left == 0).map(|gate| gate.until);
+        if let Some(opened) = shut.max() {
+            self.lead_out(opened);
+        }
         self.gates.retain(|gate| now < gate.until);
         if self.paused_until <= now {
             self.paused_until = 0;
         }
+        self.ramp = self.ramp.filter(|ramp| !ramp.is_over(now));
         self.any()
     }
 
-    /// The least that the server has left.
+    /// The least that the server has left, or the way out of a pause.
     pub(super) fn left(&self, now: u64) -> Option<u64> {
-        self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left).min()
+        let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
+        gates.chain(self.ramp.and_then(|ramp| ramp.left(now))).min()
     }
 }
 

@@ -2,10 +2,10 @@ use crate::clock::{self, Instant};
 
 /// A limiter's clock, in nanoseconds since the limiter was made, and its way back to the clock of the timers.
 #[derive(Debug, Clone)]
-pub struct Ticker {
+pub(super) struct Ticker {
     origin: Instant,
     #[cfg(feature = "quanta")]
-    fast: Option<(quanta::Clock, quanta::Instant)>,
+    fast: Option<(quanta::Clock, u64)>,
     #[cfg(outbound_loom)]
     still: bool,
 }
@@ -30,7 +30,7 @@ impl Ticker {
     #[cfg(feature = "quanta")]
     pub(super) fn fast() -> Self {
         let clock = quanta::Clock::new();
-        let start = clock.now();
+        let start = clock.raw();
         Self { fast: Some((clock, start)), ..Self::tokio() }
     }
 
@@ -42,7 +42,7 @@ impl Ticker {
         }
         #[cfg(feature = "quanta")]
         if let Some((clock, start)) = &self.fast {
-            return super::nanos(clock.now().saturating_duration_since(*start));
+            return clock.delta_as_nanos(*start, clock.raw());
         }
         super::nanos(clock::now().saturating_duration_since(self.origin))
     }

@@ -13,6 +13,7 @@ use super::{
     Ask, Refusal,
     meter::Meter,
     queue::{Joined, Queue, Standing},
+    seat::{Seat, State},
 };
 
 pin_project! {
@@ -31,18 +32,18 @@ pin_project! {
 
     impl<M: Meter> PinnedDrop for Acquire<M> {
         fn drop(this: Pin<&mut Self>) {
-            if let Place::At(place) = this.place {
-                this.queue.leave(place, this.ask.cost);
+            if let Place::At(place, seat) = &this.place {
+                this.queue.leave(*place, seat, this.ask.cost);
             }
         }
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Place {
     /// Not polled yet.
     None,
-    At(u64),
+    At(u64, Arc<Seat>),
     /// Granted or refused.
     Left,
 }
@@ -59,17 +60,20 @@ impl<M: Meter> Future for Acquire<M> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let outcome = loop {
-            match *this.place {
+            match this.place {
                 Place::None => match this.queue.join(this.ask, cx.waker()) {
                     Ok(Joined::Granted) => break Ok(()),
-                    Ok(Joined::Waiting(place)) => *this.place = Place::At(place),
-                    Ok(Joined::Called(place)) => {
-                        *this.place = Place::At(place);
-                        return Poll::Pending;
+                    Ok(Joined::Seated { place, seat }) => {
+                        // Woken already, and not before others.
+                        let called = seat.state() != State::Waiting;
+                        *this.place = Place::At(place, seat);
+                        if called {
+                            return Poll::Pending;
+                        }
                     }
                     Err(refusal) => break Err(refusal),
                 },
-                Place::At(place) => match this.queue.visit(place, this.ask.cost, cx.waker()) {
+                Place::At(place, seat) => match this.queue.visit(*place, seat, this.ask.cost, cx.waker()) {
                     Standing::Granted => break Ok(()),
                     Standing::Refused(refusal) => break Err(refusal),
                     Standing::Behind => return Poll::Pending,
