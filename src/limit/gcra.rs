@@ -31,6 +31,8 @@ pub struct Bucket {
     arrival: Arrival,
     burst: u32,
     interval: u64,
+    /// The time in which an empty bucket fills up.
+    whole: u64,
 }
 
 /// What is written for every permit, on one cache line: two threads that contend pass one line to and fro.
@@ -140,6 +142,7 @@ impl Bucket {
             arrival,
             burst: quota.burst(),
             interval: nanos(interval),
+            whole: nanos(interval).saturating_mul(u64::from(quota.burst())),
         }))
     }
 
@@ -147,26 +150,29 @@ impl Bucket {
         self.burst
     }
 
-    /// Whether another quota has taken its place.
-    pub(super) fn is_closed(&self) -> bool {
-        self.arrival.get() >= Arrival::CLOSED
+    /// When `cost` permits come free; none when another quota has taken its place.
+    pub(super) fn due(&self, now: u64, cost: NonZeroU32) -> Option<u64> {
+        let arrival = self.arrival.get();
+        (arrival < Arrival::CLOSED).then(|| self.after(arrival, now, u64::from(cost.get())))
     }
 
-    /// Spends `cost` permits, or says when they come free.
-    pub(super) fn take(&self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
+    /// Spends `cost` permits where they are there.
+    pub(super) fn take(&self, cost: NonZeroU32, now: u64) -> bool {
         NOW.set(now);
-        let no = |not_until: governor::NotUntil<Moment>| not_until.earliest_possible().0;
         match cost.get() {
-            1 => self.governor.check().map_err(no),
+            1 => self.governor.check().is_ok(),
             // A cost over the burst comes free never; the queue has refused it before.
-            _ => self.governor.check_n(cost).map_or(Err(u64::MAX), |outcome| outcome.map_err(no)),
+            _ => self.governor.check_n(cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }
 
     fn forecast(&self, start: u64, total: u64) -> u64 {
-        let arrival = self.arrival.get().max(start);
-        let burst = self.interval.saturating_mul(u64::from(self.burst));
-        arrival.saturating_add(self.interval.saturating_mul(total)).saturating_sub(burst).max(start)
+        self.after(self.arrival.get(), start, total)
+    }
+
+    fn after(&self, arrival: u64, start: u64, total: u64) -> u64 {
+        let last = arrival.max(start).saturating_add(self.interval.saturating_mul(total));
+        last.saturating_sub(self.whole).max(start)
     }
 
     fn spent(&self, now: u64) -> u64 {
@@ -189,19 +195,20 @@ impl Meter for Gcra {
         }
     }
 
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if let [only] = self.buckets.as_slice() {
             return only.take(cost, now);
         }
         // With several buckets the lock is the only way in, so that what was taken can be put back.
         self.before.clear();
         self.before.extend(self.buckets.iter().map(|bucket| bucket.arrival.get()));
-        let due = self.buckets.iter().filter_map(|bucket| bucket.take(cost, now).err()).max();
-        let Some(due) = due else { return Ok(()) };
+        if self.buckets.iter().all(|bucket| bucket.take(cost, now)) {
+            return true;
+        }
         for (bucket, arrival) in self.buckets.iter().zip(&self.before) {
             bucket.arrival.set(*arrival);
         }
-        Err(due)
+        false
     }
 
     fn forecast(&self, start: u64, total: u64) -> u64 {
@@ -223,10 +230,7 @@ impl Meter for Gcra {
 
     fn empty(&mut self, now: u64) {
         for bucket in &self.buckets {
-            bucket.arrival.0.arrival.fetch_max(
-                now.saturating_add(bucket.interval.saturating_mul(u64::from(bucket.burst))),
-                Ordering::AcqRel,
-            );
+            bucket.arrival.0.arrival.fetch_max(now.saturating_add(bucket.whole), Ordering::AcqRel);
         }
     }
 

@@ -250,7 +250,7 @@ impl<M: Meter> Line<M> {
         let permits = u64::from(cost.get());
         let heard = self.says.any() && self.says.tidy(now);
         let allowed = !heard || self.says.earliest(now, permits) <= now;
-        let taken = allowed && self.meter.take(cost, now).is_ok();
+        let taken = allowed && self.meter.take(cost, now);
         if taken {
             self.says.spend(permits);
             core.word.tally.fetch_add(permits, Ordering::AcqRel);

@@ -12,8 +12,8 @@ pub trait Meter: Send + 'static {
     /// A bucket that may also be taken from without the lock; none where that can't be exact.
     fn shared(&self) -> Option<Arc<Bucket>>;
 
-    /// Spends `cost` permits of every quota, or none of any and says when they come free.
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64>;
+    /// Spends `cost` permits of every quota, or none of any.
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
     /// When the last of `total` permits comes free, taken in turn, none before `start`. Never too late; too early
     /// where costs that can't be divided leave a gap.

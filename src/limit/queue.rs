@@ -313,23 +313,22 @@ impl<M: Meter> Queue<M> {
         let Some(bucket) = self.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
             return AtOnce::AskTheLine;
         };
-        let permits = u64::from(cost.get());
+        let (permits, tally) = (u64::from(cost.get()), &self.core.word.tally);
         let now = self.core.ticker.now();
-        let before = self.core.word.tally.fetch_add(permits, Ordering::AcqRel);
-        let outcome = match before & BUSY {
-            0 => bucket.take(cost, now).map_err(|due| match bucket.is_closed() {
-                true => AtOnce::AskTheLine,
-                false => AtOnce::NotBefore { now, due },
-            }),
-            _ => Err(AtOnce::AskTheLine),
-        };
-        match outcome {
-            Ok(()) => AtOnce::Granted,
-            Err(other) => {
-                self.core.word.tally.fetch_sub(permits, Ordering::AcqRel);
-                other
-            }
+        if tally.load(Ordering::Acquire) & BUSY != 0 {
+            return AtOnce::AskTheLine;
         }
+        match bucket.due(now, cost) {
+            Some(due) if due <= now => {}
+            Some(due) => return AtOnce::NotBefore { now, due },
+            None => return AtOnce::AskTheLine,
+        }
+        let before = tally.fetch_add(permits, Ordering::AcqRel);
+        if before & BUSY == 0 && bucket.take(cost, now) {
+            return AtOnce::Granted;
+        }
+        tally.fetch_sub(permits, Ordering::AcqRel);
+        AtOnce::AskTheLine
     }
 
     /// Whether a request that was granted then may leave now, without a look at the line.

@@ -72,13 +72,12 @@ impl Meter for Rings {
         None
     }
 
-    fn take(&mut self, cost: NonZeroU32, now: u64) -> Result<(), u64> {
-        let due = self.forecast(now, u64::from(cost.get()));
-        if due > now {
-            return Err(due);
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        let free = self.forecast(now, u64::from(cost.get())) <= now;
+        if free {
+            self.rings.iter_mut().for_each(|ring| ring.grant(now, cost.get()));
         }
-        self.rings.iter_mut().for_each(|ring| ring.grant(now, cost.get()));
-        Ok(())
+        free
     }
 
     fn forecast(&self, start: u64, total: u64) -> u64 {
