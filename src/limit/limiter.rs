@@ -98,7 +98,9 @@ pub struct Ask {
     pub cost: NonZeroU32,
     /// The permits are worth nothing after this moment.
     pub deadline: Option<Instant>,
-    /// The longest wait; none lets it wait for as long as the deadline allows.
+    /// The longest wait; none lets it wait for as long as the deadline allows. Foretold when the request comes, and
+    /// looked at again when the server says something and when the request is next. A sliding window with costs above
+    /// one may foretell too little, by the gaps that an indivisible cost leaves, and refuse later than it could.
     pub max_wait: Option<Duration>,
     /// The most requests that may be waiting already when this one comes.
     pub max_queue: usize,

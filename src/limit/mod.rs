@@ -34,6 +34,11 @@
 //! - What can't fit in the deadline is refused at once with the time that it would have taken.
 //! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
 //!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
+//! - Who waited for the end of a pause leaves it in order and by the quota. Without a quota one goes at its end, and
+//!   with every 100 ms twice as many, for 2 s: no stampede, and a server that is still too busy stops the rest.
+//! - A request that failed or was given up counts for 10 s against what the server says is left: it may be on its way.
+//! - The head of a long line sleeps on for up to 4 ms, and a sixteenth of the time that the line takes, to be served
+//!   together with others: a timer's tick costs more than a permit.
 //! - Waiting needs a tokio runtime with its timer on. A call that never waits needs none.
 //! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more, or
 //!   those behind it wait for a newcomer to move the line.
