@@ -1,16 +1,20 @@
-//! What a permit costs, how a crowd is served and what a window holds: this crate's limiters and their peers in
-//! one run.
+//! What a permit and a key cost, how a crowd is served and what a window holds: this crate's limiters and their
+//! peers in one run.
 //!
 //! `cargo bench -p tower-outbound-peers --bench limiter` prints a table for each section; the peers are
 //! dependencies of that package alone. After `--`:
 //!
 //! - `--quick` runs short, to see that it works;
-//! - `--only SECTION` runs one of `grant`, `refusal`, `waiters`, `fairness`, `window`;
+//! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`;
 //! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well; Cargo runs it in
 //!   `benches/peers`, so give absolute paths.
 //!
-//! Compare within one run: figures move between machines and hours. For that the rows of `grant` and `refusal`
-//! take turns, and a ratio is the median of the rounds' ratios. Their "8 tasks" yield every 64 calls.
+//! Compare within one run: figures move between machines and hours. For that the rows of `grant`, `refusal`
+//! and `keyed` take turns, and a ratio is the median of the rounds' ratios. "8 tasks" yield every 64 calls.
+//!
+//! `keyed` holds a million keys, numbers, under each of which a permit is owed. "Asked" is what a key keeps of
+//! what was asked of the allocator, its share of spare room included; "resident" is how much more of the process
+//! is in memory, the allocator's own share included. "One key" is the same at each call, "random" any of all.
 
 use std::{hint::black_box, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -18,10 +22,10 @@ use governor::clock::{FakeRelativeClock, MonotonicClock};
 use tower::buffer::Buffer;
 use tower_outbound::{
     Quota,
-    limit::{Ask, Limiter, SlidingWindow, TokenBucket},
+    limit::{Ask, Keyed, Limiter, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
-    BoxError, Column, Contest, Greedy, Pattern, Report, Settings, Table, bucket, crowd, greedy, leaky,
+    BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Settings, Table, bucket, crowd, greedy, leaky,
     let_through, loopers, median, most_in_window, now, poll_once, ratelimit, resilience, runtime,
     tower_limit, wait_for,
 };
@@ -126,6 +130,51 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     contest.row("tower-resilience token bucket", STD, move || let_through(&mut peer));
 
     contest.run("refusal", "A refusal, the bucket empty", settings)
+}
+
+/// A bucket for each key, which owes a permit for half a minute: no key is idle before the last one has come.
+fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
+    const STD: &str = "governor dashmap check_key, std clock";
+    const QUANTA: &str = "governor dashmap check_key, quanta clock";
+    const MANY: u32 = 100_000_000;
+    let quota = Quota::new(MANY + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(MANY)?;
+    let same = bucket(quota.refill_interval(), MANY)?;
+    // Room to spare, for the keys don't fall on the shards evenly.
+    let room = 2 * keys as usize;
+    let mut contest = Keys::new(keys);
+
+    let ours = Keyed::with_max_keys(room, |_| 0, move |_: &u64| TokenBucket::new(quota));
+    let lookup = ours.clone();
+    contest.row("tower-outbound Keyed try_acquire", STD, || {
+        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire(ONE).is_ok())
+    })?;
+    contest.again("tower-outbound Keyed limiter, nothing taken", STD, move |key| {
+        black_box(lookup.limiter(&key)).is_ok()
+    });
+    let fast = move |_: &u64| TokenBucket::with_fast_clock([quota]);
+    let ours = Keyed::with_max_keys(room, |_| 0, fast);
+    contest.row("tower-outbound Keyed try_acquire, fast clock", QUANTA, || {
+        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire(ONE).is_ok())
+    })?;
+
+    contest.row(QUANTA, QUANTA, || {
+        let peer = Arc::new(governor::RateLimiter::dashmap(same));
+        move |key| peer.check_key(&key).is_ok()
+    })?;
+    contest.row(STD, STD, || {
+        let peer = Arc::new(governor::RateLimiter::dashmap_with_clock(same, MonotonicClock));
+        move |key| peer.check_key(&key).is_ok()
+    })?;
+    contest.row("governor hashmap check_key, quanta clock", QUANTA, || {
+        let peer = Arc::new(governor::RateLimiter::hashmap(same));
+        move |key| peer.check_key(&key).is_ok()
+    })?;
+    contest.row("governor hashmap check_key, std clock", STD, || {
+        let peer = Arc::new(governor::RateLimiter::hashmap_with_clock(same, MonotonicClock));
+        move |key| peer.check_key(&key).is_ok()
+    })?;
+
+    contest.run("keyed", &format!("A bucket for each of {keys} keys"), settings)
 }
 
 /// Calls `$run!(name, make)` with each limiter that can be waited on: `$burst` at once and `$rate` a second from
@@ -351,7 +400,7 @@ fn main() -> Result<(), BoxError> {
         }
     }
     let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
-    let sections = ["grant", "refusal", "waiters", "fairness", "window"];
+    let sections = ["grant", "refusal", "keyed", "waiters", "fairness", "window"];
     if !sections.into_iter().any(wanted) {
         return Err(format!("`--only` takes one of {}", sections.join(", ")).into());
     }
@@ -366,6 +415,11 @@ fn main() -> Result<(), BoxError> {
     }
     if wanted("refusal") {
         report.add(refusal(settings)?);
+    }
+    if wanted("keyed") {
+        // Long turns: each begins with caches that hold the keys of another row.
+        let (keys, turn, rounds) = if quick { (10_000, 2, 3) } else { (1_000_000, 100, 15) };
+        report.add(keyed(keys, Settings { turn: Duration::from_millis(turn), rounds })?);
     }
     if wanted("waiters") {
         let (repetitions, tasks) = if quick { (1, 1_000) } else { (5, 10_000) };

@@ -1,9 +1,10 @@
 use std::{
-    collections::{HashMap, VecDeque, hash_map::RandomState},
     fmt,
-    hash::{BuildHasher, Hash},
+    hash::{BuildHasher, Hash, RandomState},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use hashbrown::HashTable;
 
 use super::{Head, LocalLimiter, Reason, Refusal, Select, gcra::Gcra, meter::Meter};
 
@@ -57,10 +58,14 @@ const LOOKS: usize = 2;
 /// Keys that are looked at in a full shard before a new one is refused. The next one looks at others.
 const LOOKS_IF_FULL: usize = 64;
 
+/// Slots that are passed for each of these looks, at most: where most keys are gone, most slots are empty.
+const SLOTS_A_LOOK: usize = 8;
+
 struct Shard<K, M: Meter> {
-    limiters: HashMap<K, LocalLimiter<M>>,
-    /// Every key once, in the order in which they are looked at.
-    round: VecDeque<K>,
+    limiters: HashTable<(K, LocalLimiter<M>)>,
+    /// The slot that is looked at next. To go round the slots, and not down a list, takes no second copy of the
+    /// keys. When the table grows, some keys are looked at before their turn and some after it.
+    hand: usize,
 }
 
 impl<K, M> Keyed<K, M>
@@ -82,7 +87,7 @@ where
         key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
     ) -> Self {
-        let shard = || Mutex::new(Shard { limiters: HashMap::new(), round: VecDeque::new() });
+        let shard = || Mutex::new(Shard { limiters: HashTable::new(), hand: 0 });
         Self {
             shared: Arc::new(Shared {
                 key: Box::new(key),
@@ -101,8 +106,9 @@ where
     /// When there is no room for another key, and none of those looked at is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<M>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
-        let mut shard = self.shared.shard(hash as usize % SHARDS);
-        if let Some(limiter) = shard.limiters.get(key) {
+        // The table goes by the lowest and the highest bits.
+        let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
+        if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
             return Ok(limiter.clone());
         }
         let room = self.shared.room;
@@ -112,8 +118,8 @@ where
             return Err(Refusal::new(Reason::TooManyKeys, None));
         }
         let limiter = (self.shared.make)(key);
-        shard.limiters.insert(key.clone(), limiter.clone());
-        shard.round.push_back(key.clone());
+        let entry = (key.clone(), limiter.clone());
+        shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
         Ok(limiter)
     }
 
@@ -135,19 +141,26 @@ impl<K, M: Meter> Shared<K, M> {
     }
 }
 
-impl<K: Hash + Eq, M: Meter> Shard<K, M> {
+impl<K, M: Meter> Shard<K, M> {
     /// Looks at so many keys, or until one place is free in a full shard.
     fn let_idle_go(&mut self, looks: usize, room: usize) {
-        let full = self.limiters.len() >= room;
-        for _ in 0..looks.min(self.round.len()) {
-            let Some(key) = self.round.pop_front() else { return };
-            if self.limiters.get(&key).is_some_and(LocalLimiter::is_idle) {
-                self.limiters.remove(&key);
+        let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
+        let mut looked = 0;
+        for _ in 0..slots.min(looks * SLOTS_A_LOOK) {
+            let slot = self.hand % slots;
+            self.hand = slot + 1;
+            let Some((_, limiter)) = self.limiters.get_bucket(slot) else { continue };
+            looked += 1;
+            if limiter.is_idle() {
+                if let Ok(entry) = self.limiters.get_bucket_entry(slot) {
+                    entry.remove();
+                }
                 if full {
                     return;
                 }
-            } else {
-                self.round.push_back(key);
+            }
+            if looked == looks {
+                return;
             }
         }
     }
@@ -177,5 +190,75 @@ impl<K, M: Meter> fmt::Debug for Keyed<K, M> {
         f.debug_struct("Keyed")
             .field("room", &self.shared.room.saturating_mul(SHARDS))
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{num::NonZeroU32, time::Duration};
+
+    use super::*;
+    use crate::{limit::TokenBucket, policy::Quota};
+
+    const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+    /// One permit, which comes back after an hour.
+    fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> Keyed<K> {
+        let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1)).unwrap();
+        let make = move |_: &K| TokenBucket::new(quota);
+        Keyed::with_max_keys(max_keys, |_| panic!("no request is sent here"), make)
+    }
+
+    fn takes<K: Hash + Eq + Clone>(keyed: &Keyed<K>, key: K) -> bool {
+        keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire(ONE).is_ok())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_key_that_owes_is_let_go_while_the_tables_grow() {
+        let keyed = hourly(20_000);
+        for key in 0..10_000 {
+            assert!(takes(&keyed, key));
+        }
+        assert_eq!(keyed.len(), 10_000);
+        assert!((0..10_000).all(|key| !takes(&keyed, key)), "each still owes its permit");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_kept_once() {
+        let keyed = hourly(16);
+        let key: Arc<str> = Arc::from("tenant");
+        assert!(takes(&keyed, Arc::clone(&key)));
+        assert_eq!(Arc::strong_count(&key), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
+        let keyed = hourly(16 * 500);
+        let newcomers = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
+        let mut newcomers = newcomers.take(1_000);
+        let idle = newcomers.next().unwrap();
+        keyed.limiter(&idle).unwrap();
+        for key in newcomers.by_ref().take(499) {
+            keyed.limiter(&key).unwrap().try_acquire(ONE).unwrap();
+            // Looked at while there was room, and let go: put back.
+            keyed.limiter(&idle).unwrap();
+        }
+        assert_eq!(keyed.len(), 500);
+        let tries = newcomers.position(|key| takes(&keyed, key)).unwrap();
+        assert!(tries <= 500 / LOOKS_IF_FULL + 1, "{tries}");
+        assert_eq!(keyed.len(), 500);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crowd_that_has_gone_is_let_go_by_as_many_newcomers() {
+        const CROWD: u32 = 16_000;
+        let keyed = hourly(2 * CROWD as usize);
+        assert!((0..CROWD).all(|key| takes(&keyed, key)));
+        for key in CROWD..2 * CROWD {
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+            assert!(takes(&keyed, key));
+        }
+        // A round through the slots that the crowd has left takes an eighth as many newcomers.
+        assert!(keyed.len() <= CROWD as usize / 6, "{}", keyed.len());
     }
 }

@@ -3,6 +3,7 @@
 
 mod crowd;
 mod greedy;
+mod keys;
 mod made;
 mod report;
 mod turns;
@@ -18,6 +19,7 @@ use std::{
 
 pub use self::crowd::{Crowd, Shares, crowd, loopers};
 pub use self::greedy::{Greedy, Pattern, greedy, most_in_window};
+pub use self::keys::Keys;
 pub use self::made::{NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, tower_limit, wait_for};
 pub use self::report::{Column, Report, Table};
 pub use self::turns::{Contest, Settings};

@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// What was done in a turn: thread-nanoseconds, calls, and how many of those said yes.
 #[derive(Debug, Clone, Copy, Default)]
-struct Turn {
+pub(crate) struct Turn {
     nanos: f64,
     calls: u64,
     yes: u64,
@@ -43,19 +43,20 @@ impl Turn {
     }
 }
 
-type Measure = Box<dyn FnMut(Duration) -> Result<Turn, BoxError>>;
+pub(crate) type Measure = Box<dyn FnMut(Duration) -> Result<Turn, BoxError>>;
 
-struct Row {
-    name: &'static str,
-    base: &'static str,
-    /// By one thread, by two, by eight tasks on two workers.
-    ways: [Option<Measure>; 3],
-    allocations: f64,
+/// Something to measure in several ways, against the row of the name `base`.
+pub(crate) struct Row<const WAYS: usize> {
+    pub(crate) name: &'static str,
+    pub(crate) base: &'static str,
+    pub(crate) ways: [Option<Measure>; WAYS],
 }
 
-/// Rows of the same work, measured in turns.
+/// Rows of the same work, measured in turns: by one thread, by two, by eight tasks on two workers.
 pub struct Contest {
-    rows: Vec<Row>,
+    rows: Vec<Row<3>>,
+    /// Of each row, for a call.
+    allocations: Vec<f64>,
     /// What every call has to answer.
     expected: bool,
     pair: Arc<Runtime>,
@@ -70,7 +71,7 @@ impl fmt::Debug for Contest {
 impl Contest {
     /// With no rows yet. Every call has to answer `expected`.
     pub fn new(expected: bool) -> Result<Self, BoxError> {
-        Ok(Self { rows: Vec::new(), expected, pair: Arc::new(runtime(2)?) })
+        Ok(Self { rows: Vec::new(), allocations: Vec::new(), expected, pair: Arc::new(runtime(2)?) })
     }
 
     /// A row whose clones share what they call.
@@ -91,9 +92,8 @@ impl Contest {
     where
         O: FnMut() -> bool + 'static,
     {
-        let allocations = allocations(|calls| (0..calls).for_each(|_| _ = black_box(op())));
-        let one: Measure = Box::new(move |turn| Ok(one_thread(&mut op, turn)));
-        self.rows.push(Row { name, base, ways: [Some(one), None, None], allocations });
+        self.allocations.push(allocations(|calls| (0..calls).for_each(|_| _ = black_box(op()))));
+        self.rows.push(Row { name, base, ways: [Some(by_one_thread(op)), None, None] });
     }
 
     /// A row of something that needs a runtime to answer, made on the runtime that it is used on.
@@ -110,13 +110,13 @@ impl Contest {
     {
         let single = runtime(1)?;
         let mut op = single.block_on(async { make() });
-        let allocations = allocations(|calls| {
+        self.allocations.push(allocations(|calls| {
             single.block_on(async {
                 for _ in 0..calls {
                     op().await;
                 }
             });
-        });
+        }));
         let one: Measure = Box::new(move |turn| {
             let stop = now() + turn;
             Ok(single.block_on(turns(&mut op, || now() >= stop)))
@@ -131,28 +131,13 @@ impl Contest {
         });
         let pair = Arc::clone(&self.pair);
         let eight: Measure = Box::new(move |turn| eight_loops(&pair, &op, turn));
-        self.rows.push(Row { name, base, ways: [Some(one), Some(two), Some(eight)], allocations });
+        self.rows.push(Row { name, base, ways: [Some(one), Some(two), Some(eight)] });
         Ok(())
     }
 
     /// Nanoseconds a call, as one of the threads sees it, by row; and the ratio to the row's base.
     pub fn run(mut self, id: &'static str, title: &str, settings: Settings) -> Result<Table, BoxError> {
-        let mut samples = vec![[const { Vec::new() }; 3]; self.rows.len()];
-        for round in 0..=settings.rounds {
-            for (row, samples) in self.rows.iter_mut().zip(&mut samples) {
-                for (way, samples) in row.ways.iter_mut().zip(samples) {
-                    let Some(measure) = way else { continue };
-                    let turn = measure(settings.turn)?;
-                    if turn.yes != if self.expected { turn.calls } else { 0 } {
-                        return Err(format!("{}: {} of {} granted", row.name, turn.yes, turn.calls).into());
-                    }
-                    // The first round warms up.
-                    if round > 0 && turn.calls > 0 {
-                        samples.push(turn.nanos / turn.calls as f64);
-                    }
-                }
-            }
-        }
+        let figures = compare(&mut self.rows, self.expected, settings)?;
         let mut table = Table::new(
             id,
             title,
@@ -166,26 +151,56 @@ impl Contest {
                 Column::new("allocations", "", 2),
             ],
         );
-        for (row, own) in self.rows.iter().zip(&samples) {
-            let base = self.rows.iter().position(|other| other.name == row.base);
-            let mut values = Vec::new();
-            for (way, own) in own.iter().enumerate() {
-                let base = base.map_or(&[][..], |base| &samples[base][way]);
-                let ratios: Vec<_> = own.iter().zip(base).map(|(own, base)| own / base).collect();
-                values.push((!own.is_empty()).then(|| median(own.clone())));
-                values.push((!ratios.is_empty()).then(|| median(ratios)));
-            }
-            values.push(Some(row.allocations));
+        for ((row, mut values), allocations) in self.rows.iter().zip(figures).zip(self.allocations) {
+            values.push(Some(allocations));
             table.row(row.name, values);
         }
         Ok(table)
     }
 }
 
+/// Nanoseconds a call and their ratio to the base's, of each row, way after way.
+pub(crate) fn compare<const WAYS: usize>(
+    rows: &mut [Row<WAYS>],
+    expected: bool,
+    settings: Settings,
+) -> Result<Vec<Vec<Option<f64>>>, BoxError> {
+    let mut samples = vec![[const { Vec::new() }; WAYS]; rows.len()];
+    for round in 0..=settings.rounds {
+        for (row, samples) in rows.iter_mut().zip(&mut samples) {
+            for (way, samples) in row.ways.iter_mut().zip(samples) {
+                let Some(measure) = way else { continue };
+                let turn = measure(settings.turn)?;
+                if turn.yes != if expected { turn.calls } else { 0 } {
+                    return Err(format!("{}: {} of {} granted", row.name, turn.yes, turn.calls).into());
+                }
+                // The first round warms up.
+                if round > 0 && turn.calls > 0 {
+                    samples.push(turn.nanos / turn.calls as f64);
+                }
+            }
+        }
+    }
+    let figures = |(row, own): (&Row<WAYS>, &[Vec<f64>; WAYS])| {
+        let base = rows.iter().position(|other| other.name == row.base);
+        let figures = own.iter().enumerate().flat_map(|(way, own)| {
+            let base = base.map_or(&[][..], |base| &samples[base][way]);
+            let ratios: Vec<_> = own.iter().zip(base).map(|(own, base)| own / base).collect();
+            [(!own.is_empty()).then(|| median(own.clone())), (!ratios.is_empty()).then(|| median(ratios))]
+        });
+        figures.collect()
+    };
+    Ok(rows.iter().zip(&samples).map(figures).collect())
+}
+
 /// For each call, once whatever grows at first has grown.
 fn allocations(mut calls: impl FnMut(u64)) -> f64 {
     calls(2_000);
     allocation_counter::measure(|| calls(1_000)).count_total as f64 / 1e3
+}
+
+pub(crate) fn by_one_thread(mut op: impl FnMut() -> bool + 'static) -> Measure {
+    Box::new(move |turn| Ok(one_thread(&mut op, turn)))
 }
 
 fn one_thread(op: &mut impl FnMut() -> bool, turn: Duration) -> Turn {
