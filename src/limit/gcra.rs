@@ -1,12 +1,18 @@
 //! The arithmetic of the token bucket: governor's, over a state of ours.
 
-use std::{cell::Cell, num::NonZeroU32, ops::Add, sync::Arc};
+use std::{
+    cell::Cell,
+    hash::{Hash, Hasher},
+    num::NonZeroU32,
+    ops::Add,
+    sync::Arc,
+};
 
 use governor::{
     clock::{Clock, Reference},
     middleware::NoOpMiddleware,
     nanos::Nanos,
-    state::{NotKeyed, StateStore},
+    state::StateStore,
 };
 
 use super::{
@@ -24,67 +30,80 @@ pub struct Gcra {
     before: Vec<u64>,
 }
 
-/// One quota's bucket: governor's arithmetic, one compare-and-swap a grant.
+/// One quota's bucket: governor's arithmetic, one compare-and-swap a grant. What is written for every permit stands
+/// side by side: two threads that contend pass one cache line to and fro.
 #[derive(Debug)]
 pub struct Bucket {
-    governor: governor::RateLimiter<NotKeyed, Arrival, Told, NoOpMiddleware<Moment>>,
     arrival: Arrival,
-    burst: u32,
+    /// See [`Core`](super::queue::Core).
+    pub(super) tally: AtomicU64,
+    governor: governor::RateLimiter<Arrival, InPlace, Told, NoOpMiddleware<Moment>>,
+    quota: Quota,
     interval: u64,
     /// The time in which an empty bucket fills up.
     whole: u64,
-}
-
-/// What is written for every permit, on one cache line: two threads that contend pass one line to and fro.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub struct Word {
-    arrival: AtomicU64,
-    /// See [`Core`](super::queue::Core).
-    pub(super) tally: AtomicU64,
 }
 
 /// The theoretical arrival time of the next permit: the bucket is full when it lies in the past.
 ///
 /// Governor's own state can be neither read nor put back, which several quotas at once and a change of the
 /// quota need.
-#[derive(Debug, Clone)]
-struct Arrival(Arc<Word>);
+#[derive(Debug, Default)]
+struct Arrival(AtomicU64);
 
 impl Arrival {
     /// So far off that every question is answered with no, and that sums with it don't overflow.
     const CLOSED: u64 = u64::MAX / 2;
 
     fn get(&self) -> u64 {
-        self.0.arrival.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire)
     }
 
     fn set(&self, arrival: u64) {
-        self.0.arrival.store(arrival, Ordering::Release);
+        self.0.store(arrival, Ordering::Release);
     }
 
     /// Ends it: whoever was about to spend by compare-and-swap fails from here on, and asks under the lock.
     fn close(&self) -> u64 {
-        self.0.arrival.swap(Self::CLOSED, Ordering::AcqRel)
+        self.0.swap(Self::CLOSED, Ordering::AcqRel)
     }
 }
 
-impl StateStore for Arrival {
-    type Key = NotKeyed;
+/// Governor looks a state up by its key, which has to be comparable for that. Ours is handed over itself.
+#[derive(Debug)]
+struct InPlace;
 
-    fn measure_and_replace<T, F, E>(&self, _: &NotKeyed, decide: F) -> Result<T, E>
+impl Clone for Arrival {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.get()))
+    }
+}
+
+impl PartialEq for Arrival {
+    fn eq(&self, other: &Self) -> bool {
+        self.get() == other.get()
+    }
+}
+
+impl Eq for Arrival {}
+
+impl Hash for Arrival {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.get().hash(state);
+    }
+}
+
+impl StateStore for InPlace {
+    type Key = Arrival;
+
+    fn measure_and_replace<T, F, E>(&self, arrival: &Arrival, decide: F) -> Result<T, E>
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        let mut before = self.0.arrival.load(Ordering::Acquire);
+        let mut before = arrival.get();
         loop {
             let (outcome, after) = decide(Some(before.into()))?;
-            match self.0.arrival.compare_exchange_weak(
-                before,
-                after.into(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match arrival.0.compare_exchange_weak(before, after.into(), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(outcome),
                 Err(now) => before = now,
             }
@@ -132,22 +151,31 @@ impl Clock for Told {
 }
 
 impl Bucket {
-    fn new(quota: &Quota, word: Arc<Word>) -> Option<Arc<Self>> {
+    fn new(quota: Quota, arrival: u64) -> Option<Arc<Self>> {
+        // None only for an interval or a burst of zero, neither of which a `Quota` can have.
         let interval = quota.refill_interval();
-        let burst = NonZeroU32::new(quota.burst())?;
-        let limits = governor::Quota::with_period(interval)?.allow_burst(burst);
-        let arrival = Arrival(word);
+        let limits = governor::Quota::with_period(interval)?.allow_burst(NonZeroU32::new(quota.burst())?);
         Some(Arc::new(Self {
-            governor: governor::RateLimiter::new(limits, arrival.clone(), Told),
-            arrival,
-            burst: quota.burst(),
+            arrival: Arrival(AtomicU64::new(arrival)),
+            tally: AtomicU64::new(0),
+            governor: governor::RateLimiter::new(limits, InPlace, Told),
+            quota,
             interval: nanos(interval),
             whole: nanos(interval).saturating_mul(u64::from(quota.burst())),
         }))
     }
 
+    pub(super) fn quota(&self) -> Quota {
+        self.quota
+    }
+
     pub(super) fn burst(&self) -> u32 {
-        self.burst
+        self.quota.burst()
+    }
+
+    /// Nothing is owed.
+    pub(super) fn is_full(&self, now: u64) -> bool {
+        self.arrival.get() <= now
     }
 
     /// When `cost` permits come free; none when another quota has taken its place.
@@ -160,9 +188,9 @@ impl Bucket {
     pub(super) fn take(&self, cost: NonZeroU32, now: u64) -> bool {
         NOW.set(now);
         match cost.get() {
-            1 => self.governor.check().is_ok(),
+            1 => self.governor.check_key(&self.arrival).is_ok(),
             // A cost over the burst comes free never; the queue has refused it before.
-            _ => self.governor.check_n(cost).is_ok_and(|outcome| outcome.is_ok()),
+            _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }
 
@@ -181,16 +209,17 @@ impl Bucket {
 }
 
 impl Meter for Gcra {
-    fn new(quotas: &[Quota], word: &Arc<Word>) -> Self {
-        // None only for an interval or a burst of zero, neither of which a `Quota` can have.
-        let word = || if quotas.len() == 1 { Arc::clone(word) } else { Arc::default() };
-        let buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word())).collect();
+    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
+        let buckets = match shared {
+            Some(only) => vec![only],
+            None => quotas.iter().filter_map(|quota| Bucket::new(*quota, 0)).collect(),
+        };
         Self { buckets, before: Vec::new() }
     }
 
-    fn shared(&self) -> Option<Arc<Bucket>> {
-        match self.buckets.as_slice() {
-            [only] => Some(Arc::clone(only)),
+    fn shared(quotas: &[Quota]) -> Option<Arc<Bucket>> {
+        match quotas {
+            [only] => Bucket::new(*only, 0),
             _ => None,
         }
     }
@@ -216,21 +245,21 @@ impl Meter for Gcra {
     }
 
     fn largest(&self) -> u32 {
-        self.buckets.iter().map(|bucket| bucket.burst).min().unwrap_or(u32::MAX)
+        self.buckets.iter().map(|bucket| bucket.burst()).min().unwrap_or(u32::MAX)
     }
 
     fn available(&self, now: u64) -> u32 {
-        let left = |bucket: &Arc<Bucket>| u64::from(bucket.burst).saturating_sub(bucket.spent(now));
+        let left = |bucket: &Arc<Bucket>| u64::from(bucket.burst()).saturating_sub(bucket.spent(now));
         self.buckets.iter().map(left).min().map_or(u32::MAX, |left| left as u32)
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.buckets.iter().all(|bucket| bucket.arrival.get() <= now)
+        self.buckets.iter().all(|bucket| bucket.is_full(now))
     }
 
     fn empty(&mut self, now: u64) {
         for bucket in &self.buckets {
-            bucket.arrival.0.arrival.fetch_max(now.saturating_add(bucket.whole), Ordering::AcqRel);
+            bucket.arrival.0.fetch_max(now.saturating_add(bucket.whole), Ordering::AcqRel);
         }
     }
 
@@ -240,19 +269,18 @@ impl Meter for Gcra {
         for bucket in &self.buckets {
             let missing = bucket.arrival.close().saturating_sub(now).div_ceil(bucket.interval);
             spent = spent.max(missing);
-            left = left.min(u64::from(bucket.burst).saturating_sub(missing));
+            left = left.min(u64::from(bucket.burst()).saturating_sub(missing));
         }
         let after = |quota: &Quota| {
             // A larger burst is not there at once, or the window would have the old one and the new one in it.
             let spent = spent.max(u64::from(quota.burst()).saturating_sub(left));
             now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
         };
-        let word = |quota| Arc::new(Word { arrival: AtomicU64::new(after(quota)), tally: AtomicU64::new(0) });
-        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(quota, word(quota))).collect();
+        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
     }
 
     fn gather(&self, due: u64, next: u64, until: u64) -> u64 {
-        let half = self.buckets.iter().map(|bucket| u64::from(bucket.burst / 2)).min().unwrap_or(0);
+        let half = self.buckets.iter().map(|bucket| u64::from(bucket.burst() / 2)).min().unwrap_or(0);
         // The bucket must not run over meanwhile, and nothing is gained by a moment between two permits.
         let gathered = until.saturating_sub(due).checked_div(next.saturating_sub(due)).unwrap_or(0);
         due.saturating_add(gathered.min(half).saturating_mul(next.saturating_sub(due)))

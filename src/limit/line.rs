@@ -253,7 +253,7 @@ impl<M: Meter> Line<M> {
         let taken = allowed && self.meter.take(cost, now);
         if taken {
             self.says.spend(permits);
-            core.word.tally.fetch_add(permits, Ordering::AcqRel);
+            core.tally().fetch_add(permits, Ordering::AcqRel);
         }
         taken
     }

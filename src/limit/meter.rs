@@ -1,16 +1,16 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::gcra::{Bucket, Word};
+use super::gcra::Bucket;
 use crate::policy::Quota;
 
 /// The arithmetic of a limiter in this process, in nanoseconds since the queue's origin. Called under the lock of
-/// the line, but for what [`shared`](Self::shared) hands out.
+/// the line, but for what is [`shared`](Self::shared).
 pub trait Meter: Send + 'static {
-    /// Nothing spent yet. What is shared without the lock may live in `word`.
-    fn new(quotas: &[Quota], word: &Arc<Word>) -> Self;
+    /// Nothing spent yet, but for what was taken from the `shared` bucket already.
+    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self;
 
     /// A bucket that may also be taken from without the lock; none where that can't be exact.
-    fn shared(&self) -> Option<Arc<Bucket>>;
+    fn shared(quotas: &[Quota]) -> Option<Arc<Bucket>>;
 
     /// Spends `cost` permits of every quota, or none of any.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;

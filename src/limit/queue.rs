@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
-    gcra::{Bucket, Word},
+    gcra::Bucket,
     line::{Line, Place, Wakes, guard, latest},
     meter::Meter,
     nanos,
@@ -33,9 +33,10 @@ const BREATH: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) ticker: Ticker,
-    /// Its tally: the permits granted, and in the highest bits whether a newcomer has to ask under the lock. One
-    /// number, so that who counts itself learns in the same step whether it may go on.
-    pub(super) word: Arc<Word>,
+    /// What may be taken from without the lock, while nobody waits and the server has said nothing.
+    shared: Option<Arc<Bucket>>,
+    /// Where nothing is shared.
+    own_tally: AtomicU64,
     /// Granted and woken, but not polled yet.
     pub(super) called: AtomicU64,
     refused: AtomicU64,
@@ -44,10 +45,9 @@ pub(super) struct Core {
 #[derive(Debug)]
 pub(super) struct Queue<M> {
     core: Core,
-    /// What may be taken from without the lock, while nobody waits and the server has said nothing.
-    shared: Option<Arc<Bucket>>,
     released: AtomicU64,
-    line: Mutex<Line<M>>,
+    /// Made when somebody has to ask it: most keys of a [`Keyed`](super::Keyed) never do.
+    line: Mutex<Option<Box<Line<M>>>>,
 }
 
 /// What came of joining the line.
@@ -83,6 +83,12 @@ enum AtOnce {
 }
 
 impl Core {
+    /// The permits granted, and in the highest bits whether a newcomer has to ask under the lock. One number, so
+    /// that who counts itself learns in the same step whether it may go on.
+    pub(super) fn tally(&self) -> &AtomicU64 {
+        self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
+    }
+
     pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
@@ -91,15 +97,11 @@ impl Core {
 
 impl<M: Meter> Queue<M> {
     pub(super) fn new(quotas: &[Quota], ticker: Ticker) -> Self {
-        let word = Arc::default();
-        let meter = M::new(quotas, &word);
-        let core = Core { ticker, word, called: AtomicU64::new(0), refused: AtomicU64::new(0) };
-        Self {
-            shared: meter.shared(),
-            core,
-            released: AtomicU64::new(0),
-            line: Mutex::new(Line::new(meter, quotas)),
-        }
+        let shared = M::shared(quotas);
+        let line = shared.is_none().then(|| Box::new(Line::new(M::new(quotas, None), quotas)));
+        let zero = || AtomicU64::new(0);
+        let core = Core { ticker, shared, own_tally: zero(), called: zero(), refused: zero() };
+        Self { core, released: zero(), line: Mutex::new(line) }
     }
 
     /// Takes the permits now, or says what the wait would be.
@@ -220,7 +222,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn observe(&self, feedback: &Feedback) {
         self.locked(|line, wakes| {
             // From here on everybody asks under the lock, and who got through before is counted as in flight.
-            self.core.word.tally.fetch_or(BUSY, Ordering::AcqRel);
+            self.core.tally().fetch_or(BUSY, Ordering::AcqRel);
             line.flags |= BUSY;
             let now = self.core.ticker.now();
             let uncounted = self.in_flight().saturating_add(line.abandoned.permits(now));
@@ -268,6 +270,9 @@ impl<M: Meter> Queue<M> {
     }
 
     pub(super) fn is_idle(&self) -> bool {
+        if let Some(bucket) = self.core.shared.as_ref().filter(|_| self.line().is_none()) {
+            return bucket.is_full(self.core.ticker.now());
+        }
         self.locked(|line, _| {
             let now = self.core.ticker.now();
             let owes = !line.meter.is_whole(now) || line.says.tidy(now) || line.abandoned.permits(now) > 0;
@@ -294,7 +299,7 @@ impl<M: Meter> Queue<M> {
     /// Whether a newcomer may go without the lock.
     #[cfg(all(test, outbound_loom))]
     pub(super) fn is_open(&self) -> bool {
-        self.core.word.tally.load(Ordering::Acquire) & BUSY == 0
+        self.core.tally().load(Ordering::Acquire) & BUSY == 0
     }
 
     fn in_flight(&self) -> u64 {
@@ -304,16 +309,16 @@ impl<M: Meter> Queue<M> {
     }
 
     fn granted(&self) -> u64 {
-        self.core.word.tally.load(Ordering::Acquire) & !(BUSY | HEARD)
+        self.core.tally().load(Ordering::Acquire) & !(BUSY | HEARD)
     }
 
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
     fn take_at_once(&self, cost: NonZeroU32) -> AtOnce {
-        let Some(bucket) = self.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
+        let Some(bucket) = self.core.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
             return AtOnce::AskTheLine;
         };
-        let (permits, tally) = (u64::from(cost.get()), &self.core.word.tally);
+        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
         let now = self.core.ticker.now();
         if tally.load(Ordering::Acquire) & BUSY != 0 {
             return AtOnce::AskTheLine;
@@ -333,7 +338,7 @@ impl<M: Meter> Queue<M> {
 
     /// Whether a request that was granted then may leave now, without a look at the line.
     fn may_go(&self, at: u64) -> bool {
-        self.core.word.tally.load(Ordering::Acquire) & HEARD == 0
+        self.core.tally().load(Ordering::Acquire) & HEARD == 0
             && self.core.ticker.now().saturating_sub(at) <= BREATH
     }
 
@@ -344,24 +349,30 @@ impl<M: Meter> Queue<M> {
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line<M>> {
+    fn line(&self) -> MutexGuard<'_, Option<Box<Line<M>>>> {
         // A panic while the lock was held (a waker's clone) leaves a whole line behind.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn make_line(&self) -> Box<Line<M>> {
+        let quota = self.core.shared.as_ref().map(|bucket| bucket.quota());
+        Box::new(Line::new(M::new(quota.as_slice(), self.core.shared.clone()), quota.as_slice()))
+    }
+
     fn locked<T>(&self, work: impl FnOnce(&mut Line<M>, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::default();
-        let mut line = self.line();
-        let outcome = work(&mut line, &mut wakes);
+        let mut guard = self.line();
+        let line = guard.get_or_insert_with(|| self.make_line());
+        let outcome = work(line, &mut wakes);
         let heard = line.says.any() && line.says.tidy(self.core.ticker.now());
         let busy = heard || !line.is_empty() || self.core.called.load(Ordering::Acquire) > 0;
         let flags = if busy { BUSY } else { 0 } | if heard { HEARD } else { 0 };
         if flags != line.flags {
             // Both bits change under the lock alone.
-            self.core.word.tally.fetch_xor(flags ^ line.flags, Ordering::AcqRel);
+            self.core.tally().fetch_xor(flags ^ line.flags, Ordering::AcqRel);
             line.flags = flags;
         }
-        drop(line);
+        drop(guard);
         wakes.call.into_iter().for_each(Waker::wake);
         outcome
     }

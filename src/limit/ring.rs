@@ -2,11 +2,7 @@
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
-use super::{
-    gcra::{Bucket, Word},
-    meter::Meter,
-    nanos,
-};
+use super::{gcra::Bucket, meter::Meter, nanos};
 use crate::policy::Quota;
 
 /// One log of grants for each quota.
@@ -64,11 +60,11 @@ impl Ring {
 }
 
 impl Meter for Rings {
-    fn new(quotas: &[Quota], _: &Arc<Word>) -> Self {
+    fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         Self { rings: quotas.iter().map(Ring::new).collect() }
     }
 
-    fn shared(&self) -> Option<Arc<Bucket>> {
+    fn shared(_: &[Quota]) -> Option<Arc<Bucket>> {
         None
     }
 
