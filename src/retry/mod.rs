@@ -25,8 +25,9 @@
 //! # What is sent again
 //!
 //! Answers of 408, 429, 500, 502, 503 and 504, timeouts of an attempt and failures of the connection, when the
-//! method is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE). Any method, when nothing can have reached the
-//! server: the connection could not be made. Never a refusal by another layer of ours, never past the call's
+//! method is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE). Any method, when it was provably not processed: no
+//! connection was made, the connection ended before the request was written, or the server refused its HTTP/2
+//! stream. Never after a certificate that is not trusted, never a refusal by another layer of ours, never past the call's
 //! deadline, and never with a body that was over the replay limit or was not read to its end.
 //!
 //! # How long it waits
@@ -45,6 +46,11 @@
 //!
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
+//! - The proof is read off hyper's and hyper-util's errors, also where another client's error wraps them, and off
+//!   an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
+//!   be of the request it was called with, and not of another one that it sends after that.
+//! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
+//!   last stream.
 //! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
 //! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
 //!   that its connection can be used again.
@@ -52,6 +58,7 @@
 mod future;
 mod layer;
 mod outcome;
+mod sent;
 mod service;
 
 pub use self::future::ResponseFuture;

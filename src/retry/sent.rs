@@ -1,0 +1,265 @@
+//! "Was it sent?": what the error of an attempt proves about the request. In doubt it was.
+//!
+//! The verdict is the first transport error's that the chain of causes has. What lies below it is not asked: a
+//! request's body that failed brings the errors of another connection with it.
+
+use std::{error::Error as StdError, io};
+
+use hyper_util::client::legacy;
+
+use crate::error::Error;
+
+/// How far a request got whose attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Provably not into anybody's hands. It can be sent again, whatever its method.
+    No,
+    /// Nor will the next one be, before somebody changes a certificate or a setting.
+    Never,
+    /// Perhaps. It can be sent again when its method is idempotent.
+    Maybe,
+}
+
+type Cause<'a> = &'a (dyn StdError + 'static);
+
+/// The verdict on what the inner service failed with.
+pub(super) fn sent(error: &Error) -> Sent {
+    let first = error.source();
+    // No connection is refused once it stands, so this is the service's own word that it had none. Wrapped in an
+    // error that isn't known here it may be of another connection, such as one that the request's body came over.
+    if first.and_then(|error| error.downcast_ref::<io::Error>()).is_some_and(is_refused) {
+        return Sent::No;
+    }
+    let mut next = first;
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref() {
+            return by_client(error);
+        }
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return by_connection(error, was_not_begun(error));
+        }
+        if let Some(error) = error.downcast_ref() {
+            return by_stream(error);
+        }
+        next = cause(error);
+    }
+    Sent::Maybe
+}
+
+/// hyper-util's client names the connection that an error occurred on. With none the request was not handed to any:
+/// it could not connect, or TLS or HTTP/2 failed to begin.
+fn by_client(error: &legacy::Error) -> Sent {
+    if error.is_connect() || error.connect_info().is_none() {
+        return if is_permanent(error) { Sent::Never } else { Sent::No };
+    }
+    match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
+        // hyper also says of an upgrade that it was cancelled, but this client waits for none.
+        Some(error) => by_connection(error, error.is_canceled()),
+        None => Sent::Maybe,
+    }
+}
+
+fn by_connection(error: &hyper::Error, unbegun: bool) -> Sent {
+    match error.source().and_then(|error| error.downcast_ref()) {
+        _ if unbegun => Sent::No,
+        // The body's own error, whose causes tell of something else; or hyper's task is gone, with all it knew.
+        _ if error.is_user() => Sent::Maybe,
+        Some(error) => by_stream(error),
+        // Closed or reset, perhaps after the request was read: for HTTP/1.1 both look the same from here.
+        None => Sent::Maybe,
+    }
+}
+
+/// REFUSED_STREAM is the server's word that it did not process the request (RFC 9113 §8.7). Not when it is h2 itself
+/// that refused a stream.
+///
+/// GOAWAY is no proof. The word is as good for streams above its last id, and h2 gives its error to those; but it
+/// does not show the id, and hyper has the same error for a request below it: one that it queued in the moment in which
+/// another thread read the GOAWAY. h2's task may send that one yet, before it is reset.
+fn by_stream(error: &h2::Error) -> Sent {
+    let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    if refused { Sent::No } else { Sent::Maybe }
+}
+
+/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it. An upgrade that
+/// did not come is cancelled too, after the request was answered: hyper's type for that can't be named, so its texts
+/// for the others are. Should they change, the answer is the careful one.
+fn was_not_begun(error: &hyper::Error) -> bool {
+    let why = error.source().filter(|_| error.is_canceled());
+    why.is_some_and(|why| {
+        why.is::<hyper::Error>()
+            || ["connection closed", "connection was not ready"].contains(&why.to_string().as_str())
+    })
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
+/// A server that shows the wrong certificate, or shares no version or cipher with us, will do so again; and whoever
+/// stands there in its place should be heard of now, and not after the attempts that went there by bad luck.
+#[cfg(feature = "rustls")]
+fn is_permanent(error: &legacy::Error) -> bool {
+    use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
+
+    let mut next = error.source();
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref() {
+            return matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
+        }
+        next = cause(error);
+    }
+    false
+}
+
+#[cfg(not(feature = "rustls"))]
+fn is_permanent(_: &legacy::Error) -> bool {
+    false
+}
+
+/// `source()` of an I/O error skips the very error that it wraps.
+fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use bytes::Bytes;
+    use futures_util::{StreamExt, stream};
+    use http::{Method, Request, Uri, Version};
+    use http_body::Frame;
+    use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+    use hyper::client::conn::http1;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset};
+    use tokio::{
+        io::{AsyncWriteExt, DuplexStream, duplex},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+    use crate::error::BoxError;
+
+    type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+    /// An error that isn't known here, of a client or of a body.
+    #[derive(Debug)]
+    struct Unknown(BoxError);
+
+    impl fmt::Display for Unknown {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("unknown")
+        }
+    }
+
+    impl StdError for Unknown {
+        fn source(&self) -> Option<&(dyn StdError + 'static)> {
+            Some(&*self.0)
+        }
+    }
+
+    fn request(body: impl stream::Stream<Item = BoxError> + Send + 'static) -> Request<Body> {
+        let frames = body.map(Err::<Frame<Bytes>, _>);
+        let mut request = Request::new(StreamBody::new(frames).boxed_unsync());
+        // hyper sends a GET without its body when it doesn't know the length.
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static("http://localhost/");
+        request
+    }
+
+    /// What hyper-util's client says when the connector fails so.
+    async fn connect(error: impl Into<BoxError>) -> legacy::Error {
+        let error = std::sync::Arc::new(std::sync::Mutex::new(Some(error.into())));
+        let connector = tower::service_fn(move |_: Uri| {
+            let error = error.lock().unwrap().take().unwrap();
+            std::future::ready(Err::<TokioIo<TcpStream>, BoxError>(error))
+        });
+        legacy::Client::builder(TokioExecutor::new())
+            .build(connector)
+            .request(request(stream::empty()))
+            .await
+            .unwrap_err()
+    }
+
+    /// What hyper-util's client says when the request's body fails so, on a connection that stands.
+    async fn body(error: impl Into<BoxError>) -> legacy::Error {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut request = request(stream::iter([error.into()]));
+        *request.uri_mut() = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        legacy::Client::builder(TokioExecutor::new()).build_http().request(request).await.unwrap_err()
+    }
+
+    async fn connection()
+    -> (http1::SendRequest<Body>, http1::Connection<TokioIo<DuplexStream>, Body>, DuplexStream) {
+        let (ours, theirs) = duplex(1024);
+        let (sender, connection) = http1::handshake(TokioIo::new(ours)).await.unwrap();
+        (sender, connection, theirs)
+    }
+
+    /// hyper's own word, without hyper-util, for a request that waits when its connection ends or speaks first.
+    async fn cancelled(by: &[u8]) -> hyper::Error {
+        let (mut sender, connection, mut theirs) = connection().await;
+        let sent = sender.send_request(request(stream::empty()));
+        theirs.write_all(by).await.unwrap();
+        drop(theirs);
+        tokio::join!(sent, connection).0.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn the_first_transport_error_in_the_chain_decides() {
+        let refused = || io::Error::from(ConnectionRefused);
+        let mut of_version_3 = request(stream::empty());
+        *of_version_3.version_mut() = Version::HTTP_3;
+        let unsupported = legacy::Client::builder(TokioExecutor::new()).build_http().request(of_version_3);
+        let table: Vec<(&str, BoxError, Sent)> = vec![
+            ("refused", refused().into(), Sent::No),
+            ("reset", io::Error::from(ConnectionReset).into(), Sent::Maybe),
+            ("refused, of who knows what", Unknown(refused().into()).into(), Sent::Maybe),
+            ("refused, within another", io::Error::other(refused()).into(), Sent::Maybe),
+            ("could not connect", connect(refused()).await.into(), Sent::No),
+            ("could not connect, for whatever", connect("no reason").await.into(), Sent::No),
+            ("could not connect, wrapped", Unknown(connect(refused()).await.into()).into(), Sent::No),
+            ("the same within io", io::Error::other(connect(refused()).await).into(), Sent::No),
+            ("no such version", unsupported.await.unwrap_err().into(), Sent::No),
+            ("body refused", body(refused()).await.into(), Sent::Maybe),
+            ("body could not connect", body(connect(refused()).await).await.into(), Sent::Maybe),
+            ("body cancelled", body(cancelled(b"").await).await.into(), Sent::Maybe),
+            ("queued, and closed", cancelled(b"").await.into(), Sent::No),
+            (
+                "queued, and an answer to nothing",
+                cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(),
+                Sent::No,
+            ),
+            ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),
+            ("no transport error at all", "text".into(), Sent::Maybe),
+        ];
+        for (name, error, expected) in table {
+            let error = Error::from_service(error);
+            assert_eq!(sent(&error), expected, "{name}: {error:?}");
+        }
+    }
+
+    #[cfg(feature = "rustls")]
+    #[tokio::test]
+    async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
+        use rustls::{AlertDescription, CertificateError, Error as Tls};
+
+        for (tls, expected) in [
+            (Tls::InvalidCertificate(CertificateError::Expired), Sent::Never),
+            (Tls::NoCertificatesPresented, Sent::Never),
+            (Tls::AlertReceived(AlertDescription::InternalError), Sent::No),
+        ] {
+            // As hyper-rustls wraps what tokio-rustls wraps.
+            let error =
+                connect(io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()))).await;
+            assert_eq!(sent(&Error::from_service(error)), expected, "{tls}");
+        }
+        let from_a_body = body(Tls::InvalidCertificate(CertificateError::Expired)).await;
+        assert_eq!(sent(&Error::from_service(from_a_body)), Sent::Maybe);
+    }
+}
