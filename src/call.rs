@@ -72,7 +72,55 @@ pub struct Attempt {
     outcome: Option<Outcome>,
     server_request_id: Option<HeaderValue>,
     asked: Option<Duration>,
-    delay: Option<Duration>,
+    delay: Option<(Duration, DelayReason)>,
+}
+
+/// The time by which a call must have its answer's head, put into the request's extensions: the rest of the time that
+/// the caller has itself, say.
+///
+/// The layers that keep a deadline take the earliest. Without a [`TimeoutLayer`](crate::timeout::TimeoutLayer) in the
+/// stack it bounds the waits, but cuts off no attempt that is under way.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::call::Deadline;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Deadline::after(Duration::from_secs(3)));
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline(pub Instant);
+
+impl Deadline {
+    /// So long from now on.
+    pub fn after(left: Duration) -> Self {
+        Self(clock::after(clock::now(), left))
+    }
+}
+
+/// Why a back-off had its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DelayReason {
+    /// The back-off after a failure that passes by itself.
+    Transient,
+    /// The back-off after a throttling, which is longer.
+    Throttled,
+    /// The server asked for more than the back-off.
+    Asked,
+}
+
+impl DelayReason {
+    /// The reason in one word, as it stands in the log.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Throttled => "throttled",
+            Self::Asked => "asked",
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -104,12 +152,14 @@ pub enum Ended {
     NotIdempotent,
     /// The body was over the replay limit, or had not been read whole when the attempt failed.
     NotReplayable,
-    /// `max_attempts` attempts were made.
+    /// `max_attempts` attempts were made, or the schedule has no further back-off.
     Exhausted,
     /// The next attempt could not have started within the deadline.
     Deadline,
     /// The server asked for a longer pause than the layer's `max_retry_after`.
     AskedTooLong,
+    /// The layer's budget of retries was used up: too many calls have failed lately.
+    Budget,
 }
 
 impl Ended {
@@ -123,6 +173,7 @@ impl Ended {
             Self::Exhausted => "exhausted",
             Self::Deadline => "deadline",
             Self::AskedTooLong => "asked_too_long",
+            Self::Budget => "budget",
         }
     }
 }
@@ -133,7 +184,9 @@ impl Call {
         if let Some(call) = extensions.get::<Self>() {
             return call.clone();
         }
-        let shared = Shared { started: clock::now(), state: Mutex::default() };
+        let deadline = extensions.get().map(|Deadline(deadline)| *deadline);
+        let state = State { deadline, ..State::default() };
+        let shared = Shared { started: clock::now(), state: Mutex::new(state) };
         let call = Self { shared: Arc::new(shared) };
         extensions.insert(call.clone());
         call
@@ -223,9 +276,9 @@ impl Call {
         Some(attempt.clone())
     }
 
-    pub(crate) fn set_delay(&self, delay: Duration) {
+    pub(crate) fn set_delay(&self, delay: Duration, reason: DelayReason) {
         if let Some(attempt) = self.shared.state().attempts.last_mut() {
-            attempt.delay = Some(delay);
+            attempt.delay = Some((delay, reason));
         }
     }
 
@@ -310,7 +363,12 @@ impl Attempt {
 
     /// The back-off before the next attempt; none when there was no next one.
     pub fn delay(&self) -> Option<Duration> {
-        self.delay
+        self.delay.map(|(delay, _)| delay)
+    }
+
+    /// Why that back-off had its length.
+    pub fn delay_reason(&self) -> Option<DelayReason> {
+        self.delay.map(|(_, reason)| reason)
     }
 }
 

@@ -79,6 +79,7 @@ pub mod call;
 pub mod client;
 mod clock;
 pub mod error;
+mod id;
 pub mod limit;
 mod log;
 pub mod policy;

@@ -7,7 +7,7 @@ use http::{HeaderValue, Method, StatusCode, Uri};
 use tracing::{Level, debug, enabled, event, info};
 
 use crate::{
-    call::{Attempt, Ended, Outcome, Report},
+    call::{Attempt, DelayReason, Ended, Outcome, Report},
     clock::Instant,
     error::{Error, Kind},
 };
@@ -109,11 +109,12 @@ pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
     );
 }
 
-pub(crate) fn retry(report: &Report, delay: Duration) {
+pub(crate) fn retry(report: &Report, delay: Duration, reason: DelayReason) {
     debug!(
         target: RETRY,
         request_id = text(report.request_id().as_ref()),
         delay_ms = millis(delay),
+        reason = reason.as_str(),
         "retrying after back-off"
     );
 }

@@ -445,7 +445,7 @@ fn fails_each_call_once(
 async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
         // Each by a service of its own, as tasks of a program have it.
-        let service = layer.clone().layer(fails_each_call_once(status));
+        let service = layer.clone().without_budget().layer(fails_each_call_once(status));
         tokio::spawn(async move {
             report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay().unwrap()
         })
@@ -486,7 +486,7 @@ async fn a_thousand_calls_that_were_told_the_same_moment_come_back_apart() {
             .header("retry-after", "5")
             .body(Content::default())
     });
-    let service = RetryLayer::new().layer(service);
+    let service = RetryLayer::new().without_budget().layer(service);
     let calls = (0..1_000).map(|_| service.clone().oneshot(get(URI)));
     let delays: HashSet<_> = futures_util::future::join_all(calls)
         .await

@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("error", &[&["call"]]),
     ("policy", &[&["error::InvalidConfig"]]),
     ("body", &[&["error"]]),
+    ("id", &[&["clock", "random"]]),
     ("log", &[&["clock", "call", "error"]]),
     // The layers see all of the base, and never one another.
     ("auth", &[BASE]),
@@ -31,7 +32,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
 ];
-const BASE: &[&str] = &["clock", "random", "call", "error", "policy", "body", "log"];
+const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "log"];
 const LAYERS: &[&str] = &["auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or

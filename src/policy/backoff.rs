@@ -211,6 +211,11 @@ impl Default for ExponentialBackoff {
     }
 }
 
+/// Scales a uniform `random` to nothing up to `longest`.
+pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
+    Duration::from_nanos(up_to(saturating_nanos(longest), random))
+}
+
 /// Scales a uniform `random` to `0..=most`: multiply and shift, since a remainder would favour small numbers.
 fn up_to(most: u64, random: u64) -> u64 {
     (((u128::from(most) + 1) * u128::from(random)) >> 64) as u64

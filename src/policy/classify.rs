@@ -1,14 +1,14 @@
-//! Whether an outcome may be tried again, and why that would help.
+//! Whether another attempt would help after an outcome, and whether it would do no harm.
 
 use http::{Method, StatusCode};
 
 /// Whether the server can have seen the request, which decides if a failed one may be sent again.
 ///
 /// ```
-/// use tower_outbound::policy::{Cause, Outcome, Sent, Verdict, classify};
+/// use tower_outbound::policy::{Sent, may_repeat};
 ///
 /// // A refused connection carried nothing, so even a POST may try another.
-/// assert_eq!(classify(false, Outcome::Failure(Sent::No)), Verdict::Retry(Cause::Transient));
+/// assert!(may_repeat(false, Some(Sent::No)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
@@ -24,7 +24,7 @@ pub enum Sent {
 /// use http::StatusCode;
 /// use tower_outbound::policy::{Cause, ExponentialBackoff, Outcome, Verdict, classify};
 ///
-/// let backoff = match classify(true, Outcome::Answer(StatusCode::TOO_MANY_REQUESTS)) {
+/// let backoff = match classify(Outcome::Answer(StatusCode::TOO_MANY_REQUESTS)) {
 ///     Verdict::Retry(Cause::Throttled) => ExponentialBackoff::throttled(),
 ///     _ => ExponentialBackoff::transient(),
 /// };
@@ -39,14 +39,21 @@ pub enum Cause {
     Transient,
 }
 
+impl Cause {
+    /// Of an answer that is to be tried again: 429 is a throttling, any other passes by itself.
+    pub fn of(status: StatusCode) -> Self {
+        if status == StatusCode::TOO_MANY_REQUESTS { Self::Throttled } else { Self::Transient }
+    }
+}
+
 /// What came of an attempt.
 ///
 /// ```
 /// use http::StatusCode;
 /// use tower_outbound::policy::{Outcome, Verdict, classify};
 ///
-/// assert_eq!(classify(true, Outcome::Answer(StatusCode::OK)), Verdict::Success);
-/// assert_eq!(classify(true, Outcome::Fatal), Verdict::NotRetryable);
+/// assert_eq!(classify(Outcome::Answer(StatusCode::OK)), Verdict::Success);
+/// assert_eq!(classify(Outcome::Fatal), Verdict::NotRetryable);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,26 +66,24 @@ pub enum Outcome {
     Fatal,
 }
 
-/// What to do with the outcome of an attempt.
+/// Whether another attempt would help. Whether it would do no harm is [`may_repeat`]'s to say.
 ///
 /// ```
 /// use http::StatusCode;
-/// use tower_outbound::policy::{Outcome, Verdict, classify};
+/// use tower_outbound::policy::{Cause, Outcome, Verdict, classify};
 ///
 /// let outcome = Outcome::Answer(StatusCode::BAD_GATEWAY);
-/// assert_eq!(classify(false, outcome), Verdict::NotIdempotent);
+/// assert_eq!(classify(outcome), Verdict::Retry(Cause::Transient));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Hand it on: 1xx, 2xx or 3xx. A 101 too, whose connection is the caller's from then on.
+    /// It did what it should: 1xx, 2xx or 3xx.
     Success,
-    /// Another attempt may help and does no harm.
+    /// Another attempt may help.
     Retry(Cause),
-    /// Hand it on: another attempt would end the same way.
+    /// Another attempt would end the same way.
     NotRetryable,
-    /// Hand it on: another attempt might help, but would do twice what the first may have done.
-    NotIdempotent,
 }
 
 /// Whether a request of that method may be sent twice by itself: GET, HEAD, OPTIONS, TRACE, PUT and DELETE
@@ -95,91 +100,83 @@ pub fn is_idempotent(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE].contains(method)
 }
 
-/// Decides if the request may be sent again after this outcome.
+/// Whether another attempt would help after this outcome.
+///
+/// 408, 429, 500, 502, 503, 504 and every failure of transport pass by themselves. No other status does: 501 and
+/// 505 stay, and a 409 is for the caller to resolve.
+pub fn classify(outcome: Outcome) -> Verdict {
+    match outcome {
+        Outcome::Failure(_) => Verdict::Retry(Cause::Transient),
+        Outcome::Fatal => Verdict::NotRetryable,
+        Outcome::Answer(status) => match status.as_u16() {
+            ..400 => Verdict::Success,
+            408 | 429 | 500 | 502 | 503 | 504 => Verdict::Retry(Cause::of(status)),
+            _ => Verdict::NotRetryable,
+        },
+    }
+}
+
+/// Whether the request may be sent again after an attempt that got so far, `None` for one that was answered: always
+/// when it was provably not sent, else only when doing it twice is doing it once. A server that answers 429 or 503
+/// need not have refused before it began.
 ///
 /// `idempotent` is told by the request as it was before the attempt: its method ([`is_idempotent`]), an
 /// idempotency key, or the caller's word.
 ///
-/// - 408, 429, 500, 502, 503 and 504, and a failure after which the server may have seen the request: when
-///   idempotent. A server that answers 429 or 503 need not have refused before it began.
-/// - A request that was provably not sent: always.
-/// - No other status: 501 and 505 don't pass, and a 409 is for the caller to resolve.
-///
 /// ```
-/// use http::StatusCode;
-/// use tower_outbound::policy::{Cause, Outcome, Sent, Verdict, classify};
+/// use tower_outbound::policy::{Sent, may_repeat};
 ///
-/// let unavailable = Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE);
-/// assert_eq!(classify(true, unavailable), Verdict::Retry(Cause::Transient));
-/// assert_eq!(classify(false, unavailable), Verdict::NotIdempotent);
+/// assert!(may_repeat(false, Some(Sent::No)));
+/// assert!(!may_repeat(false, Some(Sent::Maybe)) && !may_repeat(false, None));
+/// assert!(may_repeat(true, None));
 /// ```
-pub fn classify(idempotent: bool, outcome: Outcome) -> Verdict {
-    let cause = match outcome {
-        Outcome::Failure(Sent::No) => return Verdict::Retry(Cause::Transient),
-        Outcome::Failure(Sent::Maybe) => Cause::Transient,
-        Outcome::Fatal => return Verdict::NotRetryable,
-        Outcome::Answer(status) => match status.as_u16() {
-            ..400 => return Verdict::Success,
-            429 => Cause::Throttled,
-            408 | 500 | 502 | 503 | 504 => Cause::Transient,
-            _ => return Verdict::NotRetryable,
-        },
-    };
-    if idempotent { Verdict::Retry(cause) } else { Verdict::NotIdempotent }
+pub fn may_repeat(idempotent: bool, failed: Option<Sent>) -> bool {
+    idempotent || failed == Some(Sent::No)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const METHODS: [(&str, bool); 12] = [
-        ("GET", true),
-        ("HEAD", true),
-        ("OPTIONS", true),
-        ("TRACE", true),
-        ("PUT", true),
-        ("DELETE", true),
-        ("POST", false),
-        ("PATCH", false),
-        ("CONNECT", false),
-        ("PROPFIND", false),
-        ("QUERY", false),
-        ("get", false), // methods are case-sensitive
-    ];
-
     #[test]
-    fn methods_and_statuses() {
-        for (name, expected) in METHODS {
-            let idempotent = is_idempotent(&Method::from_bytes(name.as_bytes()).unwrap());
-            assert_eq!(idempotent, expected, "{name}");
-
-            for status in 100..1_000 {
-                let retry = |cause| if expected { Verdict::Retry(cause) } else { Verdict::NotIdempotent };
-                let verdict = match status {
-                    100..=399 => Verdict::Success,
-                    429 => retry(Cause::Throttled),
-                    408 | 500 | 502 | 503 | 504 => retry(Cause::Transient),
-                    _ => Verdict::NotRetryable,
-                };
-                let outcome = Outcome::Answer(StatusCode::from_u16(status).unwrap());
-                assert_eq!(classify(idempotent, outcome), verdict, "{name} {status}");
+    fn methods() {
+        let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
+        // Methods are case-sensitive.
+        let others = ["POST", "PATCH", "CONNECT", "PROPFIND", "QUERY", "get"];
+        for (names, expected) in [(idempotent, true), (others, false)] {
+            for name in names {
+                assert_eq!(is_idempotent(&Method::from_bytes(name.as_bytes()).unwrap()), expected, "{name}");
             }
         }
     }
 
     #[test]
+    fn statuses() {
+        for status in 100..1_000 {
+            let verdict = match status {
+                100..=399 => Verdict::Success,
+                429 => Verdict::Retry(Cause::Throttled),
+                408 | 500 | 502 | 503 | 504 => Verdict::Retry(Cause::Transient),
+                _ => Verdict::NotRetryable,
+            };
+            assert_eq!(classify(Outcome::Answer(StatusCode::from_u16(status).unwrap())), verdict, "{status}");
+        }
+    }
+
+    #[test]
     fn failures() {
-        let transient = Verdict::Retry(Cause::Transient);
-        let cases = [
-            (true, Outcome::Failure(Sent::No), transient),
-            (false, Outcome::Failure(Sent::No), transient),
-            (true, Outcome::Failure(Sent::Maybe), transient),
-            (false, Outcome::Failure(Sent::Maybe), Verdict::NotIdempotent),
-            (true, Outcome::Fatal, Verdict::NotRetryable),
-            (false, Outcome::Fatal, Verdict::NotRetryable),
-        ];
-        for (idempotent, outcome, verdict) in cases {
-            assert_eq!(classify(idempotent, outcome), verdict, "{outcome:?}");
+        for sent in [Sent::No, Sent::Maybe] {
+            assert_eq!(classify(Outcome::Failure(sent)), Verdict::Retry(Cause::Transient));
+        }
+        assert_eq!(classify(Outcome::Fatal), Verdict::NotRetryable);
+    }
+
+    #[test]
+    fn what_may_have_been_done_is_repeated_only_when_idempotent() {
+        let cases = [(Some(Sent::No), true), (Some(Sent::Maybe), false), (None, false)];
+        for (failed, unless_idempotent) in cases {
+            assert!(may_repeat(true, failed));
+            assert_eq!(may_repeat(false, failed), unless_idempotent, "{failed:?}");
         }
     }
 }

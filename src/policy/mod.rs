@@ -7,7 +7,7 @@
 //! | a request meets | it asks |
 //! |---|---|
 //! | the limiter | [`Quota`]: how many in any window, how many back to back |
-//! | an answer or a failure | [`classify()`]: may it be sent again, and why would that help |
+//! | an answer or a failure | [`classify()`]: would another attempt help, and why; [`may_repeat`]: would it do no harm |
 //! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for |
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
@@ -26,8 +26,8 @@
 //! let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
 //! let outcome = Outcome::Answer(StatusCode::TOO_MANY_REQUESTS);
 //!
-//! let verdict = policy::classify(policy::is_idempotent(&Method::GET), outcome);
-//! assert_eq!(verdict, Verdict::Retry(Cause::Throttled));
+//! assert_eq!(policy::classify(outcome), Verdict::Retry(Cause::Throttled));
+//! assert!(policy::may_repeat(policy::is_idempotent(&Method::GET), None));
 //!
 //! let (backoff, retry, random) = (ExponentialBackoff::throttled(), 0, 0x9e37_79b9_7f4a_7c15);
 //! let wait = match policy::retry_after(&headers, SystemTime::now) {
@@ -58,7 +58,7 @@ mod structured;
 pub use self::{
     backoff::{ExponentialBackoff, Jitter},
     budget::{Budget, Spent},
-    classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent},
+    classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent, may_repeat},
     feedback::{MAX_ASK, retry_after},
     http_date::parse_http_date,
     quota::Quota,

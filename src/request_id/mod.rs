@@ -27,13 +27,14 @@
 //! |---|---|---|---|
 //! | `tower_outbound::call` | info, warn when the call failed or its answer is a 4xx or 5xx | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
 //! | `tower_outbound::attempt` | debug | an attempt ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
-//! | `tower_outbound::retry` | debug | a back-off begins | `request_id` `delay_ms` |
+//! | `tower_outbound::retry` | debug | a back-off begins | `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | a failure is not tried again | `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | a request waited for its permit | `waited_ms` |
 //! | `tower_outbound::limit` | info | the server paused the limiter | `pause_ms` |
 //!
 //! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call; `timeout`,
-//! `rate_limited`, `not_sent` or `failed` for an attempt. `ended` is a word of [`Ended`](crate::call::Ended).
+//! `rate_limited`, `not_sent` or `failed` for an attempt. `ended` is a word of [`Ended`](crate::call::Ended),
+//! `reason` one of [`DelayReason`](crate::call::DelayReason).
 //! `attempts` is 0 when no retry layer is in the stack. Milliseconds are fractional.
 //!
 //! # Order
@@ -49,7 +50,6 @@
 //!   one of its own; `attempts` counts it.
 
 mod future;
-mod id;
 mod layer;
 mod service;
 

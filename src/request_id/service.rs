@@ -6,11 +6,12 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseFuture, id, layer::Settings};
+use super::{ResponseFuture, layer::Settings};
 use crate::{
     call::Call,
     clock,
     error::{BoxError, Error},
+    id,
     log::Subject,
 };
 
@@ -48,7 +49,7 @@ where
         let id = request
             .headers_mut()
             .entry(&self.settings.header)
-            .or_insert_with(|| id::next(&self.settings.random));
+            .or_insert_with(|| id::uuid_v7(&self.settings.random));
         call.set_request_id(id.clone(), &self.settings.server_headers);
         let subject = Subject {
             service: self.settings.service,

@@ -7,20 +7,25 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, Response, request};
+use http::{Request, Response, StatusCode, request};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{layer::Policy, outcome};
+use super::{
+    Outcome, PerRequest,
+    layer::Policy,
+    outcome,
+    schedule::{Delay, Used},
+};
 use crate::{
     body::{Drain, Replay, ReplayBody},
-    call::{Call, Ended},
+    call::{self, Call, DelayReason, Ended},
     clock::{self, Instant},
     error::{BoxError, Error},
     log,
-    policy::{self, Cause, ExponentialBackoff, Verdict, feedback},
+    policy::{self, Cause, Spent, Verdict, feedback},
 };
 
 /// The most that is read of a failed answer's body so that its connection can be used again: more costs more
@@ -53,18 +58,25 @@ pin_project! {
     }
 }
 
-/// The request as it came, to make the next attempt of.
+/// The request as it came, to make the next attempt of, and what the attempts so far have left.
 struct Kept<B> {
     head: request::Parts,
     replay: Replay<B>,
     idempotent: bool,
+    max_attempts: u32,
     attempts: u32,
+    used: Used,
+    /// Of the budget, by the attempt under way.
+    spent: Option<Spent>,
+    /// What the attempt before failed with.
+    failed: Option<Error>,
 }
 
 /// Another attempt: what to send, and after how long.
 struct Again<B> {
     request: Request<ReplayBody<B>>,
     delay: Duration,
+    reason: DelayReason,
 }
 
 impl<S, B, R> ResponseFuture<S, B, R>
@@ -74,11 +86,22 @@ where
 {
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
         let call = Call::of(request.extensions_mut());
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let (body, replay) = ReplayBody::record(body, policy.replay_limit);
-        let idempotent = policy::is_idempotent(&head.method);
+        let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
+        let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.random));
+        let idempotent = keyed || own.idempotent || policy::is_idempotent(&head.method);
         let next = Some(Request::from_parts(head.clone(), body));
-        let kept = Kept { head, replay, idempotent, attempts: 0 };
+        let kept = Kept {
+            head,
+            replay,
+            idempotent,
+            max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
+            attempts: 0,
+            used: Used::default(),
+            spent: None,
+            failed: None,
+        };
         Self { state: State::Starting, inner, policy, next, kept, call }
     }
 }
@@ -136,12 +159,16 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
-            let Again { request, delay } = match this.kept.judge(this.policy, this.call, called, &result) {
-                Ok(again) => again,
-                Err(ended) => return Poll::Ready(finish(this.call, ended, result)),
-            };
-            this.call.set_delay(delay);
-            log::retry(&this.call.report(), delay);
+            let Again { request, delay, reason } =
+                match this.kept.judge(this.policy, this.call, called, &result) {
+                    Ok(again) => again,
+                    Err(ended) => {
+                        let earlier = this.kept.failed.take().filter(|_| !called).map(Err);
+                        return Poll::Ready(finish(this.call, ended, earlier.unwrap_or(result)));
+                    }
+                };
+            this.call.set_delay(delay, reason);
+            log::retry(&this.call.report(), delay, reason);
             *this.next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
@@ -152,7 +179,13 @@ where
                     timer: tokio::time::sleep_until(until.min(clock::after(now, DRAIN_TIME))),
                     until,
                 },
-                Err(_) => State::Sleeping { timer: tokio::time::sleep_until(until) },
+                Err(error) => {
+                    // An attempt that could not begin does not hide what the one before it met with.
+                    if called || this.kept.failed.is_none() {
+                        this.kept.failed = Some(error);
+                    }
+                    State::Sleeping { timer: tokio::time::sleep_until(until) }
+                }
             });
         }
     }
@@ -161,52 +194,78 @@ where
 impl<B: Body> Kept<B> {
     /// Ends the attempt in the report, and says whether there is another one.
     fn judge<R>(
-        &self,
+        &mut self,
         policy: &Policy,
         call: &Call,
         called: bool,
         result: &Result<Response<R>, Error>,
     ) -> Result<Again<B>, Ended> {
-        let ((told, judged), asked) = match result {
+        let (told, outcome, failed, asked) = match result {
             Ok(response) => {
-                let asked = feedback::retry_after(response.headers(), clock::wall);
-                (outcome::of_answer(response.status()), asked.filter(|asked| !asked.is_zero()))
+                let (status, headers) = (response.status(), response.headers());
+                let asked = feedback::retry_after(headers, clock::wall).filter(|asked| !asked.is_zero());
+                (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
             }
-            Err(error) => (outcome::of_error(error, called), None),
+            Err(error) => {
+                let (told, sent) = outcome::of_error(error, called);
+                (told, Outcome::Failure { error, sent }, Some(sent), None)
+            }
         };
         let headers = result.as_ref().ok().map(Response::headers);
         if let Some(attempt) = call.end_attempt(told, asked, headers) {
             log::attempt(&call.report(), &attempt);
         }
-        let backoff = match policy::classify(self.idempotent, judged) {
-            Verdict::Success => return Err(Ended::Success),
-            Verdict::NotIdempotent => return Err(Ended::NotIdempotent),
-            Verdict::Retry(_) if self.attempts >= policy.max_attempts => return Err(Ended::Exhausted),
-            Verdict::Retry(Cause::Throttled) => &policy.throttled,
-            Verdict::Retry(_) => &policy.transient,
-            _ if matches!(result, Err(error) if error.is_deadline()) => return Err(Ended::Deadline),
-            _ => return Err(Ended::NotRetryable),
+        let spent = self.spent.take();
+        let cause = match outcome {
+            // The connection is the caller's from here on.
+            Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => return Err(Ended::Success),
+            Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
+            _ => match policy.classify.classify(&self.head, &outcome) {
+                Verdict::Success => {
+                    if let Some(budget) = &policy.budget {
+                        budget.succeeded(spent);
+                    }
+                    return Err(Ended::Success);
+                }
+                Verdict::Retry(cause) => cause,
+                Verdict::NotRetryable => return Err(Ended::NotRetryable),
+            },
         };
+        if !policy::may_repeat(self.idempotent, failed) {
+            return Err(Ended::NotIdempotent);
+        }
+        if self.attempts >= self.max_attempts {
+            return Err(Ended::Exhausted);
+        }
         if asked.is_some_and(|asked| asked > policy.max_retry_after) {
             return Err(Ended::AskedTooLong);
         }
-        let delay = self.delay(policy, backoff, asked);
+        let (delay, reason) = self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?;
         if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
             return Err(Ended::Deadline);
         }
         let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
-        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay })
+        // Last, for what does not go out costs nothing.
+        if let Some(budget) = &policy.budget {
+            self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+        }
+        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, reason })
     }
 
     /// Never shorter than what the server asked for: jitter is only added to that.
-    fn delay(&self, policy: &Policy, backoff: &ExponentialBackoff, asked: Option<Duration>) -> Duration {
-        let retry = self.attempts.saturating_sub(1);
-        let random = policy.random.next();
-        let own = backoff.delay(retry, random);
-        match asked {
-            Some(asked) if asked > own => asked.saturating_add(backoff.spread(retry, random)),
-            _ => own,
-        }
+    fn delay(
+        &mut self,
+        policy: &Policy,
+        cause: Cause,
+        asked: Option<Duration>,
+    ) -> Option<(Duration, DelayReason)> {
+        let (retry, random) = (self.attempts.saturating_sub(1), policy.random.next());
+        let Delay { own, spread } = policy.backoff(cause).next(&mut self.used, cause, retry, random)?;
+        Some(match (asked, cause) {
+            (Some(asked), _) if asked > own => (asked.saturating_add(spread), DelayReason::Asked),
+            (_, Cause::Throttled) => (own, DelayReason::Throttled),
+            (_, Cause::Transient) => (own, DelayReason::Transient),
+        })
     }
 }
 

@@ -1,9 +1,16 @@
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::Retry;
-use crate::{body::DEFAULT_REPLAY_LIMIT, error::InvalidConfig, policy::ExponentialBackoff, random::Random};
+use super::{
+    Classify, IdempotencyKey, Retry, Schedule, Standard, per_request::at_least_one, schedule::Backoff,
+};
+use crate::{
+    body::DEFAULT_REPLAY_LIMIT,
+    error::InvalidConfig,
+    policy::{Budget, Cause, ExponentialBackoff},
+    random::Random,
+};
 
 /// Sends a request again when it failed in passing and sending it again can do no harm.
 ///
@@ -11,25 +18,37 @@ use crate::{body::DEFAULT_REPLAY_LIMIT, error::InvalidConfig, policy::Exponentia
 ///
 /// 3 attempts (as the AWS SDKs make); the back-offs of
 /// [`ExponentialBackoff::transient`] and [`ExponentialBackoff::throttled`]; a `Retry-After` of up to 120 s
-/// obeyed; bodies of up to 1 MiB sent again.
+/// obeyed; bodies of up to 1 MiB sent again; a [`Budget`] of the AWS SDKs' numbers.
 ///
 /// # Clone
 ///
-/// Clones share the source of jitter, so that no two of them draw the same.
+/// Clones share the budget, and the source of jitter, so that no two of them draw the same.
 #[derive(Debug, Clone)]
 pub struct RetryLayer {
     policy: Arc<Policy>,
 }
 
 /// What the layer was told, shared by all its services.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Policy {
     pub(super) max_attempts: u32,
-    pub(super) transient: ExponentialBackoff,
-    pub(super) throttled: ExponentialBackoff,
+    pub(super) classify: Arc<dyn Classify>,
+    pub(super) idempotency_key: Option<IdempotencyKey>,
+    pub(super) budget: Option<Budget>,
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
+    transient: Backoff,
+    throttled: Backoff,
+}
+
+impl Policy {
+    pub(super) fn backoff(&self, cause: Cause) -> &Backoff {
+        match cause {
+            Cause::Throttled => &self.throttled,
+            Cause::Transient => &self.transient,
+        }
+    }
 }
 
 impl RetryLayer {
@@ -38,8 +57,11 @@ impl RetryLayer {
         Self {
             policy: Arc::new(Policy {
                 max_attempts: 3,
-                transient: ExponentialBackoff::transient(),
-                throttled: ExponentialBackoff::throttled(),
+                classify: Arc::new(Standard),
+                idempotency_key: None,
+                budget: Some(Budget::new()),
+                transient: Backoff::Exponential(ExponentialBackoff::transient()),
+                throttled: Backoff::Exponential(ExponentialBackoff::throttled()),
                 max_retry_after: Duration::from_secs(120),
                 replay_limit: DEFAULT_REPLAY_LIMIT,
                 random: Arc::new(Random::from_entropy()),
@@ -53,20 +75,52 @@ impl RetryLayer {
     ///
     /// When it is 0.
     pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, InvalidConfig> {
-        if max_attempts == 0 {
-            return Err(InvalidConfig::new("max attempts", "0", "at least 1: the first attempt counts"));
-        }
+        let max_attempts = at_least_one(max_attempts)?;
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
+    }
+
+    /// Judges the outcome of an attempt by this. [`Standard`] by default.
+    pub fn with_classify(self, classify: impl Classify + 'static) -> Self {
+        self.set(|policy| policy.classify = Arc::new(classify))
+    }
+
+    /// Puts an idempotency key on each request whose method is not idempotent, and then sends it again like any other.
+    ///
+    /// By saying this you say that **the server honours such keys**: of one that does not know the header, a POST that is
+    /// sent again asks for a second e-mail or a second payment. None of the presets' services is known to.
+    pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
+        self.set(|policy| policy.idempotency_key = Some(key))
     }
 
     /// The back-off after a failure that is not a throttling.
     pub fn with_backoff(self, backoff: ExponentialBackoff) -> Self {
-        self.set(|policy| policy.transient = backoff)
+        self.set(|policy| policy.transient = Backoff::Exponential(backoff))
     }
 
     /// The back-off after a 429.
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
-        self.set(|policy| policy.throttled = backoff)
+        self.set(|policy| policy.throttled = Backoff::Exponential(backoff))
+    }
+
+    /// Back-offs of another make in place of [`with_backoff`](Self::with_backoff); a call that has used them up makes no
+    /// further attempt. What the server asks for still goes before, and never shorter.
+    pub fn with_schedule(self, schedule: impl Schedule + 'static) -> Self {
+        self.set(|policy| policy.transient = Backoff::Other(Arc::new(schedule)))
+    }
+
+    /// The same in place of [`with_throttled_backoff`](Self::with_throttled_backoff).
+    pub fn with_throttled_schedule(self, schedule: impl Schedule + 'static) -> Self {
+        self.set(|policy| policy.throttled = Backoff::Other(Arc::new(schedule)))
+    }
+
+    /// Another budget, which may be shared with other layers for the same service.
+    pub fn with_budget(self, budget: Budget) -> Self {
+        self.set(|policy| policy.budget = Some(budget))
+    }
+
+    /// Every call may use all its attempts, however many fail: a service that is down gets three times the requests.
+    pub fn without_budget(self) -> Self {
+        self.set(|policy| policy.budget = None)
     }
 
     /// The longest pause asked for by the server that is waited out. When it asks for more, its answer is handed
@@ -103,5 +157,19 @@ impl<S> Layer<S> for RetryLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         Retry::new(inner, Arc::clone(&self.policy))
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("max_attempts", &self.max_attempts)
+            .field("idempotency_key", &self.idempotency_key)
+            .field("budget", &self.budget)
+            .field("transient", &self.transient)
+            .field("throttled", &self.throttled)
+            .field("max_retry_after", &self.max_retry_after)
+            .field("replay_limit", &self.replay_limit)
+            .finish_non_exhaustive()
     }
 }

@@ -55,12 +55,20 @@
 //! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
 //!   that its connection can be used again.
 
+mod classify;
 mod future;
+mod idempotency;
 mod layer;
 mod outcome;
+mod per_request;
+mod schedule;
 mod sent;
 mod service;
 
+pub use self::classify::{Classify, On, Outcome, Standard, When};
 pub use self::future::ResponseFuture;
+pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
+pub use self::per_request::PerRequest;
+pub use self::schedule::{Delays, Schedule};
 pub use self::service::Retry;

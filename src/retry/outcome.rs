@@ -1,34 +1,30 @@
-//! What an attempt came to, read off its answer or its error. The rules over it are pure:
-//! [`policy::classify`](crate::policy::classify).
+//! What an attempt came to, read off its error.
 
-use http::StatusCode;
-
+use super::sent::{self, sent};
 use crate::{
     call,
     error::{Error, Kind, Scope},
-    policy,
+    policy::Sent,
 };
 
-use super::sent::{Sent, sent};
-
-/// The outcome as the report tells it, and as the policy judges it.
-pub(super) fn of_answer(status: StatusCode) -> (call::Outcome, policy::Outcome) {
-    (call::Outcome::Answer(status), policy::Outcome::Answer(status))
+/// The outcome as the report tells it, and how far the request got. `called` tells whether the inner service was
+/// called, or failed before it was ready to be.
+pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
+    match error.kind() {
+        Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, Sent::No),
+        Kind::Auth | Kind::Request => (call::Outcome::NotSent, Sent::No),
+        Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
+        Kind::Service if called && sent(error) == sent::Sent::Maybe => (call::Outcome::Failed, Sent::Maybe),
+        Kind::Service => (call::Outcome::NotSent, Sent::No),
+    }
 }
 
-/// `called` tells whether the inner service was called, or failed before it was ready to be.
-pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, policy::Outcome) {
+/// Whether the next attempt would meet it, too: one of our layers has said no, or a server has shown the wrong
+/// certificate.
+pub(super) fn is_lasting(error: &Error) -> bool {
     match error.kind() {
-        Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, policy::Outcome::Fatal),
-        Kind::Auth | Kind::Request => (call::Outcome::NotSent, policy::Outcome::Fatal),
-        Kind::Timeout { scope: Scope::Call, .. } => (call::Outcome::Timeout, policy::Outcome::Fatal),
-        Kind::Timeout { scope: Scope::Attempt, .. } => {
-            (call::Outcome::Timeout, policy::Outcome::Failure(policy::Sent::Maybe))
-        }
-        Kind::Service => match sent(error) {
-            Sent::Never => (call::Outcome::NotSent, policy::Outcome::Fatal),
-            Sent::Maybe if called => (call::Outcome::Failed, policy::Outcome::Failure(policy::Sent::Maybe)),
-            Sent::Maybe | Sent::No => (call::Outcome::NotSent, policy::Outcome::Failure(policy::Sent::No)),
-        },
+        Kind::Timeout { scope: Scope::Attempt, .. } => false,
+        Kind::Service => sent(error) == sent::Sent::Never,
+        _ => true,
     }
 }

@@ -1,3 +1,5 @@
+//! Ids that are unique without a word with anybody: of a call, and of what it asks for.
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -6,14 +8,14 @@ use http::HeaderValue;
 use crate::{clock, random::Random};
 
 /// A UUID of version 7 (RFC 9562): the millisecond, then random bits. Sorts by time, and takes no system call.
-pub(super) fn next(random: &Random) -> HeaderValue {
-    let text = uuid_v7(clock::wall(), random.next(), random.next());
+pub(crate) fn uuid_v7(random: &Random) -> HeaderValue {
+    let text = v7(clock::wall(), random.next(), random.next());
     // Hexadecimal digits and hyphens always make a header value.
     HeaderValue::from_maybe_shared(Bytes::from_owner(text))
         .unwrap_or_else(|_| HeaderValue::from_static("00000000-0000-7000-8000-000000000000"))
 }
 
-fn uuid_v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {
+fn v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let high = (millis << 16) | 0x7000 | (high & 0x0fff);
     let low = (0b10 << 62) | (low >> 2);
@@ -36,14 +38,14 @@ mod tests {
     fn the_rfcs_own_example_comes_out() {
         // RFC 9562, appendix A.6.
         let time = UNIX_EPOCH + Duration::from_millis(0x017F_22E2_79B0);
-        let text = uuid_v7(time, 0xCC3, 0x18C4_DC0C_0C07_398F << 2);
+        let text = v7(time, 0xCC3, 0x18C4_DC0C_0C07_398F << 2);
         assert_eq!(std::str::from_utf8(&text).unwrap(), "017f22e2-79b0-7cc3-98c4-dc0c0c07398f");
     }
 
     #[test]
     fn ids_differ() {
         let random = Random::from_entropy();
-        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| next(&random)).collect();
+        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| uuid_v7(&random)).collect();
         assert_eq!(ids.len(), 10_000);
     }
 }

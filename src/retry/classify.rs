@@ -1,0 +1,179 @@
+use std::fmt;
+
+use http::{HeaderMap, StatusCode, request};
+
+use super::outcome;
+use crate::{
+    error::Error,
+    policy::{self, Cause, Sent, Verdict},
+};
+
+/// Says whether another attempt would help after the outcome of one.
+///
+/// Whether it would do harm is not asked, and can't be overruled here: a request that may have been processed is
+/// sent again only when its method is idempotent, it has an idempotency key that the server honours, or the caller
+/// said [`PerRequest::idempotent`](super::PerRequest::idempotent). A 101 is never asked about.
+///
+/// [`Standard`] is the default. The methods of this trait put rules of your own before a classifier; the one that
+/// was said last is asked first.
+///
+/// ```
+/// use http::StatusCode;
+/// use tower_outbound::{
+///     policy::{Cause, Verdict},
+///     retry::{Classify, Outcome, RetryLayer, Standard},
+/// };
+///
+/// let classify = Standard
+///     .retry_on(StatusCode::CONFLICT)
+///     .never_on(StatusCode::INTERNAL_SERVER_ERROR)
+///     // Some services throttle by a 403.
+///     .when(|_request, outcome| match outcome {
+///         Outcome::Answer { status: StatusCode::FORBIDDEN, headers }
+///             if headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0") =>
+///         {
+///             Some(Verdict::Retry(Cause::Throttled))
+///         }
+///         _ => None,
+///     });
+/// let layer = RetryLayer::new().with_classify(classify);
+/// ```
+pub trait Classify: Send + Sync {
+    /// The verdict on the outcome of an attempt of this request, which is the request as it was before the attempt.
+    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict;
+
+    /// Tries an answer of this status again: after a 429 with the longer back-off.
+    fn retry_on(self, status: StatusCode) -> On<Self>
+    where
+        Self: Sized,
+    {
+        On { inner: self, status, verdict: Verdict::Retry(Cause::of(status)) }
+    }
+
+    /// Hands an answer of this status over as it is.
+    fn never_on(self, status: StatusCode) -> On<Self>
+    where
+        Self: Sized,
+    {
+        On { inner: self, status, verdict: Verdict::NotRetryable }
+    }
+
+    /// Asks `rule` first, and goes on where it says nothing.
+    fn when<F>(self, rule: F) -> When<Self, F>
+    where
+        Self: Sized,
+        F: Fn(&request::Parts, &Outcome<'_>) -> Option<Verdict> + Send + Sync,
+    {
+        When { inner: self, rule }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Outcome<'a> {
+    /// With an answer, whose body is not read yet.
+    Answer {
+        /// Its status.
+        status: StatusCode,
+        /// Its header fields.
+        headers: &'a HeaderMap,
+    },
+    /// Without one.
+    Failure {
+        /// What it failed with.
+        error: &'a Error,
+        /// Whether the server can have seen the request.
+        sent: Sent,
+    },
+}
+
+/// Tries again after 408, 429, 500, 502, 503 and 504, after an attempt's timeout, and when transport failed; what the
+/// server says in `x-should-retry` on a 4xx or 5xx goes before the status.
+///
+/// Not after a refusal by a layer of this crate, nor where the next attempt would meet the same wrong certificate.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Standard;
+
+impl Classify for Standard {
+    fn classify(&self, _: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        match *outcome {
+            Outcome::Answer { status, headers } => {
+                match should_retry(headers).filter(|_| status.as_u16() >= 400) {
+                    Some(true) => Verdict::Retry(Cause::of(status)),
+                    Some(false) => Verdict::NotRetryable,
+                    None => policy::classify(policy::Outcome::Answer(status)),
+                }
+            }
+            Outcome::Failure { error, sent } => policy::classify(match outcome::is_lasting(error) {
+                true => policy::Outcome::Fatal,
+                false => policy::Outcome::Failure(sent),
+            }),
+        }
+    }
+}
+
+/// What the server says; nothing when it says neither or both.
+fn should_retry(headers: &HeaderMap) -> Option<bool> {
+    let mut said = headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes() {
+        b"true" => Some(true),
+        b"false" => Some(false),
+        _ => None,
+    });
+    let first = said.next()?;
+    first.filter(|_| said.all(|other| other == first))
+}
+
+/// See [`Classify::retry_on`] and [`Classify::never_on`].
+#[derive(Debug, Clone, Copy)]
+pub struct On<C> {
+    inner: C,
+    status: StatusCode,
+    verdict: Verdict,
+}
+
+impl<C: Classify> Classify for On<C> {
+    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        match outcome {
+            Outcome::Answer { status, .. } if *status == self.status => self.verdict,
+            _ => self.inner.classify(request, outcome),
+        }
+    }
+}
+
+/// See [`Classify::when`].
+#[derive(Clone, Copy)]
+pub struct When<C, F> {
+    inner: C,
+    rule: F,
+}
+
+impl<C, F> Classify for When<C, F>
+where
+    C: Classify,
+    F: Fn(&request::Parts, &Outcome<'_>) -> Option<Verdict> + Send + Sync,
+{
+    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        (self.rule)(request, outcome).unwrap_or_else(|| self.inner.classify(request, outcome))
+    }
+}
+
+impl<C: fmt::Debug, F> fmt::Debug for When<C, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("When").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+// Header values may be secrets.
+impl fmt::Debug for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answer { status, .. } => {
+                f.debug_struct("Answer").field("status", status).finish_non_exhaustive()
+            }
+            Self::Failure { error, sent } => {
+                f.debug_struct("Failure").field("error", error).field("sent", sent).finish()
+            }
+        }
+    }
+}

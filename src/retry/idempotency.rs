@@ -1,0 +1,57 @@
+use http::{HeaderName, HeaderValue, request};
+
+use crate::{id, policy, random::Random};
+
+/// A key by which a server knows a request again that it has processed already (draft-ietf-httpapi-idempotency-key).
+///
+/// A UUID, new for each call and the same on all its attempts, in `Idempotency-Key`; a caller's own header is kept.
+/// Requests of an idempotent method get none.
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_outbound::retry::{IdempotencyKey, RetryLayer};
+///
+/// let key = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
+/// let layer = RetryLayer::new().with_honoured_idempotency_key(key);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    header: HeaderName,
+    quoted: bool,
+}
+
+impl IdempotencyKey {
+    /// `Idempotency-Key: 8e03978e-…`, as most services take it.
+    pub fn bare() -> Self {
+        Self { header: HeaderName::from_static("idempotency-key"), quoted: false }
+    }
+
+    /// `Idempotency-Key: "8e03978e-…"`, the string with its quotes that the draft asks for.
+    pub fn quoted() -> Self {
+        Self { quoted: true, ..Self::bare() }
+    }
+
+    /// Under another name.
+    pub fn with_header(mut self, header: HeaderName) -> Self {
+        self.header = header;
+        self
+    }
+
+    /// Puts a key on a request that needs one to be sent twice. True when it has one now.
+    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> bool {
+        if head.headers.contains_key(&self.header) {
+            return true;
+        }
+        if policy::is_idempotent(&head.method) {
+            return false;
+        }
+        let key = id::uuid_v7(random);
+        let key = match self.quoted {
+            true => HeaderValue::try_from([b"\"", key.as_bytes(), b"\""].concat()),
+            false => Ok(key),
+        };
+        // Quotes around hexadecimal digits and hyphens always make a header value, and the map has room for one more
+        // unless the caller has filled it.
+        key.is_ok_and(|key| head.headers.try_insert(self.header.clone(), key).is_ok())
+    }
+}
