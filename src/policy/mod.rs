@@ -11,6 +11,7 @@
 //! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for |
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
+//! | the choice to send it again | [`Budget`]: can all calls together afford another retry |
 //! | the wait before another attempt | [`ExponentialBackoff`]: how long, with [`Jitter`] |
 //!
 //! # Example
@@ -46,6 +47,7 @@
 use std::time::Duration;
 
 pub mod backoff;
+pub mod budget;
 pub mod classify;
 pub mod feedback;
 pub mod http_date;
@@ -55,6 +57,7 @@ mod structured;
 
 pub use self::{
     backoff::{ExponentialBackoff, Jitter},
+    budget::{Budget, Spent},
     classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent},
     feedback::{MAX_ASK, retry_after},
     http_date::parse_http_date,
