@@ -68,9 +68,9 @@ fn request() -> Result<Request<Body>, http::Error> {
         .body(Body::new())
 }
 
-fn call<S, E>(service: &mut S) -> Result<(), BoxError>
+fn call<S, R, E>(service: &mut S) -> Result<(), BoxError>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = E>,
+    S: Service<Request<Body>, Response = Response<R>, Error = E>,
     E: Into<BoxError>,
 {
     let cx = &mut Context::from_waker(Waker::noop());
@@ -88,9 +88,9 @@ where
 }
 
 #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
-fn measure<S, E>(settings: &Settings, name: &'static str, mut service: S) -> Result<Row, BoxError>
+fn measure<S, R, E>(settings: &Settings, name: &'static str, mut service: S) -> Result<Row, BoxError>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = E>,
+    S: Service<Request<Body>, Response = Response<R>, Error = E>,
     E: Into<BoxError>,
 {
     for _ in 0..settings.calls / 10 {

@@ -6,6 +6,7 @@
 //!
 //! | layer, outermost first | what it does to a request |
 //! |---|---|
+//! | [`timeout`], body, by choice | ends the body of the answer when it stands still |
 //! | [`request_id`] | gives the call an id, sends it with every attempt, logs the call when it ends |
 //! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
 //! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |

@@ -20,7 +20,7 @@ use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
     auth::AppCredentials,
-    body::ReplayBody,
+    body::{IdleBody, ReplayBody},
     call::{Ended, Outcome},
     preset::{self, Preset},
     retry::RetryLayer,
@@ -95,6 +95,8 @@ fn no_time_at_all_is_refused() {
     let attempt = keyed("https://host").with_attempt_timeout(Duration::ZERO);
     assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
     assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
+    let body = keyed("https://host").with_body_idle_timeout(Duration::ZERO);
+    assert_eq!(body.layer().unwrap_err().field(), "body idle timeout");
 }
 
 #[test]
@@ -315,7 +317,7 @@ enum Does {
     Hangs,
 }
 
-type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<Empty<Bytes>>, Error>;
+type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<Empty<Bytes>>>, Error>;
 type Times = Arc<Mutex<Vec<Instant>>>;
 
 /// The preset's stack over a service that acts out `script`, and when each request came to it.

@@ -21,7 +21,7 @@ use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_outbound::{
     ApiKey, Body, Error, Quota, Report,
-    body::ReplayBody,
+    body::{IdleBody, ReplayBody},
     call::{Ended, Outcome},
     preset::{self, Preset},
     retry::RetryLayer,
@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<Body>, Error>;
+type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<Body>>, Error>;
 
 /// The preset's stack over a service that notes each request and answers by its number, from 0.
 fn stack<F, Fut>(preset: &Preset, answer: F) -> (Stack, Arc<Seen>)

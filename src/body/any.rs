@@ -10,6 +10,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
+use super::IdleBody;
 use crate::error::BoxError;
 
 /// Carries a request's or a response's content through the ready client, whatever it is made of.
@@ -42,7 +43,7 @@ enum Kind {
     Empty,
     /// Never without bytes: that is `Empty`.
     Full(Bytes),
-    Incoming(Incoming),
+    Incoming(IdleBody<Incoming>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -60,7 +61,8 @@ impl Body {
 
     /// Sends what `body` gives, data and trailers, unchanged.
     ///
-    /// A `Body`, a body that hyper received and a body that is at its end already are not boxed.
+    /// A `Body`, a body that hyper received, under an idle timeout or not, and a body that is at its end already are
+    /// not boxed.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -84,13 +86,16 @@ impl Body {
         if let Some(body) = any.downcast_mut::<Option<Incoming>>() {
             return body.take().map(Self::incoming).unwrap_or_default();
         }
+        if let Some(body) = any.downcast_mut::<Option<IdleBody<Incoming>>>() {
+            return body.take().map(Self::incoming).unwrap_or_default();
+        }
         slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
             .unwrap_or_default()
     }
 
     /// Hands on the body that hyper received. Not `From`: hyper's type is no part of the public interface.
-    pub(crate) fn incoming(body: Incoming) -> Self {
-        Self { kind: Kind::Incoming(body) }
+    pub(crate) fn incoming(body: impl Into<IdleBody<Incoming>>) -> Self {
+        Self { kind: Kind::Incoming(body.into()) }
     }
 
     fn name(&self) -> &'static str {
@@ -119,7 +124,7 @@ impl http_body::Body for Body {
                 this.kind = Kind::Empty;
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
-            Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
+            Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
         // Not every body can be polled after its end, and what it holds is not needed any more.
@@ -181,6 +186,8 @@ from_bytes!(Vec<u8>, String, &'static str, &'static [u8]);
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use http_body_util::{Empty, Full};
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -239,17 +246,22 @@ mod tests {
 
     #[tokio::test]
     async fn what_hyper_received_passes_through_without_a_box() {
-        let (near, mut far) = tokio::io::duplex(1024);
-        let (mut send, connection) = hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
-        tokio::spawn(connection);
-        let answer = async {
-            assert_ne!(far.read(&mut [0; 1024]).await.unwrap(), 0);
-            far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
-        };
-        let (response, ()) = tokio::join!(send.send_request(http::Request::new(Body::empty())), answer);
-        let body = Body::new(response.unwrap().into_body());
-        assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
-        assert_eq!(body.collect(5).await.unwrap(), "hello");
+        for idle in [false, true] {
+            let (near, mut far) = tokio::io::duplex(1024);
+            let (mut send, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
+            tokio::spawn(connection);
+            let answer = async {
+                assert_ne!(far.read(&mut [0; 1024]).await.unwrap(), 0);
+                far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
+            };
+            let (response, ()) = tokio::join!(send.send_request(http::Request::new(Body::empty())), answer);
+            let incoming = response.unwrap().into_body();
+            let limit = Some(Duration::from_secs(1));
+            let body = if idle { Body::new(IdleBody::new(incoming, limit)) } else { Body::new(incoming) };
+            assert_eq!((body.name(), body.size_hint().exact()), ("incoming", Some(5)));
+            assert_eq!(body.collect(5).await.unwrap(), "hello");
+        }
     }
 
     #[test]

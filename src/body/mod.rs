@@ -5,6 +5,7 @@
 //! - [`ReplayBody`] hands a request's body on unchanged and records it on the way, up to a cap, so that the retry layer
 //!   can send the same request again. [`Replay`] is the handle that gives the next body, or says in [`NotReplayable`]
 //!   why it can't.
+//! - [`IdleBody`] ends a response's body that stands still, when [`timeout`](crate::timeout) was told to.
 //! - A failed response's body is read to its end, bounded in bytes, and thrown away, because an HTTP/1 connection whose
 //!   last response was left unread is closed and not used again.
 //!
@@ -43,6 +44,7 @@ mod any;
 mod collect;
 mod drain;
 mod handle;
+mod idle;
 mod replay;
 #[cfg(test)]
 mod script;
@@ -52,6 +54,7 @@ pub use self::any::Body;
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
 pub use self::handle::Replay;
+pub use self::idle::IdleBody;
 pub use self::replay::{DEFAULT_REPLAY_LIMIT, ReplayBody};
 pub use self::tape::NotReplayable;
 

@@ -5,12 +5,13 @@ use std::{
 };
 
 use http::{Method, Request, Response};
+use hyper::body::Incoming;
 use tower::{ServiceBuilder, util::BoxCloneSyncService};
 use tower_service::Service;
 
 use super::{ResponseFuture, Transport};
 use crate::{
-    body::Body,
+    body::{Body, IdleBody},
     error::{Error, InvalidConfig},
     preset::{BaseUrl, Preset},
 };
@@ -44,8 +45,8 @@ impl Preset {
     pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
         let stack = ServiceBuilder::new()
+            .map_response(|response: Response<IdleBody<Incoming>>| response.map(Body::incoming))
             .layer(self.layer()?)
-            .map_response(|response: Response<_>| response.map(Body::incoming))
             .service(connections);
         Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()) })
     }

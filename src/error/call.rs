@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     /// It costs more than the limiter can ever give; its [`Refusal`] is the source.
     TooCostly,
     /// Time ran out.
-    Timeout { scope: Scope, limit: Duration },
+    Timeout { scope: Scope, part: Part, limit: Duration },
     /// The credential could not be put on the request.
     Auth,
     /// The request can't be sent as it is.
@@ -56,6 +56,13 @@ pub(crate) enum Kind {
 pub(crate) enum Scope {
     Call,
     Attempt,
+}
+
+/// Which part of the answer was waited for in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Head,
+    Body,
 }
 
 impl Error {
@@ -72,7 +79,16 @@ impl Error {
     }
 
     pub(crate) fn timeout(scope: Scope, limit: Duration) -> Self {
-        Self { inner: Box::new(Inner { kind: Kind::Timeout { scope, limit }, source: None, report: None }) }
+        Self::without_source(Kind::Timeout { scope, part: Part::Head, limit })
+    }
+
+    /// The body of an answer stood still for `limit`, which bounds its attempt and not the call.
+    pub(crate) fn stalled(limit: Duration) -> Self {
+        Self::without_source(Kind::Timeout { scope: Scope::Attempt, part: Part::Body, limit })
+    }
+
+    fn without_source(kind: Kind) -> Self {
+        Self { inner: Box::new(Inner { kind, source: None, report: None }) }
     }
 
     /// What an inner service failed with; our own error comes back as it was.
@@ -104,12 +120,13 @@ impl Error {
         matches!(self.inner.kind, Kind::TooCostly)
     }
 
-    /// The total deadline or an attempt's timeout ran out. The server may have processed the request.
+    /// The total deadline or an attempt's timeout ran out, or the body of the answer stood still for as long as it
+    /// may. The server may have processed the request.
     pub fn is_timeout(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { .. })
     }
 
-    /// The total deadline of the call ran out, as against one attempt's timeout.
+    /// The total deadline of the call ran out, as against one attempt's timeout or that of a body.
     pub fn is_deadline(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { scope: Scope::Call, .. })
     }
@@ -153,10 +170,13 @@ impl fmt::Display for Error {
         match self.inner.kind {
             Kind::RateLimited { .. } => f.write_str("refused by the rate limit"),
             Kind::TooCostly => f.write_str("the request can never fit in the rate limit"),
-            Kind::Timeout { scope: Scope::Call, limit } => {
+            Kind::Timeout { part: Part::Body, limit, .. } => {
+                write!(f, "the body of the answer stood still for {limit:?}")
+            }
+            Kind::Timeout { scope: Scope::Call, limit, .. } => {
                 write!(f, "the call did not finish within {limit:?}")
             }
-            Kind::Timeout { scope: Scope::Attempt, limit } => {
+            Kind::Timeout { scope: Scope::Attempt, limit, .. } => {
                 write!(f, "the attempt got no answer within {limit:?}")
             }
             Kind::Auth => f.write_str("the credential was not sent"),

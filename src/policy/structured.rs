@@ -154,10 +154,10 @@ pub(super) fn name(value: &str) -> Option<&str> {
     }
 }
 
-/// An Integer that isn't negative.
+/// An Integer that isn't negative, as `-0` is not.
 pub(super) fn natural(value: &str) -> Option<u64> {
-    // `parse` takes a sign or an empty text for no number, as it should, and no Item starts with a plus.
-    value.parse().ok()
+    // `parse` takes an empty text for no number, as it should, and no Item starts with a plus.
+    value.parse::<i64>().ok()?.try_into().ok()
 }
 
 fn is_token_start(c: char) -> bool {
@@ -246,7 +246,9 @@ mod tests {
         for value in ["", "1", "-1", "1.5", "?1", "@1", ":YQ==:", "%\"a\""] {
             assert_eq!(name(value), None, "{value}");
         }
-        for (value, expected) in [("0", 0), ("007", 7), ("999999999999999", 999_999_999_999_999)] {
+        for (value, expected) in
+            [("0", 0), ("-0", 0), ("-00", 0), ("007", 7), ("999999999999999", 999_999_999_999_999)]
+        {
             assert_eq!(natural(value), Some(expected), "{value}");
         }
         for value in ["", "a", "\"1\"", "-1", "1.0", "?1", "@1", ":1:"] {

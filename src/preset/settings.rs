@@ -11,7 +11,7 @@ use crate::{
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::TimeoutLayer,
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
 /// Everything that the stack needs to know of a service. Setters change it; nothing is sent before
@@ -32,6 +32,7 @@ pub struct Preset {
     request_id: RequestIdLayer,
     total_timeout: Duration,
     attempt_timeout: Option<Duration>,
+    body_idle_timeout: Option<Duration>,
 }
 
 #[derive(Clone)]
@@ -77,6 +78,7 @@ impl Preset {
             request_id: RequestIdLayer::new(),
             total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
             attempt_timeout: None,
+            body_idle_timeout: None,
         })
     }
 
@@ -188,12 +190,20 @@ impl Preset {
         self
     }
 
+    /// The longest that the body of an answer may stand still while it is read; it then ends in an error whose
+    /// [`Error::is_timeout`](crate::Error::is_timeout) holds. Unbounded by default: how long a stream of events may be
+    /// silent is the service's to say, and the total deadline ends with the head of the answer.
+    pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
+        self.body_idle_timeout = Some(limit);
+        self
+    }
+
     /// The stack as a layer, for a service of your own that takes absolute URIs.
     ///
     /// # Errors
     ///
-    /// When the key's environment variable is not set, the key would travel without TLS, or an attempt may take
-    /// longer than the whole call.
+    /// When the key's environment variable is not set, the key would travel without TLS, a timeout is zero, or an
+    /// attempt may take longer than the whole call.
     pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
         let total = self.total_timeout;
         let attempt = self.attempt_timeout.unwrap_or(Self::DEFAULT_ATTEMPT_TIMEOUT.min(total));
@@ -201,7 +211,9 @@ impl Preset {
             let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
+        let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {
+            body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
             request_id: self.request_id.clone().with_default_service(self.name),
             // As the services' samples send it, body or not; the caller's own is kept.
             content_type: SetRequestHeaderLayer::if_not_present(
@@ -249,6 +261,7 @@ impl fmt::Debug for Preset {
             .field("request_id", &self.request_id)
             .field("total_timeout", &self.total_timeout)
             .field("attempt_timeout", &self.attempt_timeout)
+            .field("body_idle_timeout", &self.body_idle_timeout)
             .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
-    timeout::{Timeout, TimeoutLayer},
+    timeout::{BodyIdleTimeout, BodyIdleTimeoutLayer, Timeout, TimeoutLayer},
 };
 
 /// The whole stack over a service of your own: made by [`Preset::layer`](super::Preset::layer).
@@ -23,6 +23,7 @@ use crate::{
 /// Clones, and the services that they make, share the limiter.
 #[derive(Clone)]
 pub struct PresetLayer {
+    pub(super) body_idle: BodyIdleTimeoutLayer,
     pub(super) request_id: RequestIdLayer,
     pub(super) content_type: SetRequestHeaderLayer<HeaderValue>,
     pub(super) total: TimeoutLayer,
@@ -33,10 +34,12 @@ pub struct PresetLayer {
 }
 
 /// The service that a [`PresetLayer`] makes, its layers in their order, outermost first.
-pub type PresetService<S> = RequestId<
-    SetRequestHeader<
-        Timeout<Retry<RateLimit<Auth<Timeout<S>, Arc<dyn Authorize>>, TokenBucket>>>,
-        HeaderValue,
+pub type PresetService<S> = BodyIdleTimeout<
+    RequestId<
+        SetRequestHeader<
+            Timeout<Retry<RateLimit<Auth<Timeout<S>, Arc<dyn Authorize>>, TokenBucket>>>,
+            HeaderValue,
+        >,
     >,
 >;
 
@@ -46,6 +49,7 @@ impl<S> Layer<S> for PresetLayer {
     fn layer(&self, inner: S) -> Self::Service {
         // The order of the stack, for all presets. The compiler holds the type above to it.
         ServiceBuilder::new()
+            .layer(&self.body_idle)
             .layer(&self.request_id)
             .layer(&self.content_type)
             .layer(&self.total)
@@ -65,6 +69,7 @@ impl fmt::Debug for PresetLayer {
             .field("retry", &self.retry)
             .field("limit", &self.limit)
             .field("attempt", &self.attempt)
+            .field("body_idle", &self.body_idle)
             .finish_non_exhaustive()
     }
 }
@@ -77,7 +82,16 @@ mod tests {
     fn the_order_is_the_documented_one() {
         struct Client;
         let nested = std::any::type_name::<PresetService<Client>>();
-        let order = ["RequestId<", "Timeout<", "Retry<", "RateLimit<", "Auth<", "Timeout<", "Client"];
+        let order = [
+            "BodyIdleTimeout<",
+            "RequestId<",
+            "Timeout<",
+            "Retry<",
+            "RateLimit<",
+            "Auth<",
+            "Timeout<",
+            "Client",
+        ];
         let mut rest = nested;
         for layer in order {
             let at =

@@ -1,4 +1,5 @@
-//! Two bounds of time: the total deadline of a call, and the timeout of one attempt.
+//! Three bounds of time: the total deadline of a call, the timeout of one attempt, and, by choice, how long the body of
+//! an answer may stand still.
 //!
 //! ```
 //! use std::time::Duration;
@@ -22,22 +23,26 @@
 //! # }
 //! ```
 //!
+//! Without the third a download whose server or network falls silent never ends: see [`BodyIdleTimeoutLayer`].
+//!
 //! # Order
 //!
 //! The total deadline stands outside retry, so that it covers queueing, every attempt, every back-off and the
 //! head of the answer. The layers further in read it and give up at once what can't fit. The attempt's timeout
 //! stands innermost: it covers neither the wait for the limiter nor the back-off, and never outlasts the
-//! deadline.
+//! deadline. The bound of the body stands anywhere, outermost in our presets: it only wraps what comes back.
 //!
 //! # Surprises
 //!
-//! - Both end with the head of the answer: reading its body is not covered.
+//! - The first two end with the head of the answer: reading its body is not covered by them.
 //! - The timer is armed only once the inner service is found pending.
 
+mod body;
 mod future;
 mod layer;
 mod service;
 
+pub use self::body::{BodyIdleFuture, BodyIdleTimeout, BodyIdleTimeoutLayer};
 pub use self::future::ResponseFuture;
 pub use self::layer::TimeoutLayer;
 pub use self::service::Timeout;

@@ -3,16 +3,21 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use http_body_util::BodyExt;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     time::Instant,
 };
-use tower_outbound::call::{Ended, Outcome};
+use tower_outbound::{
+    Error,
+    call::{Ended, Outcome},
+    client::Transport,
+};
 
 use super::{
     client, outcomes, preset, report,
-    server::{Server, Wire, reply, within},
+    server::{Server, Wire, reply, stalled, within},
     text,
 };
 
@@ -81,6 +86,42 @@ async fn a_post_that_timed_out_is_not_sent_again() {
     assert_eq!(outcomes(report), [Outcome::Timeout]);
     assert_eq!(report.ended(), Some(Ended::NotIdempotent));
     assert!(server.seen().len() <= 1);
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_ends_when_that_was_chosen() {
+    for wire in [Wire::Http1, Wire::Http2] {
+        let http2 = matches!(wire, Wire::Http2);
+        let server = Server::start(wire, |number, _| async move {
+            Some(if number == 1 { stalled(200) } else { reply(200, "fine") })
+        })
+        .await;
+        let transport = Transport::new();
+        let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
+        let limit = Duration::from_millis(50);
+        let client = preset(&server.url()).with_body_idle_timeout(limit).client_over(transport).unwrap();
+
+        let response = within(client.get("/")).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let began = Instant::now();
+        let error = within(response.into_body().collect(1024)).await.unwrap_err();
+        assert!(began.elapsed() >= limit);
+        let error = error.downcast_ref::<Error>().expect("an error of ours");
+        assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+        assert_eq!(error.to_string(), "the body of the answer stood still for 50ms");
+
+        assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
+        // HTTP/1 can't give up an answer and keep its connection; HTTP/2 resets the stream alone.
+        assert_eq!(server.connections(), if http2 { 1 } else { 2 });
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_stands_still_is_waited_for_when_nothing_was_chosen() {
+    let server = Server::start(Wire::Http1, |_, _| async { Some(stalled(200)) }).await;
+    let mut body = within(client(&server).get("/")).await.unwrap().into_body();
+    assert_eq!(within(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "a part");
+    assert!(tokio::time::timeout(Duration::from_millis(200), body.frame()).await.is_err());
 }
 
 #[tokio::test]

@@ -210,10 +210,11 @@ pub(crate) fn cause<E: StdError + 'static>(error: &Error) -> Option<&E> {
 }
 
 /// Runs a layer over the probe in each of its moods. `uri` is one that the layer lets pass.
-pub(crate) async fn keeps_the_contract<L, S>(layer: L, uri: &str)
+pub(crate) async fn keeps_the_contract<L, S, R>(layer: L, uri: &str)
 where
     L: Layer<Probe, Service = S>,
-    S: Service<Request<Content>, Response = Response<Content>, Error = Error> + Clone,
+    S: Service<Request<Content>, Response = Response<R>, Error = Error> + Clone,
+    R: fmt::Debug,
 {
     for pending in [0, 1, 3] {
         let probe = Probe::pending(pending, [Answer::Is(200)]);

@@ -1,0 +1,118 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep};
+
+use crate::error::{BoxError, Error};
+
+// tower-http's `TimeoutBody` arms its timer before it looks at the body, so that a reader that comes back late
+// loses a frame that is there; it hides the length and the end of the body, and its error doesn't tell the limit.
+pin_project! {
+    /// Hands on a response's body, and ends it with an error when nothing of it came for a while.
+    ///
+    /// Made by [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout), which tells when the time begins, or with `from`
+    /// for a body without a limit, which is only passed on.
+    ///
+    /// # Errors
+    ///
+    /// An [`Error`] with [`is_timeout`](Error::is_timeout) in the box when the body stalled: it is dropped then, its
+    /// connection or stream with it, and this one is at its end. Otherwise what the body failed with.
+    ///
+    /// ```
+    /// use http_body::Body as _;
+    /// use http_body_util::Full;
+    /// use tower_outbound::body::IdleBody;
+    ///
+    /// let body = IdleBody::from(Full::new(bytes::Bytes::from_static(b"hello")));
+    /// assert_eq!(body.size_hint().exact(), Some(5));
+    /// ```
+    pub struct IdleBody<B> {
+        // `None` once it stalled.
+        #[pin]
+        body: Option<B>,
+        limit: Option<Duration>,
+        // Boxed: a body without a limit, or one that is there at once, doesn't carry it along.
+        timer: Option<Pin<Box<Sleep>>>,
+        // Else the timer belongs to an earlier wait, and is set anew before it counts: that is cheaper than to take
+        // it off the clock at each frame, and the worst that it does meanwhile is to wake the reader once.
+        armed: bool,
+    }
+}
+
+impl<B> IdleBody<B> {
+    pub(crate) fn new(body: B, limit: Option<Duration>) -> Self {
+        Self { body: Some(body), limit, timer: None, armed: false }
+    }
+}
+
+impl<B> From<B> for IdleBody<B> {
+    fn from(body: B) -> Self {
+        Self::new(body, None)
+    }
+}
+
+impl<B> Body for IdleBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let mut this = self.project();
+        let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
+        // The body before the timer: a frame that is there counts, however late the reader comes for it.
+        if let Poll::Ready(frame) = body.poll_frame(cx) {
+            *this.armed = false;
+            if !matches!(frame, Some(Ok(_))) {
+                *this.timer = None;
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let Some(limit) = *this.limit else { return Poll::Pending };
+        if !*this.armed {
+            // A moment that the clock can't hold never comes.
+            let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
+            match this.timer {
+                Some(timer) => timer.as_mut().reset(ends),
+                None => *this.timer = Some(Box::pin(tokio::time::sleep_until(ends))),
+            }
+            *this.armed = true;
+        }
+        if let Some(timer) = this.timer {
+            ready!(timer.as_mut().poll(cx));
+        }
+        *this.timer = None;
+        this.body.set(None);
+        Poll::Ready(Some(Err(Error::stalled(limit).into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// Shows the limit, never the content.
+impl<B> fmt::Debug for IdleBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdleBody")
+            .field("limit", &self.limit)
+            .field("stalled", &self.body.is_none())
+            .finish_non_exhaustive()
+    }
+}

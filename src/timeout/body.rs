@@ -1,0 +1,129 @@
+//! The third bound: how long a response's body may stand still.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::Response;
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{body::IdleBody, error::InvalidConfig};
+
+/// Lets a response's body stand still for so long at most; then reading it ends in
+/// [`Error::is_timeout`](crate::Error::is_timeout).
+///
+/// The time begins when the reader finds nothing there and begins anew at each frame. A reader that does something
+/// else meanwhile loses nothing by it, and a body that always trickles on is not cut off: its length in bytes is for
+/// [`Body::collect`](crate::Body::collect) to bound, or for you.
+///
+/// ```
+/// use std::{convert::Infallible, time::Duration};
+/// use bytes::Bytes;
+/// use futures_util::stream;
+/// use http_body::Frame;
+/// use http_body_util::{BodyExt, StreamBody};
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_outbound::{Error, timeout::BodyIdleTimeoutLayer};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let service = ServiceBuilder::new()
+///     .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(30))?)
+///     .service_fn(|_: http::Request<()>| async {
+///         let silent = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+///         Ok::<_, Infallible>(http::Response::new(StreamBody::new(silent)))
+///     });
+///
+/// let response = service.oneshot(http::Request::new(())).await?;
+/// let error = response.into_body().collect().await.unwrap_err();
+/// assert!(error.downcast_ref::<Error>().is_some_and(Error::is_timeout));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct BodyIdleTimeoutLayer {
+    limit: Option<Duration>,
+}
+
+impl BodyIdleTimeoutLayer {
+    /// At most `limit` without a frame while the reader waits for one.
+    ///
+    /// # Errors
+    ///
+    /// When `limit` is zero.
+    pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
+        if limit.is_zero() {
+            return Err(InvalidConfig::new("body idle timeout", "0ns", "more than zero"));
+        }
+        Ok(Self { limit: Some(limit) })
+    }
+
+    /// No limit: bodies are passed on, under the same type and with no timer.
+    pub const fn none() -> Self {
+        Self { limit: None }
+    }
+}
+
+impl<S> Layer<S> for BodyIdleTimeoutLayer {
+    type Service = BodyIdleTimeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        BodyIdleTimeout { inner, limit: self.limit }
+    }
+}
+
+/// The service of [`BodyIdleTimeoutLayer`].
+///
+/// # Errors
+///
+/// Those of the inner service; its own come from the body, see [`IdleBody`].
+#[derive(Debug, Clone)]
+pub struct BodyIdleTimeout<S> {
+    inner: S,
+    limit: Option<Duration>,
+}
+
+impl<S, T, R> Service<T> for BodyIdleTimeout<S>
+where
+    S: Service<T, Response = Response<R>>,
+{
+    type Response = Response<IdleBody<R>>;
+    type Error = S::Error;
+    type Future = BodyIdleFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: T) -> Self::Future {
+        BodyIdleFuture { future: self.inner.call(request), limit: self.limit }
+    }
+}
+
+pin_project! {
+    /// The future of [`BodyIdleTimeout`].
+    #[derive(Debug)]
+    pub struct BodyIdleFuture<F> {
+        #[pin]
+        future: F,
+        limit: Option<Duration>,
+    }
+}
+
+impl<F, R, E> Future for BodyIdleFuture<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+{
+    type Output = Result<Response<IdleBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let response = ready!(this.future.poll(cx))?;
+        Poll::Ready(Ok(response.map(|body| IdleBody::new(body, *this.limit))))
+    }
+}
