@@ -60,6 +60,7 @@ struct State {
     waited: Duration,
     attempts: Vec<Attempt>,
     ended: Option<Ended>,
+    retry_after: Option<Duration>,
 }
 
 /// One attempt of a call.
@@ -282,6 +283,11 @@ impl Call {
         }
     }
 
+    /// The wait before the attempt that was not made.
+    pub(crate) fn set_retry_after(&self, wait: Duration) {
+        self.shared.state().retry_after = Some(wait);
+    }
+
     pub(crate) fn end(&self, ended: Ended) {
         self.shared.state().ended = Some(ended);
     }
@@ -317,6 +323,12 @@ impl Report {
     /// The time that all attempts together waited for the limiter.
     pub fn waited(&self) -> Duration {
         self.shared.state().waited
+    }
+
+    /// How long the wait before the next attempt would have been, where it was too long: for the deadline, or longer
+    /// than the server may ask. Counted from the end of the last attempt.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.shared.state().retry_after
     }
 
     /// Why no further attempt was made; none while the call runs, and when it was cut off.

@@ -23,8 +23,9 @@ use tower_outbound::{
     ApiKey, Body, Error, Quota, Report,
     body::{IdleBody, ReplayBody},
     call::{Ended, Outcome},
+    policy::{Cause, Verdict},
     preset::{self, Preset},
-    retry::RetryLayer,
+    retry::{Classify, IdempotencyKey, RetryLayer, Standard},
 };
 
 const KEY: &str = "s3cret-k3y";
@@ -232,6 +233,16 @@ async fn promise_5_never_twice() {
         assert_eq!(seen.count(), 3, "PUT {name}");
         assert!(seen.bodies.lock().unwrap().iter().all(|body| body == "same"));
     }
+    // A rule of one's own can't overrule it, and only who says that the server honours a key gets it repeated.
+    let eager = RetryLayer::new().with_classify(Standard.when(|_, _| Some(Verdict::Retry(Cause::Transient))));
+    let (service, seen) = stack(&realtime().with_retry(eager), |_, _| async { answer(503) });
+    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    assert_eq!(seen.count(), 1);
+    let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let (service, seen) = stack(&realtime().with_retry(honoured), |_, _| async { answer(503) });
+    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    assert_eq!(seen.count(), 3);
+
     // Nothing of a request reached a server that refused the connection.
     let (service, seen) = stack(&realtime(), |number, _| async move {
         match number {
@@ -367,7 +378,19 @@ async fn promise_7_deadline() {
     let response = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
     assert_eq!((response.status().as_u16(), start.elapsed(), seen.count()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
-    assert_eq!(response.extensions().get::<Report>().unwrap().ended(), Some(Ended::Deadline));
+    let report = Report::of(&response).unwrap();
+    assert_eq!(report.ended(), Some(Ended::Deadline));
+    let needed = report.retry_after().expect("the wait that did not fit");
+    assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
+
+    // Nor is a back-off that does not fit, after a failure.
+    let preset = realtime().with_total_timeout(Duration::from_millis(10));
+    let (service, _) = stack(&preset.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
+        Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
+    });
+    let error = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap_err();
+    let needed = error.retry_after().expect("the back-off that did not fit");
+    assert!((50..=100).contains(&needed.as_millis()), "{needed:?}");
 }
 
 #[tokio::test(start_paused = true)]

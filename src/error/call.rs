@@ -146,11 +146,12 @@ impl Error {
         matches!(self.inner.kind, Kind::Service)
     }
 
-    /// How long the call would have had to wait for the limiter, when that is why it was refused.
+    /// How long the call would have had to wait, when that is why it failed: for the limiter, or before its next
+    /// attempt.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.inner.kind {
             Kind::RateLimited { wait } => wait,
-            _ => None,
+            _ => self.report().and_then(Report::retry_after),
         }
     }
 

@@ -237,11 +237,13 @@ impl<B: Body> Kept<B> {
         if self.attempts >= self.max_attempts {
             return Err(Ended::Exhausted);
         }
-        if asked.is_some_and(|asked| asked > policy.max_retry_after) {
+        if let Some(asked) = asked.filter(|asked| *asked > policy.max_retry_after) {
+            call.set_retry_after(asked);
             return Err(Ended::AskedTooLong);
         }
         let (delay, reason) = self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?;
         if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
+            call.set_retry_after(delay);
             return Err(Ended::Deadline);
         }
         let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;

@@ -24,17 +24,28 @@
 //!
 //! # What is sent again
 //!
-//! Answers of 408, 429, 500, 502, 503 and 504, timeouts of an attempt and failures of the connection, when the
-//! method is idempotent (GET, HEAD, OPTIONS, TRACE, PUT, DELETE). Any method, when it was provably not processed: no
-//! connection was made, the connection ended before the request was written, or the server refused its HTTP/2
-//! stream. Never after a certificate that is not trusted, never a refusal by another layer of ours, never past the call's
-//! deadline, and never with a body that was over the replay limit or was not read to its end.
+//! Two questions, asked one after the other.
+//!
+//! *Would it help?* is a [`Classify`]'s to say. [`Standard`] says yes to answers of 408, 429, 500, 502, 503 and 504, to
+//! timeouts of an attempt and to failures of the connection; the server's own `x-should-retry` goes before that, and
+//! rules of yours before both. It says no to a refusal by another layer of ours and to a certificate that is not
+//! trusted.
+//!
+//! *Would it do harm?* is decided here and can't be overruled: not when the method is idempotent (GET, HEAD, OPTIONS,
+//! TRACE, PUT, DELETE), when the caller has said so ([`PerRequest::idempotent`]), when it has an [`IdempotencyKey`] that
+//! the server honours, or when it was provably not processed: no connection was made, the connection ended before the
+//! request was written, or the server refused its HTTP/2 stream.
+//!
+//! Then there must be an attempt left, of this call and of the [`Budget`](crate::policy::Budget) of them all; the wait
+//! must fit into the deadline; and the body must have been kept, which one over the replay limit or not read to its
+//! end was not. Whatever it is that stands in the way, the last answer or error is handed over at once, and its
+//! [`Report`](crate::Report) says which ([`Ended`](crate::call::Ended)).
 //!
 //! # How long it waits
 //!
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
-//! [`throttled`](crate::ExponentialBackoff::throttled); at least as long as the server asked for in
-//! `Retry-After`, with jitter only ever added to that. When the server asks for more than
+//! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
+//! asked for in `Retry-After`, with jitter only ever added to that. When the server asks for more than
 //! [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
 //!
 //! # Order
@@ -51,6 +62,9 @@
 //!   be of the request it was called with, and not of another one that it sends after that.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.
+//! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the
+//!   attempt before it, if that had one.
+//! - A 101 ends the call, whatever a rule says: the connection is the caller's.
 //! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
 //! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
 //!   that its connection can be used again.
