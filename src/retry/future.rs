@@ -174,11 +174,14 @@ where
             let until = clock::after(now, delay);
             // The answer is read to its end and dropped before the sleep, or its connection is lost.
             this.state.set(match result {
-                Ok(response) => State::Draining {
-                    body: Drain::new(response.into_body(), DRAIN_LIMIT),
-                    timer: tokio::time::sleep_until(until.min(clock::after(now, DRAIN_TIME))),
-                    until,
-                },
+                Ok(response) => {
+                    this.kept.failed = None;
+                    State::Draining {
+                        body: Drain::new(response.into_body(), DRAIN_LIMIT),
+                        timer: tokio::time::sleep_until(until.min(clock::after(now, DRAIN_TIME))),
+                        until,
+                    }
+                }
                 Err(error) => {
                     // An attempt that could not begin does not hide what the one before it met with.
                     if called || this.kept.failed.is_none() {
