@@ -3,6 +3,7 @@
 
 use std::{
     collections::VecDeque,
+    convert::Infallible,
     io,
     num::NonZeroU32,
     sync::{Arc, Mutex},
@@ -73,6 +74,8 @@ for_both! {
     a_moment_is_read_by_our_own_clock_where_the_server_tells_none,
     an_unmetered_limiter_lives_by_the_servers_word_alone,
     without_a_quota_a_pause_ends_with_few_and_not_with_all,
+    without_a_quota_each_window_of_the_server_is_used_to_the_full,
+    without_a_quota_what_waits_for_more_than_is_left_leaves_by_and_by_too,
     a_server_that_counts_down_is_believed_and_not_counted_twice,
     a_lower_word_lowers_what_is_left,
     an_answer_that_is_late_or_out_of_order_raises_nothing,
@@ -262,12 +265,12 @@ async fn an_unmetered_limiter_lives_by_the_servers_word_alone<L: Strategy>() {
     server.says(&service, left(2, 5)).await;
     assert_eq!(limiter.snapshot().available, 2);
     all_answered(call(&service, 6).await).await;
-    server.assert_arrivals([times(&[(1_002, 0.0)]), vec![5.0, 5.1, 5.15, 5.2]].concat());
+    // As many as it had left are welcome again, and within 100 ms twice as many.
+    let led_out = [times(&[(1_002, 0.0), (2, 5.0)]), vec![5.05, 5.1]].concat();
+    server.assert_arrivals(&led_out);
     tokio::time::sleep(seconds(2)).await;
     all_answered(call(&service, 1_000).await).await;
-    server.assert_arrivals(
-        [times(&[(1_002, 0.0)]), vec![5.0, 5.1, 5.15, 5.2], times(&[(1_000, 7.2)])].concat(),
-    );
+    server.assert_arrivals([led_out, times(&[(1_000, 7.1)])].concat());
     assert_eq!((limiter.snapshot().available, limiter.snapshot().queued), (u32::MAX, 0));
 }
 
@@ -286,6 +289,52 @@ async fn without_a_quota_a_pause_ends_with_few_and_not_with_all<L: Strategy>() {
     arrivals.truncate(8);
     drop(arrivals);
     server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
+}
+
+async fn without_a_quota_each_window_of_the_server_is_used_to_the_full<L: Strategy>() {
+    let limiter = L::unmetered();
+    let (start, sent, over) =
+        (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());
+    // 100 in each second of the clock, as every answer says.
+    let inner = {
+        let (sent, over) = (Arc::clone(&sent), Arc::clone(&over));
+        tower::service_fn(move |_: Request<()>| {
+            let second = start.elapsed().as_secs();
+            sent.lock().unwrap().push(second);
+            let used = sent.lock().unwrap().iter().rev().take_while(|at| **at == second).count() as u64;
+            *over.lock().unwrap() += u64::from(used > 100);
+            async move {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                Ok::<_, Infallible>(left(100_u64.saturating_sub(used), 1))
+            }
+        })
+    };
+    let service = RateLimitLayer::new(limiter).layer(inner);
+    let looping = (0..64).map(|_| {
+        let service = service.clone();
+        async move {
+            while start.elapsed() < seconds(20) {
+                service.clone().oneshot(Request::new(())).await.unwrap();
+            }
+        }
+    });
+    futures_util::future::join_all(looping).await;
+    let sent = sent.lock().unwrap().len();
+    assert!((1_900..=2_100).contains(&sent) && *over.lock().unwrap() == 0, "{sent} of 2000");
+}
+
+async fn without_a_quota_what_waits_for_more_than_is_left_leaves_by_and_by_too<L: Strategy>() {
+    let (server, limiter) = (Server::start(), L::unmetered());
+    let service = server.behind(&RateLimitLayer::new(limiter.clone()));
+    server.says(&service, left(1, 10)).await;
+    let calls: Vec<_> = (0..4).map(|_| tokio::spawn(service.clone().oneshot(costing(2)))).collect();
+    settle().await;
+    let patient = RateLimitLayer::new(limiter).with_max_wait(seconds(10) + Duration::from_millis(350));
+    let last = tokio::spawn(server.behind(&patient).oneshot(costing(2)));
+    all_answered(calls).await;
+    last.await.unwrap().unwrap();
+    // The first of five times two permits: 1 welcome at once, doubled by 100 ms.
+    server.assert_arrivals([10.1, 10.2, 10.25, 10.3, 10.325]);
 }
 
 async fn a_server_that_counts_down_is_believed_and_not_counted_twice<L: Strategy>() {
@@ -735,8 +784,14 @@ fn journeys() -> impl proptest::strategy::Strategy<Value = Vec<(u64, u64, u64)>>
     prop::collection::vec((0..300_u64, 0..800_u64, 0..800_u64), 1..60)
 }
 
+/// A few hundred cases, or as many as `PROPTEST_CASES` says.
+fn cases() -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig::with_cases(cases.unwrap_or(300))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(cases())]
 
     /// However requests and answers overtake one another, once the server has said what is left no more than
     /// that arrive before it has more.

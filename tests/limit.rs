@@ -105,6 +105,46 @@ async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_quota_that_is_set_again_and_again_costs_nothing() {
+    for every in [100, 300, 600, 700] {
+        let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap();
+        let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap();
+        let (bucket, start) = (TokenBucket::new(quota), Instant::now());
+        let mut granted = 0;
+        for number in 0.. {
+            if start.elapsed() > Duration::from_secs(600) {
+                break;
+            }
+            // The same, and one that hardly differs.
+            bucket.set_quotas([if number % 3 == 0 { other } else { quota }]);
+            granted += usize::from(bucket.try_acquire(permits(1)).is_ok());
+            tokio::time::advance(Duration::from_millis(every)).await;
+        }
+        let fair = 600_000 / 607_u64.next_multiple_of(every);
+        assert!(granted as u64 >= fair && granted <= 991, "{granted} grants, set every {every} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_over_is_none() {
+    let limiter = TokenBucket::unmetered();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    limiter.pause_until(Instant::now() - Duration::from_millis(1));
+    assert!((0..100).all(|_| limiter.try_acquire(permits(1)).is_ok()));
+    // Nor does a quota that is taken away in a pause let all go at its end.
+    let limiter = bucket(100, 60, 10);
+    let start = Instant::now();
+    limiter.pause_until(start + Duration::from_secs(10));
+    let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.acquire(Ask::default()))).collect();
+    tokio::task::yield_now().await;
+    limiter.set_quotas([]);
+    for wait in waiting {
+        wait.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() > Duration::from_millis(10_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_head_that_leaves_hands_the_timer_on() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire(Ask::default()).await.unwrap();

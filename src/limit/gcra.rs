@@ -138,6 +138,9 @@ impl Add<Nanos> for Moment {
 #[derive(Debug, Clone)]
 struct Told;
 
+/// How late a timer may fire, twice over: 2 ms, in nanoseconds. The bucket must not run over meanwhile.
+const LATE: u64 = 2_000_000;
+
 thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
 }
@@ -264,25 +267,40 @@ impl Meter for Gcra {
     }
 
     fn change(&mut self, quotas: &[Quota], now: u64) {
-        // Closed first, and read as they close: whatever was granted by then is counted.
-        let (mut spent, mut left) = (0, u64::MAX);
-        for bucket in &self.buckets {
-            let missing = bucket.arrival.close().saturating_sub(now).div_ceil(bucket.interval);
-            spent = spent.max(missing);
-            left = left.min(u64::from(bucket.burst()).saturating_sub(missing));
+        if quotas.iter().eq(self.buckets.iter().map(|bucket| &bucket.quota)) {
+            return;
         }
+        // Closed first, and read as they close: whatever was granted by then is counted.
+        let close = |old: &Arc<Bucket>| (Arc::clone(old), old.arrival.close().saturating_sub(now));
+        let closed: Vec<_> = self.buckets.iter().map(close).collect();
         let after = |quota: &Quota| {
-            // A larger burst is not there at once, or the window would have the old one and the new one in it.
-            let spent = spent.max(u64::from(quota.burst()).saturating_sub(left));
-            now.saturating_add(nanos(quota.refill_interval()).saturating_mul(spent)).min(Arrival::CLOSED / 2)
+            let interval = nanos(quota.refill_interval());
+            let whole = interval.saturating_mul(u64::from(quota.burst()));
+            // In parts of a permit, or each change would cost the permit that was about to come back.
+            let owed = closed.iter().map(|(old, missing)| {
+                let left = old.whole.saturating_sub(*missing);
+                // A larger burst is not there at once, or the window would have the old one and the new one in it.
+                let taken = whole.saturating_sub(scaled(left, interval, old.interval, u128::div_euclid));
+                scaled(*missing, interval, old.interval, u128::div_ceil).max(taken)
+            });
+            now.saturating_add(owed.max().unwrap_or(0)).min(Arrival::CLOSED / 2)
         };
         self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
     }
 
-    fn gather(&self, due: u64, next: u64, until: u64) -> u64 {
-        let half = self.buckets.iter().map(|bucket| u64::from(bucket.burst() / 2)).min().unwrap_or(0);
-        // The bucket must not run over meanwhile, and nothing is gained by a moment between two permits.
-        let gathered = until.saturating_sub(due).checked_div(next.saturating_sub(due)).unwrap_or(0);
-        due.saturating_add(gathered.min(half).saturating_mul(next.saturating_sub(due)))
+    fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
+        // When the head's permits are there, the bucket has room for so much more.
+        let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
+        let room = self.buckets.iter().map(room).min().unwrap_or(0);
+        let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
+        // Nothing is gained by a moment between two permits.
+        let gathered = patience.checked_div(next.saturating_sub(due)).unwrap_or(0);
+        due.saturating_add(gathered.saturating_mul(next.saturating_sub(due)))
     }
+}
+
+/// The same number of permits, or part of one, at another interval.
+fn scaled(time: u64, interval: u64, before: u64, divide: fn(u128, u128) -> u128) -> u64 {
+    let scaled = divide(u128::from(time) * u128::from(interval), u128::from(before.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
 }

@@ -23,6 +23,12 @@ use crate::policy::Quota;
 /// timers. A tick costs a processor more than a permit does.
 const TOGETHER: u64 = 4_000_000;
 
+/// The most permits that it sleeps on for: who gets them is looked at one by one.
+const MOST_TOGETHER: u64 = 64;
+
+/// How late a timer fires: 1 ms, in nanoseconds.
+const TICK: u64 = 1_000_000;
+
 /// And no more than this part of the time that the whole line takes: nobody's wait gets longer by more.
 const PART: u64 = 16;
 
@@ -33,8 +39,8 @@ pub(super) struct Line<M> {
     pub(super) abandoned: Abandoned,
     /// Said to those who were waiting, for them to find.
     pub(super) refusals: BTreeMap<u64, Refusal>,
-    /// How long permits may be held before their request leaves.
-    pub(super) guard: u64,
+    /// When somebody was last called from the line.
+    pub(super) called_at: u64,
     /// The highest bits of the tally, which change under the lock alone.
     pub(super) flags: u64,
     /// Ordered by arrival. A tree and not a ring: whoever leaves from the middle leaves no hole behind.
@@ -58,9 +64,14 @@ pub(super) struct Wakes {
     pub(super) drop: Vec<Waker>,
 }
 
-/// Without a quota there is no window that a late request could fall into.
-pub(super) fn guard(quotas: &[Quota]) -> u64 {
-    quotas.iter().map(|quota| nanos(quota.guard())).min().unwrap_or(u64::MAX)
+/// How long after they were granted permits may be held, twice over: by a task until it is polled, and by a request
+/// until the service below has room for it. The two together are the guard; or 100 ms or a sixteenth of the window
+/// where that is longer, for tasks are polled a little late at all times. Without a quota there is no window that a
+/// late request could fall into.
+pub(super) fn slack(quotas: &[Quota]) -> u64 {
+    const BREATH: u64 = 100_000_000;
+    let slack = |quota: &Quota| nanos(quota.guard()).max(BREATH.min(nanos(quota.window()) / 16)) / 2;
+    quotas.iter().map(slack).min().unwrap_or(u64::MAX)
 }
 
 /// The last moment at which the permits are worth having, and what it means to miss it.
@@ -77,7 +88,7 @@ impl<M: Meter> Line<M> {
             says: Says::new(!quotas.is_empty()),
             abandoned: Abandoned::default(),
             refusals: BTreeMap::new(),
-            guard: guard(quotas),
+            called_at: 0,
             flags: 0,
             places: BTreeMap::new(),
             next_place: 0,
@@ -105,6 +116,7 @@ impl<M: Meter> Line<M> {
                 wakes.drop.push(granted.waker);
             } else {
                 core.called.fetch_add(1, Ordering::AcqRel);
+                self.called_at = now;
                 wakes.call.push(granted.waker);
             }
             granted.seat.set(State::Granted(now));
@@ -148,6 +160,15 @@ impl<M: Meter> Line<M> {
                 Err(Refusal::new(reason, wait))
             }
             _ => Ok(latest),
+        }
+    }
+
+    /// Refuses those who wait for what can't come in time any more because of what the server has said.
+    pub(super) fn heed(&mut self, core: &Core, wakes: &mut Wakes) {
+        let now = core.ticker.now();
+        // Who is last waits the longest: if it waits no longer for it, nobody does.
+        if self.forecast(now, self.asked) > self.meter.forecast(now, self.asked) {
+            self.turn_away(core, wakes);
         }
     }
 
@@ -209,7 +230,7 @@ impl<M: Meter> Line<M> {
     }
 
     /// When the head looks again, whose permits are `due`: then, or a little later together with others where the
-    /// line is long.
+    /// line is long. Not so late that anybody who is served with it would be too late.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
         let Some((_, cost)) = self.head() else { return due };
         let cost = u64::from(cost.get());
@@ -217,13 +238,11 @@ impl<M: Meter> Line<M> {
             return due;
         }
         let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.asked));
-        self.meter.gather(due, next, due.saturating_add(TOGETHER.min((last - now) / PART)))
-    }
-
-    /// Whether permits that were granted `held` ago are worth nothing any more: what leaves later than it was
-    /// counted would fall into another window, or into a pause.
-    pub(super) fn is_stale(&self, held: u64, now: u64) -> bool {
-        held > self.guard || self.says.paused_until(now).is_some()
+        let until = due.saturating_add(TOGETHER.min((last - now) / PART));
+        let most = due.saturating_add(next.saturating_sub(due).saturating_mul(MOST_TOGETHER));
+        let bounds = self.places.values().take(MOST_TOGETHER as usize).filter_map(|entry| entry.seat.latest);
+        let until = bounds.map(|(latest, _)| latest.saturating_sub(TICK)).fold(until.min(most), u64::min);
+        self.meter.gather(cost, due, next, until.max(due))
     }
 
     pub(super) fn is_head(&self, place: u64) -> bool {

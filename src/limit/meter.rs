@@ -34,7 +34,7 @@ pub trait Meter: Send + 'static {
     /// Goes on under other quotas. What is spent stays spent, and no more can go at once than before.
     fn change(&mut self, quotas: &[Quota], now: u64);
 
-    /// A moment until which the head may sleep to be served together with others, where a permit is `due` for it
-    /// and the `next` one follows: `due` itself, or up to `until` where no permit is lost by it.
-    fn gather(&self, due: u64, next: u64, until: u64) -> u64;
+    /// A moment until which the head, of this `cost`, may sleep to be served together with others, where its permits
+    /// are `due` and the `next` one follows: `due` itself, or up to `until` where no permit is lost by it.
+    fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64;
 }

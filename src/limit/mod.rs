@@ -27,15 +27,20 @@
 //! # Surprises
 //!
 //! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
-//! - Where the inner service has no room for a request that got its permit, the permit goes stale: longer than the
-//!   quota's guard, or into a pause. It is lost then, and the request waits for another with the room held.
+//! - A permit goes stale when its task is polled, or the inner service has room, too long after it was granted, or in
+//!   a pause. It is lost then, and the request waits for another: in its old place, or with the room held. Too long is
+//!   half the quota's guard for each of the two; without a guard half of a sixteenth of the window, 50 ms at most,
+//!   which a server that counts to the millisecond can see. Give the quota a guard.
+//! - Whoever takes permits in a loop and does nothing else never yields to other tasks: a grant that is there is given
+//!   at once. A call that sends something yields in its client.
 //! - "100 per minute" means at most 100 in *any* 60 seconds, so a [`TokenBucket`] refills at less than 100 per
 //!   minute: what may go at once counts too. See [`Quota`](crate::Quota).
 //! - What can't fit in the deadline is refused at once with the time that it would have taken.
 //! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
 //!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
-//! - Who waited for the end of a pause leaves it in order and by the quota. Without a quota one goes at its end, and
-//!   with every 100 ms twice as many, for 2 s: no stampede, and a server that is still too busy stops the rest.
+//! - Who waits for the end of a pause, or comes right after it, leaves in order and by the quota. Without a quota one
+//!   goes at its end, or as many as the server had left before, and with every 100 ms twice as many, for 2 s: no
+//!   stampede, and a server that is still too busy stops the rest.
 //! - A request that failed or was given up counts for 10 s against what the server says is left: it may be on its way.
 //! - The head of a long line sleeps on for up to 4 ms, and a sixteenth of the time that the line takes, to be served
 //!   together with others: a timer's tick costs more than a permit.

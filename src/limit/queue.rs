@@ -11,7 +11,7 @@ use std::{
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
     gcra::Bucket,
-    line::{Line, Place, Wakes, guard, latest},
+    line::{Line, Place, Wakes, latest, slack},
     meter::Meter,
     nanos,
     seat::{Seat, State},
@@ -25,9 +25,8 @@ const BUSY: u64 = 1 << 63;
 /// The server has said something that holds.
 const HEARD: u64 = 1 << 62;
 
-/// How much later than it was granted a request may leave without being looked at again: 100 ms, in nanoseconds.
-/// Tasks are polled a little late at all times; that is no reason to wait again.
-const BREATH: u64 = 100_000_000;
+/// Who was called longer ago than this, 100 ms in nanoseconds, and has not come, is waited for no longer.
+const PATIENCE: u64 = 100_000_000;
 
 /// What is read without the lock.
 #[derive(Debug)]
@@ -40,6 +39,8 @@ pub(super) struct Core {
     /// Granted and woken, but not polled yet.
     pub(super) called: AtomicU64,
     refused: AtomicU64,
+    /// How long permits may be held; see [`slack`].
+    slack: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -80,6 +81,12 @@ enum AtOnce {
         due: u64,
     },
     AskTheLine,
+    /// The deadline is over.
+    TooLate,
+}
+
+fn too_late() -> Refusal {
+    Refusal::new(Reason::Deadline, Duration::ZERO)
 }
 
 impl Core {
@@ -100,16 +107,18 @@ impl<M: Meter> Queue<M> {
         let shared = M::shared(quotas);
         let line = shared.is_none().then(|| Box::new(Line::new(M::new(quotas, None), quotas)));
         let zero = || AtomicU64::new(0);
-        let core = Core { ticker, shared, own_tally: zero(), called: zero(), refused: zero() };
+        let slack = AtomicU64::new(slack(quotas));
+        let core = Core { ticker, shared, own_tally: zero(), called: zero(), refused: zero(), slack };
         Self { core, released: zero(), line: Mutex::new(line) }
     }
 
     /// Takes the permits now, or says what the wait would be.
     pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
-        let outcome = match self.take_at_once(ask.cost) {
+        let outcome = match self.take_at_once(ask) {
             AtOnce::Granted => return Ok(()),
             AtOnce::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
             AtOnce::AskTheLine => self.locked(|line, wakes| line.wait(&self.core, ask.cost, wakes)),
+            AtOnce::TooLate => Err(too_late()),
         };
         match outcome {
             Ok(None) => Ok(()),
@@ -120,20 +129,31 @@ impl<M: Meter> Queue<M> {
 
     /// Takes the permits now, or a place in the line, unless the wait does not fit.
     pub(super) fn join(&self, ask: &Ask, waker: &Waker) -> Result<Joined, Refusal> {
-        if let AtOnce::Granted = self.take_at_once(ask.cost) {
-            return Ok(Joined::Granted);
+        match self.take_at_once(ask) {
+            AtOnce::Granted => return Ok(Joined::Granted),
+            AtOnce::TooLate => return Err(self.core.refuse(too_late())),
+            AtOnce::NotBefore { now, due } => {
+                if let Some((_, reason)) =
+                    latest(ask, now, &self.core.ticker).filter(|(latest, _)| *latest < due)
+                {
+                    let wait = Duration::from_nanos(due - now);
+                    return Err(self.core.refuse(Refusal::new(reason, wait)));
+                }
+            }
+            AtOnce::AskTheLine => {}
         }
         let waker = waker.clone();
         let joined = self.locked(|line, wakes| {
             let now = self.core.ticker.now();
             let Some(wait) = line.wait(&self.core, ask.cost, wakes)? else {
-                if self.core.called.load(Ordering::Acquire) == 0 {
+                if !self.awaits_called(line) {
                     return Ok(Joined::Granted);
                 }
                 // Others before it have been granted theirs, and their tasks are on the way. It lets them go
                 // first, once.
                 wakes.call.push(waker);
                 self.core.called.fetch_add(1, Ordering::AcqRel);
+                line.called_at = now;
                 let seat = Arc::new(Seat::new(latest(ask, now, &self.core.ticker)));
                 seat.set(State::Granted(now));
                 return Ok(Joined::Seated { place: line.new_place(), seat });
@@ -164,7 +184,7 @@ impl<M: Meter> Queue<M> {
                 }
                 State::Granted(at) => {
                     self.core.called.fetch_sub(1, Ordering::AcqRel);
-                    if !line.is_stale(now.saturating_sub(at).saturating_sub(BREATH), now) {
+                    if !self.is_stale_in(line, now.saturating_sub(at), now) {
                         return Standing::Granted;
                     }
                     // Back to its old place, which is before all that came after it.
@@ -213,8 +233,8 @@ impl<M: Meter> Queue<M> {
 
     pub(super) fn pause_until(&self, until: Instant) {
         self.locked(|line, wakes| {
-            if line.says.pause(self.core.ticker.at(until)) {
-                line.turn_away(&self.core, wakes);
+            if line.says.pause(self.core.ticker.at(until), self.core.ticker.now()) {
+                line.heed(&self.core, wakes);
             }
         });
     }
@@ -227,7 +247,7 @@ impl<M: Meter> Queue<M> {
             let now = self.core.ticker.now();
             let uncounted = self.in_flight().saturating_add(line.abandoned.permits(now));
             if line.says.hear(feedback, now, uncounted) {
-                line.turn_away(&self.core, wakes);
+                line.heed(&self.core, wakes);
             }
         });
     }
@@ -245,7 +265,7 @@ impl<M: Meter> Queue<M> {
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|line, wakes| {
             line.meter.change(quotas, self.core.ticker.now());
-            line.guard = guard(quotas);
+            self.core.slack.store(slack(quotas), Ordering::Release);
             line.says.set_metered(!quotas.is_empty());
             line.turn_away(&self.core, wakes);
             // The head's timer was set by the old quota.
@@ -262,7 +282,19 @@ impl<M: Meter> Queue<M> {
     }
 
     pub(super) fn is_stale(&self, held: Duration) -> bool {
-        self.locked(|line, _| line.is_stale(nanos(held), self.core.ticker.now()))
+        self.locked(|line, _| self.is_stale_in(line, nanos(held), self.core.ticker.now()))
+    }
+
+    /// Whether permits that were granted `held` ago are worth nothing any more: what leaves later than it was
+    /// counted would fall into another window, or into a pause.
+    fn is_stale_in(&self, line: &Line<M>, held: u64, now: u64) -> bool {
+        held > self.core.slack.load(Ordering::Acquire) || line.says.paused_until(now).is_some()
+    }
+
+    /// Whether some were called and are on their way.
+    fn awaits_called(&self, line: &Line<M>) -> bool {
+        self.core.called.load(Ordering::Acquire) > 0
+            && self.core.ticker.now().saturating_sub(line.called_at) <= PATIENCE
     }
 
     pub(super) fn empty(&self) {
@@ -314,12 +346,16 @@ impl<M: Meter> Queue<M> {
 
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
-    fn take_at_once(&self, cost: NonZeroU32) -> AtOnce {
+    fn take_at_once(&self, ask: &Ask) -> AtOnce {
+        let cost = ask.cost;
+        let now = self.core.ticker.now();
+        if ask.deadline.is_some_and(|deadline| self.core.ticker.at(deadline) < now) {
+            return AtOnce::TooLate;
+        }
         let Some(bucket) = self.core.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
             return AtOnce::AskTheLine;
         };
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        let now = self.core.ticker.now();
         if tally.load(Ordering::Acquire) & BUSY != 0 {
             return AtOnce::AskTheLine;
         }
@@ -339,7 +375,7 @@ impl<M: Meter> Queue<M> {
     /// Whether a request that was granted then may leave now, without a look at the line.
     fn may_go(&self, at: u64) -> bool {
         self.core.tally().load(Ordering::Acquire) & HEARD == 0
-            && self.core.ticker.now().saturating_sub(at) <= BREATH
+            && self.core.ticker.now().saturating_sub(at) <= self.core.slack.load(Ordering::Acquire)
     }
 
     /// A task that was called is there. The last one opens the way for newcomers again.
@@ -365,7 +401,7 @@ impl<M: Meter> Queue<M> {
         let line = guard.get_or_insert_with(|| self.make_line());
         let outcome = work(line, &mut wakes);
         let heard = line.says.any() && line.says.tidy(self.core.ticker.now());
-        let busy = heard || !line.is_empty() || self.core.called.load(Ordering::Acquire) > 0;
+        let busy = heard || !line.is_empty() || self.awaits_called(line);
         let flags = if busy { BUSY } else { 0 } | if heard { HEARD } else { 0 };
         if flags != line.flags {
             // Both bits change under the lock alone.

@@ -113,7 +113,7 @@ impl Meter for Rings {
     }
 
     /// Who goes later makes way later, a window on: each moment of patience would be lost.
-    fn gather(&self, due: u64, _: u64, _: u64) -> u64 {
+    fn gather(&self, _: u64, due: u64, _: u64, _: u64) -> u64 {
         due
     }
 }

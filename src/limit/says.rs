@@ -22,7 +22,14 @@ struct Gate {
     policy: u64,
     left: u64,
     until: u64,
+    /// The most that the server has had left while the gate stood: as many are welcome when it opens.
+    most: u64,
+    /// The end that those who wait have been judged by.
+    told: u64,
 }
+
+/// A gate whose end creeps on by less than this, 1 s in nanoseconds, is no news: servers count in whole seconds.
+const CREEP: u64 = 1_000_000_000;
 
 impl Says {
     pub(super) fn new(metered: bool) -> Self {
@@ -31,7 +38,10 @@ impl Says {
 
     pub(super) fn set_metered(&mut self, metered: bool) {
         self.metered = metered;
-        self.ramp = self.ramp.filter(|_| !metered);
+    }
+
+    fn ramp(&self) -> Option<Ramp> {
+        self.ramp.filter(|_| !self.metered)
     }
 
     /// Takes in an answer that came now, while `in_flight` other permits may not be counted in it yet. True when
@@ -39,13 +49,13 @@ impl Says {
     pub(super) fn hear(&mut self, feedback: &Feedback, now: u64, in_flight: u64) -> bool {
         self.tidy(now);
         let mut stricter = match feedback.asked_pause() {
-            Some(pause) => self.pause(now.saturating_add(nanos(pause))),
+            Some(pause) => self.pause(now.saturating_add(nanos(pause)), now),
             None => false,
         };
         for remaining in feedback.remaining() {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.more_in()));
-            let gate = Gate { policy: remaining.policy(), left, until };
+            let gate = Gate { policy: remaining.policy(), left, until, most: remaining.left(), told: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -75,18 +85,18 @@ impl Says {
     }
 
     /// A pause is only ever extended. True when it was.
-    pub(super) fn pause(&mut self, until: u64) -> bool {
-        let longer = until > self.paused_until;
+    pub(super) fn pause(&mut self, until: u64, now: u64) -> bool {
+        let longer = until > self.paused_until.max(now);
         if longer {
             self.paused_until = until;
-            self.lead_out(until);
+            self.lead_out(until, 1);
         }
         longer
     }
 
-    fn lead_out(&mut self, from: u64) {
-        if !self.metered && self.ramp.is_none_or(|ramp| ramp.from() < from) {
-            self.ramp = Some(Ramp::new(from));
+    fn lead_out(&mut self, from: u64, first: u64) {
+        if self.ramp.is_none_or(|ramp| ramp.from() < from) {
+            self.ramp = Some(Ramp::new(from, first));
         }
     }
 
@@ -97,7 +107,7 @@ impl Says {
     /// When `cost` permits can go at the earliest, as far as the server's word goes.
     pub(super) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
-        let ramp = self.ramp.map_or(now, |ramp| ramp.due(cost));
+        let ramp = self.ramp().map_or(now, |ramp| ramp.due(cost));
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(ramp).max(now)
     }
 
@@ -106,10 +116,10 @@ impl Says {
         let start = now.max(self.paused_until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
-            let ramp = if self.metered { from } else { Ramp::new(from).due(total) };
+            let ramp = if self.metered { from } else { Ramp::new(gate.until, gate.most).due(total) };
             meter.forecast(from, total).max(ramp)
         });
-        let ramp = self.ramp.map_or(start, |ramp| ramp.due(total));
+        let ramp = self.ramp().map_or(start, |ramp| ramp.due(total));
         late.fold(meter.forecast(start, total).max(ramp), u64::max)
     }
 
@@ -127,15 +137,14 @@ impl Says {
     }
 
     pub(super) fn any(&self) -> bool {
-        self.paused_until > 0 || !self.gates.is_empty() || self.ramp.is_some()
+        self.paused_until > 0 || !self.gates.is_empty() || self.ramp().is_some()
     }
 
     /// Forgets what is over, and says whether anything still holds.
     pub(super) fn tidy(&mut self, now: u64) -> bool {
-        let shut =
-            self.gates.iter().filter(|gate| gate.until <= now && gate.left == 0).map(|gate| gate.until);
-        if let Some(opened) = shut.max() {
-            self.lead_out(opened);
+        let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
+        if let Some((opened, most)) = opened.map(|gate| (gate.until, gate.most)) {
+            self.lead_out(opened, most);
         }
         self.gates.retain(|gate| now < gate.until);
         if self.paused_until <= now {
@@ -148,7 +157,7 @@ impl Says {
     /// The least that the server has left, or the way out of a pause.
     pub(super) fn left(&self, now: u64) -> Option<u64> {
         let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
-        gates.chain(self.ramp.and_then(|ramp| ramp.left(now))).min()
+        gates.chain(self.ramp().and_then(|ramp| ramp.left(now))).min()
     }
 }
 
@@ -156,15 +165,20 @@ impl Gate {
     /// A live gate counts down by itself. An answer that says more than it is late, or no news: it neither raises
     /// the count nor puts off the moment when the server has more.
     fn narrow(&mut self, said: Self, now: u64) -> bool {
-        if now < self.until {
-            let news = said.left < self.left || (said.left == self.left && said.until > self.until);
-            if news {
-                self.left = said.left;
-                self.until = self.until.max(said.until);
-            }
-            return news;
+        if now >= self.until {
+            *self = said;
+            return true;
         }
-        *self = said;
-        true
+        self.most = self.most.max(said.most);
+        let fewer = said.left < self.left;
+        if fewer || said.left == self.left {
+            self.left = said.left;
+            self.until = self.until.max(said.until);
+        }
+        let news = fewer || self.until.saturating_sub(self.told) >= CREEP;
+        if news {
+            self.told = self.until;
+        }
+        news
     }
 }
