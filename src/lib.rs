@@ -72,8 +72,10 @@
 //! - `rustls` (default): TLS for the ready client, by rustls with the ring provider and Mozilla's roots.
 //! - `quanta`: a cheaper clock for a limiter, by choice.
 //! - `native-roots`: the roots of the operating system as well, by choice at run time.
+//! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod adapter;
 pub mod auth;
 pub mod body;
 pub mod call;

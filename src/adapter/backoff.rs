@@ -1,0 +1,70 @@
+use std::iter;
+
+use ::backoff::backoff::Backoff;
+
+use crate::retry::{Delays, Schedule};
+
+/// Sends a request again after the back-offs of a policy of the `backoff` crate, and no more where the policy gives none.
+///
+/// Each call gets a clone of the policy, reset. The layer's attempts bound it as well: see
+/// [the surprises](crate::adapter#surprises).
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use backoff::ExponentialBackoffBuilder;
+/// use http_body_util::Empty;
+/// use tower::{ServiceBuilder, ServiceExt};
+/// use tower_outbound::{Report, adapter::FromBackoff, retry::RetryLayer};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let policy = ExponentialBackoffBuilder::new()
+///     .with_initial_interval(Duration::from_millis(200))
+///     .with_max_elapsed_time(None)
+///     .build();
+/// let layer = RetryLayer::new().with_max_attempts(5)?.with_schedule(FromBackoff::new(policy));
+/// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
+///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
+/// });
+///
+/// let response = service.oneshot(http::Request::new(Empty::<bytes::Bytes>::new())).await?;
+/// assert_eq!(Report::of(&response).map(Report::attempt_count), Some(5));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Surprises
+///
+/// - `max_elapsed_time`, 15 minutes by default, runs on the clock of the policy: the standard library's, which knows
+///   nothing of tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` makes it
+///   follow. It is counted from the call's first failure.
+/// - The jitter goes both ways: with `randomization_factor` 0.5 a back-off may be 1.5 times the `max_interval`.
+/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. A function does the same, for it is a [`Schedule`], too:
+///   `|| std::iter::repeat(Duration::from_secs(1))`.
+///
+/// # Panics
+///
+/// Where the policy does. That of `backoff::ExponentialBackoff` may when its intervals come near to `Duration::MAX`.
+#[derive(Debug, Clone, Copy)]
+pub struct FromBackoff<B> {
+    policy: B,
+}
+
+impl<B> FromBackoff<B> {
+    /// Of this policy; what it has used up so far does not count.
+    pub const fn new(policy: B) -> Self {
+        Self { policy }
+    }
+}
+
+impl<B> Schedule for FromBackoff<B>
+where
+    B: Backoff + Clone + Send + Sync + 'static,
+{
+    fn delays(&self) -> Delays {
+        let mut policy = self.policy.clone();
+        policy.reset();
+        Box::new(iter::from_fn(move || policy.next_backoff()))
+    }
+}

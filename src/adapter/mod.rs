@@ -1,0 +1,41 @@
+//! Optional edges: what other crates bring, put in the form that a layer here takes. A feature and a file for each,
+//! all off by default; nothing else in this crate names them.
+//!
+//! | feature | type | what it makes |
+//! |---|---|---|
+//! | `backoff` | `FromBackoff` | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
+//! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
+//!
+//! ```
+//! # #[cfg(feature = "backon")] {
+//! use backon::ExponentialBuilder;
+//! use tower_outbound::{adapter::FromBackoffBuilder, retry::RetryLayer};
+//!
+//! // 1 s, 2 s and 4 s, as `backon` has it by default; two of them fit into the layer's 3 attempts.
+//! let layer = RetryLayer::new().with_schedule(FromBackoffBuilder::new(ExponentialBuilder::default()));
+//! # }
+//! ```
+//!
+//! # Surprises
+//!
+//! - Both bounds hold: the attempts end with the schedule, and at the layer's
+//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX` it is the
+//!   schedule alone that ends them, the budget and the deadline aside.
+//! - What the server asks for goes before: an attempt waits for the longer of the two, and where that is the ask, up to
+//!   half of the schedule's own back-off is added to it, so that callers who were told the same moment don't come back
+//!   together.
+//! - A schedule begins at the first failure that asks it for a back-off, not at the beginning of the call, and is made
+//!   anew for each call. After a 429 the layer asks its
+//!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule), after anything else its
+//!   [`with_schedule`](crate::retry::RetryLayer::with_schedule): whoever wants one make of back-off sets both.
+//! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.
+
+#[cfg(feature = "backoff")]
+mod backoff;
+#[cfg(feature = "backon")]
+mod backon;
+
+#[cfg(feature = "backoff")]
+pub use self::backoff::FromBackoff;
+#[cfg(feature = "backon")]
+pub use self::backon::FromBackoffBuilder;
