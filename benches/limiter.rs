@@ -112,6 +112,12 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
         ours.try_acquire(ONE).is_ok()
     });
+    let ours = TokenBucket::new(quota).starting_empty();
+    let mut shedding = Ask::default();
+    shedding.max_wait = Some(Duration::ZERO);
+    contest.row("tower-outbound TokenBucket acquire, no wait allowed", STD, move || {
+        matches!(poll_once(ours.acquire(shedding)), Some(Ok(())))
+    });
     let ours = SlidingWindow::new(quota).starting_empty();
     contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
 

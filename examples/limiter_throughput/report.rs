@@ -120,12 +120,12 @@ fn notes(arguments: &Arguments, run: &Run, kept: f64) -> Vec<String> {
             quota.window().as_secs() + 1
         ));
     }
-    // Two ticks of tokio's timer, which are a millisecond each.
-    let refilled = 2_000_000 / quota.refill_interval().as_nanos().max(1);
-    if *strategy == Strategy::Token && u128::from(quota.burst()) < refilled && kept < 99.0 {
+    // What is refilled in two ticks of tokio's timer, a millisecond each, and the permit that is waited for.
+    let enough = 2_000_000_u128.div_ceil(quota.refill_interval().as_nanos().max(1)) + 1;
+    if *strategy == Strategy::Token && u128::from(quota.burst()) < enough && kept < 99.0 {
         notes.push(format!(
-            "Timers tick in milliseconds, and this burst is less than what is refilled in two of them: with\n\
-             --burst {refilled} or more the rate can be kept."
+            "Timers tick in milliseconds, and this burst has no room for what is refilled in two of them: with\n\
+             --burst {enough} or more the rate can be kept."
         ));
     }
     if cfg!(debug_assertions) && kept < 99.0 && notes.is_empty() {

@@ -10,10 +10,12 @@ use super::{Head, LocalLimiter, Reason, Refusal, Select, gcra::Gcra, meter::Mete
 
 /// A limiter for each key: host, tenant, API key, whatever is drawn from the request.
 ///
-/// A key costs memory only while something is owed or awaited under it: whenever a key is added, others that are
-/// idle, their quota whole again, nobody waiting and nothing that the server said still holding, are let go. Nothing runs in the background, and no key that
-/// still owes something is forgotten: when there is no room, a request under a new one is refused. The keys are
-/// spread over 16 shards by their hash, each with a sixteenth of the room, so one may be full before all are.
+/// A key costs memory, some 250 bytes, only while something is owed or awaited under it: whenever a key is added,
+/// others that are idle, their quota whole again, nobody waiting and nothing that the server said still holding, are
+/// let go. Nothing runs in the background, and no key that still owes something is forgotten: when there is no room, a
+/// request under a new one is refused. A server that says what is left until the end of the day keeps a key for as
+/// long: make room for as many as come in that time. The keys are spread over 16 shards by their hash, each with a
+/// sixteenth of the room, so one may be full before all are.
 ///
 /// # Default
 ///
