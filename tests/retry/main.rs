@@ -1,6 +1,7 @@
 //! The retry layer, over doubles and on paused time. Also runs the limit and preset layers over the probe.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod budget;
 mod drained;
 mod early;
 mod held;
@@ -9,6 +10,8 @@ mod jitter;
 mod probe;
 mod report;
 mod request;
+mod rules;
+mod scenario;
 mod table;
 
 use http::{Request, Response};
