@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod budget;
+mod deadline;
 mod drained;
 mod early;
 mod held;
 mod jitter;
 #[path = "../probe/mod.rs"]
 mod probe;
+mod readiness;
 mod report;
 mod request;
 mod rules;
