@@ -4,6 +4,7 @@
 mod budget;
 mod deadline;
 mod drained;
+mod dropped;
 mod early;
 mod held;
 mod jitter;
