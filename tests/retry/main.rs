@@ -10,6 +10,7 @@ mod held;
 mod jitter;
 #[path = "../probe/mod.rs"]
 mod probe;
+mod properties;
 mod readiness;
 mod report;
 mod request;
