@@ -13,9 +13,11 @@ use std::{
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
+    ApiKey,
     body::ReplayBody,
     call::{Deadline, Ended},
     policy::Budget,
+    preset,
     retry::{PerRequest, RetryLayer},
 };
 
@@ -148,6 +150,18 @@ async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
     assert_eq!(ended(&theirs, &server).await, Some(Ended::Exhausted));
     assert_eq!(shared.left(), 500 - 4 * 14);
     assert_eq!(ended(&RetryLayer::new(), &server).await, Some(Ended::Exhausted), "its own is full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_services_of_one_preset_share_what_is_left() {
+    let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+    let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
+    let preset = preset.with_retry(retry);
+    for (preset, attempts) in [(&preset, 2), (&preset, 1), (&preset.clone(), 1)] {
+        let probe = Probe::new([Is(503)]);
+        preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+        assert_eq!(probe.calls(), attempts);
+    }
 }
 
 #[tokio::test(start_paused = true)]

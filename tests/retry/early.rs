@@ -10,7 +10,9 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_outbound::{body::ReplayBody, call::Ended::AskedTooLong, retry::RetryLayer};
+use tower_outbound::{
+    ExponentialBackoff, body::ReplayBody, call::Ended::AskedTooLong, retry::RetryLayer, timeout::TimeoutLayer,
+};
 
 use super::{
     DATE, Headers, URI,
@@ -133,6 +135,29 @@ async fn an_ask_of_years_is_waited_out_when_it_is_allowed() {
     let seen = probe.seen();
     let waited = seen[1].at - seen[0].at;
     assert!((secs(100_000_000)..secs(100_000_001)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
+    let short = ExponentialBackoff::new(millis(1), millis(2)).unwrap();
+    for layer in [
+        RetryLayer::new().with_backoff(short).with_throttled_backoff(short),
+        RetryLayer::new().with_max_retry_after(secs(5)),
+        RetryLayer::new().with_schedule(|| [secs(1)].into_iter()),
+    ] {
+        for status in [503, 429] {
+            let answer = Asks(status, "5");
+            // Waited out where there is time for it, and otherwise not tried at all.
+            for (total, attempts) in [(secs(4), 1), (secs(5), 1), (secs(9), 2)] {
+                let probe = Probe::new([answer, Is(200)]);
+                let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(probe.clone()));
+                let response = service.oneshot(get(URI)).await.unwrap();
+                let seen = probe.seen();
+                assert_eq!((seen.len(), report(&response).attempts()[0].asked()), (attempts, Some(secs(5))));
+                assert!(seen.windows(2).all(|pair| pair[1].at - pair[0].at >= secs(5)), "{status}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

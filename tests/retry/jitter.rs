@@ -107,6 +107,18 @@ async fn without_jitter_the_delays_double_up_to_the_cap() {
     assert_eq!(at, [0, 1, 3, 7, 12, 17]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn after_two_thousand_attempts_the_delay_is_still_jittered_and_never_over_its_cap() {
+    let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
+    let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
+    let response = layer.layer(Probe::new([Is(503)])).oneshot(get(URI)).await.unwrap();
+    let delays: Vec<_> = report(&response).attempts().iter().filter_map(|attempt| attempt.delay()).collect();
+    assert_eq!(delays.len(), 1_999);
+    let at_the_cap: HashSet<_> =
+        delays[8..].iter().inspect(|delay| assert!((cap / 2..=cap).contains(delay))).collect();
+    assert!(at_the_cap.len() >= 1_900, "{}", at_the_cap.len());
+}
+
 #[test]
 fn no_attempts_at_all_are_refused() {
     let error = RetryLayer::new().with_max_attempts(0).unwrap_err();

@@ -107,6 +107,26 @@ async fn a_body_of_which_a_part_was_read_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_that_is_still_held_is_not_sent_a_second_time_at_once_and_can_be_read_on() {
+    let held = Rc::new(Cell::new(None));
+    let service = service_fn(|request: Request<ReplayBody<_>>| {
+        let held = Rc::clone(&held);
+        async move {
+            let mut body: ReplayBody<StreamBody<_>> = request.into_body();
+            body.frame().await;
+            held.set(Some(body));
+            Response::builder().status(503).body(Content::default())
+        }
+    });
+    let frames = [1, 2].map(|byte| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte]))));
+    let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
+    let response = RetryLayer::new().layer(service).oneshot(request).await.unwrap();
+    assert_eq!((report(&response).attempt_count(), report(&response).ended()), (1, Some(NotReplayable)));
+    let rest = held.take().unwrap().collect().await.unwrap();
+    assert_eq!(rest.to_bytes(), [2].as_slice());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_early_answer_that_read_nothing_leaves_the_body_to_be_sent() {
     let bodies = Rc::new(Cell::new(Vec::new()));
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
