@@ -2,8 +2,10 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{
+    any::Any,
     error::Error as StdError,
     fmt, io, mem,
+    pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll},
     time::Duration,
@@ -31,6 +33,7 @@ struct Shared {
     broken: bool,
     script: Vec<Answer>,
     seen: Mutex<Vec<Seen>>,
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 /// What comes of one call.
@@ -40,8 +43,16 @@ pub(crate) enum Answer {
     Is(u16),
     /// This status and these headers, after the request's body was read.
     With(u16, &'static [(&'static str, &'static str)]),
-    /// The same, so many milliseconds later.
+    /// This status and this `Retry-After`, after the request's body was read.
+    Asks(u16, &'static str),
+    /// This status, so many milliseconds after the request's body was read.
     Late(u64, u16),
+    /// This status, before anything of the request's body was read.
+    Early(u16),
+    /// This status, after the first frame of the request's body was read.
+    Half(u16),
+    /// This status, with the request's body unread and kept for as long as the probe lives.
+    Keeps(u16),
     /// An I/O error, before anything was read.
     Refused,
     /// An I/O error, after the request's body was read.
@@ -90,7 +101,8 @@ impl Probe {
 
     fn build(pending: u32, broken: bool, script: impl IntoIterator<Item = Answer>) -> Self {
         let script = script.into_iter().collect();
-        let shared = Arc::new(Shared { pending, broken, script, seen: Mutex::default() });
+        let shared =
+            Arc::new(Shared { pending, broken, script, seen: Mutex::default(), kept: Mutex::default() });
         Self { shared, polls_left: pending, ready: false }
     }
 
@@ -152,27 +164,43 @@ where
         let answer = self.shared.script[number.min(self.shared.script.len() - 1)];
         let shared = Arc::clone(&self.shared);
         async move {
-            if matches!(answer, Answer::Refused) {
-                return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into());
+            match answer {
+                Answer::Refused => return Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()),
+                Answer::Early(_) => drop(body),
+                Answer::Half(_) => {
+                    let mut body = pin!(body);
+                    body.frame().await;
+                }
+                Answer::Keeps(_) => shared.kept.lock().unwrap().push(Box::new(body)),
+                _ => {
+                    let read = body.collect().await.expect("the request's body fails");
+                    let trailers = read.trailers().cloned();
+                    shared.seen.lock().unwrap()[number].body = Some((read.to_bytes(), trailers));
+                }
             }
-            let read = body.collect().await.expect("the request's body fails");
-            let trailers = read.trailers().cloned();
-            shared.seen.lock().unwrap()[number].body = Some((read.to_bytes(), trailers));
-            let (status, headers) = match answer {
-                Answer::Is(status) => (status, [].as_slice()),
-                Answer::With(status, headers) => (status, headers),
+            let mut response = Response::builder();
+            let status = match answer {
+                Answer::Is(status) | Answer::Early(status) | Answer::Half(status) | Answer::Keeps(status) => {
+                    status
+                }
+                Answer::With(status, headers) => {
+                    for (name, value) in headers {
+                        response = response.header(*name, *value);
+                    }
+                    status
+                }
+                Answer::Asks(status, pause) => {
+                    response = response.header("retry-after", pause);
+                    status
+                }
                 Answer::Late(millis, status) => {
                     tokio::time::sleep(Duration::from_millis(millis)).await;
-                    (status, [].as_slice())
+                    status
                 }
                 Answer::Io(kind) => return Err(io::Error::from(kind).into()),
                 Answer::Silent | Answer::Refused => return std::future::pending().await,
             };
-            let mut response = Response::builder().status(status);
-            for (name, value) in headers {
-                response = response.header(*name, *value);
-            }
-            Ok(response.body(Full::from("answer"))?)
+            Ok(response.status(status).body(Full::from("answer"))?)
         }
         .boxed()
     }

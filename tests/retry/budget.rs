@@ -1,0 +1,263 @@
+//! The budget, through the layer.
+
+use std::{
+    convert::Infallible,
+    iter,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_outbound::{
+    ApiKey,
+    body::ReplayBody,
+    call::{Deadline, Ended},
+    policy::Budget,
+    preset,
+    retry::{PerRequest, RetryLayer},
+};
+
+use super::{
+    URI,
+    probe::{Answer::*, Content, Probe, get, millis, request, secs},
+    report,
+};
+
+/// A server that gives one answer to all, until it is told another, and counts.
+#[derive(Clone)]
+struct Server {
+    status: Arc<AtomicU16>,
+    requests: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn new(status: u16) -> Self {
+        Self { status: Arc::new(AtomicU16::new(status)), requests: Arc::default() }
+    }
+
+    fn says(&self, status: u16) {
+        self.status.store(status, Relaxed);
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.load(Relaxed)
+    }
+
+    fn service(
+        &self,
+    ) -> impl Service<
+        Request<ReplayBody<Content>>,
+        Response = Response<Content>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone
+    + Send
+    + 'static {
+        let server = self.clone();
+        service_fn(move |_: Request<ReplayBody<Content>>| {
+            server.requests.fetch_add(1, Relaxed);
+            let mut response = Response::new(Content::default());
+            *response.status_mut() = server.status.load(Relaxed).try_into().unwrap();
+            std::future::ready(Ok(response))
+        })
+    }
+
+    /// The requests of a minute in which a call comes every 600 ms.
+    async fn minute(&self, layer: &RetryLayer) -> usize {
+        let before = self.requests();
+        for _ in 0..100 {
+            tokio::spawn(layer.layer(self.service()).oneshot(get(URI)));
+            tokio::time::sleep(millis(600)).await;
+        }
+        self.requests() - before
+    }
+}
+
+async fn ended(layer: &RetryLayer, server: &Server) -> Option<Ended> {
+    report(&layer.layer(server.service()).oneshot(get(URI)).await.unwrap()).ended()
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_minute_of_nothing_but_failures_the_attempts_are_within_a_tenth_of_the_calls() {
+    for status in [429, 500, 503] {
+        let (server, layer) = (Server::new(status), RetryLayer::new());
+        let first = server.minute(&layer).await;
+        // All that was saved up: 35 retries, after a throttle 100.
+        assert_eq!(first, if status == 429 { 200 } else { 135 }, "{status}");
+        for minute in 2..=5 {
+            let attempts = server.minute(&layer).await;
+            assert!((100..=110).contains(&attempts), "{status}: {attempts} in minute {minute}");
+        }
+        // What it would be without.
+        let layer = RetryLayer::new().without_budget();
+        server.minute(&layer).await;
+        assert!(server.minute(&layer).await >= 290, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_help_again_soon_after_the_server_does() {
+    let (server, budget) = (Server::new(503), Budget::new());
+    let layer = RetryLayer::new().with_budget(budget.clone());
+    server.minute(&layer).await;
+    assert_eq!(ended(&layer, &server).await, Some(Ended::Budget));
+    assert_eq!(budget.left(), 500 - 35 * 14);
+
+    // Four calls that succeed at once pay for what a retry still lacks.
+    server.says(200);
+    for left in 11..=14 {
+        assert_eq!(ended(&layer, &server).await, Some(Ended::Success));
+        assert_eq!(budget.left(), left);
+    }
+    let probe = Probe::new([Is(503), Is(200)]);
+    let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
+    assert_eq!(budget.left(), 14, "a retry that helped is given back");
+
+    // Five minutes later it is as at the start, and no more than that.
+    for _ in 0..6 {
+        server.minute(&layer).await;
+    }
+    assert_eq!(budget.left(), 500);
+    server.says(503);
+    assert_eq!(server.minute(&layer).await, 135);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
+    let server = Server::new(503);
+    let layer = RetryLayer::new().with_max_attempts(100).unwrap();
+    let service = layer.layer(server.service());
+    // 35 retries together, whichever of them spends.
+    for other in [layer.clone(), layer.clone().with_seed(3), layer.clone().with_max_attempts(2).unwrap()] {
+        let attempts =
+            report(&other.layer(server.service()).oneshot(get(URI)).await.unwrap()).attempt_count();
+        assert_eq!(attempts, if server.requests() == 36 { 36 } else { 1 });
+    }
+    for service in [service.clone(), service] {
+        assert_eq!(report(&service.oneshot(get(URI)).await.unwrap()).ended(), Some(Ended::Budget));
+    }
+    assert_eq!(server.requests(), 36 + 4);
+
+    let shared = Budget::new();
+    let mine = RetryLayer::new().with_budget(shared.clone());
+    let theirs = RetryLayer::new().with_budget(shared.clone());
+    assert_eq!(ended(&mine, &server).await, Some(Ended::Exhausted));
+    assert_eq!(ended(&theirs, &server).await, Some(Ended::Exhausted));
+    assert_eq!(shared.left(), 500 - 4 * 14);
+    assert_eq!(ended(&RetryLayer::new(), &server).await, Some(Ended::Exhausted), "its own is full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_services_of_one_preset_share_what_is_left() {
+    let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+    let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
+    let preset = preset.with_retry(retry);
+    for (preset, attempts) in [(&preset, 2), (&preset, 1), (&preset.clone(), 1)] {
+        let probe = Probe::new([Is(503)]);
+        preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+        assert_eq!(probe.calls(), attempts);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_costs_14_and_after_a_throttle_5_and_gets_its_own_cost_back() {
+    let budget = Budget::new();
+    let layer = RetryLayer::new().with_budget(budget.clone());
+    for (script, left) in [
+        (vec![Is(503), Is(404)], 486),
+        (vec![Is(429), Is(404)], 481),
+        (vec![Is(503)], 453),
+        (vec![Is(429)], 443),
+        // The last retry's cost comes back, and not that of the one before.
+        (vec![Is(503), Is(200)], 443),
+        (vec![Is(429), Is(503), Is(200)], 438),
+        (vec![Is(503), Is(429), Is(200)], 424),
+        (vec![Refused, Is(200)], 424),
+        (vec![Is(200)], 425),
+        (vec![Is(302)], 426),
+    ] {
+        layer.layer(Probe::new(script.clone())).oneshot(get(URI)).await.unwrap();
+        assert_eq!(budget.left(), left, "{script:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_sent_again_costs_nothing() {
+    let budget = Budget::new();
+    let layer = RetryLayer::new().with_budget(budget.clone());
+    let late = |mut request: Request<Content>| {
+        request.extensions_mut().insert(Deadline::after(millis(50)));
+        request
+    };
+    let once = |mut request: Request<Content>| {
+        request.extensions_mut().insert(PerRequest::new().never());
+        request
+    };
+    let cases = [
+        (layer.clone(), Is(503), late(get(URI)), Ended::Deadline),
+        (layer.clone(), Is(503), once(get(URI)), Ended::Exhausted),
+        (layer.clone().with_max_attempts(1).unwrap(), Is(503), get(URI), Ended::Exhausted),
+        (layer.clone().with_schedule(iter::empty::<Duration>), Is(503), get(URI), Ended::Exhausted),
+        (layer.clone(), Is(503), request("POST", URI), Ended::NotIdempotent),
+        (layer.clone(), Is(429), request("POST", URI), Ended::NotIdempotent),
+        (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), Ended::NotReplayable),
+        (layer.clone(), Keeps(503), request("PUT", URI), Ended::NotReplayable),
+        (layer.clone(), Asks(503, "121"), get(URI), Ended::AskedTooLong),
+        (layer.clone(), Is(404), get(URI), Ended::NotRetryable),
+    ];
+    for (layer, answer, request, expected) in cases {
+        let probe = Probe::new([answer]);
+        let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
+        assert_eq!((report(&response).ended(), probe.calls()), (Some(expected), 1), "{answer:?}");
+        assert_eq!(budget.left(), 500, "{answer:?}: {expected:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is() {
+    let budget = Budget::new().with_capacity(14).unwrap();
+    let layer = RetryLayer::new().with_budget(budget);
+    let server = Server::new(503);
+    ended(&layer, &server).await;
+    let start = tokio::time::Instant::now();
+    let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(report(&response).ended(), Some(Ended::Budget));
+    assert_eq!(report(&response).attempts()[0].asked(), Some(secs(3)), "with the ask in hand");
+    assert_eq!(report(&response).attempts()[0].delay(), None);
+    let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Budget));
+    assert!(error.is_service());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn callers_at_once_cannot_overdraw_it() {
+    for _ in 0..10 {
+        let (server, budget) = (Server::new(503), Budget::new().with_capacity(145).unwrap());
+        let layer = RetryLayer::new()
+            .with_budget(budget.clone())
+            .with_max_attempts(20)
+            .unwrap()
+            .with_schedule(|| iter::repeat(Duration::ZERO));
+        let service = layer.layer(server.service());
+        let calls: Vec<_> = (0..64)
+            .map(|_| {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    for _ in 0..5 {
+                        service.clone().oneshot(get(URI)).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        assert_eq!((server.requests(), budget.left()), (64 * 5 + 10, 5));
+    }
+}

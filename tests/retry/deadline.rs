@@ -1,0 +1,169 @@
+//! One deadline, wherever it comes from.
+
+use std::time::Duration;
+
+use http::Request;
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    Quota,
+    call::{Deadline, Ended, Outcome},
+    limit::{RateLimitLayer, TokenBucket},
+    retry::RetryLayer,
+    timeout::TimeoutLayer,
+};
+
+use super::{
+    URI,
+    probe::{Answer::*, Content, Probe, get, millis, secs},
+    report,
+};
+
+fn until(deadline: Instant) -> Request<Content> {
+    let mut request = get(URI);
+    request.extensions_mut().insert(Deadline(deadline));
+    request
+}
+
+fn each_second() -> RetryLayer {
+    RetryLayer::new()
+        .without_budget()
+        .with_max_attempts(100)
+        .unwrap()
+        .with_schedule(|| std::iter::repeat(secs(1)))
+}
+
+/// One request a minute, of which the first is gone.
+async fn spent() -> TokenBucket {
+    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap());
+    RateLimitLayer::new(bucket.clone()).layer(Probe::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+    bucket
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earlier_of_two_deadlines_holds_whichever_it_is() {
+    for (total, own) in [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)] {
+        let probe = Probe::new([Is(503)]);
+        let start = Instant::now();
+        let request = own.map_or(get(URI), |own| until(start + millis(own)));
+        let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
+        let service = ServiceBuilder::new().layer(total).layer(each_second()).service(probe.clone());
+        let response = service.oneshot(request).await.unwrap();
+        // At 0 s, 1 s and 2 s; the next would be at 3 s, so the answer is handed over now and not at 2.5 s.
+        assert_eq!((probe.calls(), report(&response).ended()), (3, Some(Ended::Deadline)));
+        assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earlier_of_two_deadlines_cuts_an_attempt_off() {
+    for (total, own) in [(5_500, 2_500), (2_500, 5_500)] {
+        let total = TimeoutLayer::total(millis(total)).unwrap();
+        let service = ServiceBuilder::new().layer(total).layer(each_second()).service(Probe::new([Silent]));
+        let start = Instant::now();
+        let error = service.oneshot(until(start + millis(own))).await.unwrap_err();
+        assert!(error.is_deadline(), "{error:?}");
+        assert!((millis(2_500)..millis(2_502)).contains(&start.elapsed()), "{:?}", start.elapsed());
+        assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_timeout_layer_a_deadline_bounds_the_waits_and_cuts_off_no_attempt() {
+    let probe = Probe::new([Is(503)]);
+    let start = Instant::now();
+    let response = each_second().layer(probe.clone()).oneshot(until(start + millis(3_500))).await.unwrap();
+    assert_eq!((probe.calls(), report(&response).ended()), (4, Some(Ended::Deadline)));
+    assert!(start.elapsed() < millis(3_010), "{:?}", start.elapsed());
+
+    let start = Instant::now();
+    let probe = Probe::new([Late(5_000, 200)]);
+    let response = each_second().layer(probe).oneshot(until(start + secs(1))).await.unwrap();
+    assert_eq!((response.status().as_u16(), report(&response).ended()), (200, Some(Ended::Success)));
+    let start = Instant::now();
+    let probe = Probe::new([Late(5_000, 503)]);
+    let response = each_second().layer(probe.clone()).oneshot(until(start + secs(1))).await.unwrap();
+    assert_eq!((probe.calls(), report(&response).ended()), (1, Some(Ended::Deadline)));
+
+    // The limiter keeps it, too: this wait would be 60 s.
+    let limit = RateLimitLayer::new(spent().await);
+    let start = Instant::now();
+    let service = ServiceBuilder::new().layer(each_second()).layer(limit).service(Probe::new([Is(200)]));
+    let error = service.oneshot(until(start + secs(30))).await.unwrap_err();
+    assert!(error.is_rate_limited() && error.retry_after() > Some(secs(30)), "{error:?}");
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_of_an_attempt_shrinks_to_what_is_left() {
+    // By the layer's deadline, and by the request's without a layer for it.
+    for outer in [true, false] {
+        let inner = ServiceBuilder::new()
+            .layer(each_second())
+            .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
+            .service(Probe::new([Silent]));
+        let start = Instant::now();
+        let result = match outer {
+            true => TimeoutLayer::total(secs(25)).unwrap().layer(inner).oneshot(get(URI)).await,
+            false => inner.oneshot(until(start + secs(25))).await,
+        };
+        let error = result.unwrap_err();
+        assert!(error.is_deadline(), "{error:?}");
+        assert!((secs(25)..millis(25_002)).contains(&start.elapsed()), "{:?}", start.elapsed());
+        let report = error.report().unwrap();
+        assert_eq!(report.ended(), Some(Ended::Deadline));
+        let attempts = report.attempts();
+        assert_eq!(attempts.len(), 3, "at 0 s, 11 s and 22 s");
+        for attempt in &attempts[..2] {
+            let took = attempt.ended().unwrap() - attempt.started();
+            assert!((secs(10)..millis(10_002)).contains(&took), "{took:?}");
+            assert_eq!(attempt.outcome(), Some(Outcome::Timeout));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
+    let stack = |bucket, total, answer| {
+        let probe = Probe::new([answer]);
+        let service = ServiceBuilder::new()
+            .layer(TimeoutLayer::total(total).unwrap())
+            .layer(RetryLayer::new())
+            .layer(RateLimitLayer::new(bucket))
+            .layer(TimeoutLayer::per_attempt(millis(500)).unwrap())
+            .service(probe.clone());
+        (service, probe)
+    };
+    // A minute in the limiter, and then 400 of the 500 ms.
+    let (service, probe) = stack(spent().await, secs(61), Late(400, 200));
+    let response = service.oneshot(get(URI)).await.unwrap();
+    assert_eq!((response.status().as_u16(), probe.calls()), (200, 1));
+    let waited = report(&response).waited();
+    assert!((secs(59)..=secs(61)).contains(&waited), "{waited:?}");
+
+    // Of the deadline it has taken all but 300 ms.
+    let bucket = spent().await;
+    let left = secs(60) + millis(300);
+    let start = Instant::now();
+    let (service, _) = stack(bucket, left, Silent);
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline(), "{error:?}");
+    assert!((left..left + millis(2)).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert_eq!(error.report().unwrap().attempt_count(), 1);
+
+    // And what can't fit is refused before the wait.
+    let start = Instant::now();
+    let (service, probe) = stack(spent().await, secs(59), Is(200));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_rate_limited() && error.retry_after() > Some(secs(59)), "{error:?}");
+    assert_eq!((probe.calls(), start.elapsed()), (0, Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_has_passed_lets_no_retry_out() {
+    tokio::time::advance(secs(10)).await;
+    let probe = Probe::new([Is(503)]);
+    let response =
+        RetryLayer::new().layer(probe.clone()).oneshot(until(Instant::now() - secs(5))).await.unwrap();
+    assert_eq!((probe.calls(), report(&response).ended()), (1, Some(Ended::Deadline)));
+}

@@ -1,0 +1,105 @@
+//! What a call holds while it waits.
+
+use std::{
+    io::{self, ErrorKind::BrokenPipe},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_outbound::{body::ReplayBody, call::Call, retry::RetryLayer};
+
+use super::{
+    URI,
+    probe::{Answer::*, Content, Probe, get, millis, secs},
+};
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_call_in_its_back_off_leaves_nothing_running() {
+    let probe = Probe::new([Is(503)]);
+    let mut call = task::spawn(RetryLayer::new().layer(probe.clone()).oneshot(get(URI)));
+    assert_pending!(call.poll());
+    assert_eq!(probe.calls(), 1, "the first attempt has failed");
+    assert!(probe.instances() > 1);
+    drop(call);
+    assert_eq!(probe.instances(), 1);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "no task was spawned");
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(probe.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_future_wakes_once_for_each_back_off_and_not_in_between() {
+    let mut call = task::spawn(RetryLayer::new().layer(Probe::new([Is(429), Is(200)])).oneshot(get(URI)));
+    assert_pending!(call.poll());
+    // The drained body is one frame in memory; after it the sleep alone is left.
+    while call.is_woken() {
+        assert_pending!(call.poll());
+    }
+    tokio::time::advance(millis(490)).await;
+    assert!(!call.is_woken());
+    tokio::time::advance(millis(515)).await;
+    assert!(call.is_woken());
+    assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_in_its_back_off_holds_no_place_of_a_concurrency_limit() {
+    let probe = Probe::new([With(503, &[("retry-after", "60")]), Is(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(tower::limit::ConcurrencyLimitLayer::new(1))
+        .service(probe.clone());
+    let start = Instant::now();
+    let mut sleeping = task::spawn(service.clone().oneshot(get(URI)));
+    assert_pending!(sleeping.poll());
+    assert_eq!(probe.calls(), 1);
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(sleeping.await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each() {
+    let (mut service, mut handle) =
+        tower_test::mock::spawn_layer::<Request<ReplayBody<Content>>, Response<Content>, _>(
+            RetryLayer::new().with_seed(1),
+        );
+    handle.allow(0);
+    assert!(service.poll_ready::<Request<Content>>().is_ready(), "the retry layer is ready at once");
+    let mut call = task::spawn(service.call(get(URI)));
+    assert_pending!(call.poll());
+    assert!(handle.poll_request().is_pending(), "the mock gives no readiness yet");
+    handle.allow(1);
+    assert!(call.is_woken());
+    assert_pending!(call.poll());
+    let (_, first) = handle.next_request().await.unwrap();
+    first.send_response(Response::builder().status(503).body(Content::default()).unwrap());
+    assert_pending!(call.poll());
+    tokio::time::advance(millis(105)).await;
+    assert_pending!(call.poll());
+    handle.allow(1);
+    assert_pending!(call.poll());
+    let (second, answer) = handle.next_request().await.unwrap();
+    assert_eq!(second.extensions().get::<Call>().unwrap().attempt(), 2);
+    drop(second); // it holds the body, which goes again once the attempt has let go of it
+    answer.send_error(io::Error::from(BrokenPipe));
+    assert_pending!(call.poll());
+    tokio::time::advance(millis(205)).await;
+    handle.allow(1);
+    assert_pending!(call.poll());
+    let (_, third) = handle.next_request().await.unwrap();
+    third.send_response(Response::new(Content::default()));
+    assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_failure_no_runtime_is_needed_and_nothing_slept() {
+    let outside = std::thread::spawn(|| {
+        let mut call = task::spawn(RetryLayer::new().layer(Probe::new([Is(404)])).oneshot(get(URI)));
+        assert_eq!(assert_ready_ok!(call.poll()).status(), 404);
+    });
+    outside.join().unwrap();
+}

@@ -1,0 +1,67 @@
+//! The retry layer, over doubles and on paused time. Also runs the limit and preset layers over the probe.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod budget;
+mod deadline;
+mod drained;
+mod dropped;
+mod early;
+mod held;
+mod jitter;
+#[path = "../probe/mod.rs"]
+mod probe;
+mod properties;
+mod readiness;
+mod report;
+mod request;
+mod rules;
+mod scenario;
+mod table;
+
+use http::{Request, Response};
+use probe::{Answer::Is, Content, Probe, get, keeps_the_contract};
+use tower::Service;
+use tower_outbound::{
+    ApiKey, Quota, Report,
+    limit::{RateLimitLayer, TokenBucket},
+    preset,
+    retry::RetryLayer,
+};
+
+const URI: &str = "https://api.example.com/v1";
+
+type Headers = &'static [(&'static str, &'static str)];
+
+const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_polled_ready_is_called() {
+    keeps_the_contract(RetryLayer::new(), URI).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_layer_calls_only_what_was_polled_ready() {
+    keeps_the_contract(RateLimitLayer::new(TokenBucket::unmetered()), URI).await;
+    keeps_the_contract(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap())), URI).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_preset_layer_calls_only_what_was_polled_ready() {
+    for preset in [preset::currency_rates(URI), preset::email_delivery(URI), preset::realtime_messaging(URI)]
+    {
+        let layer = preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).layer().unwrap();
+        keeps_the_contract(layer, URI).await;
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "called without having been polled ready")]
+async fn the_probe_itself_minds_a_call_that_was_not_polled_ready() {
+    let mut ready = Probe::new([Is(200)]);
+    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
+    let _ = ready.clone().call(get(URI)).await;
+}
+
+fn report<B>(response: &Response<B>) -> &Report {
+    response.extensions().get().expect("no report in the answer")
+}

@@ -1,0 +1,144 @@
+//! The request, again.
+
+use std::{cell::Cell, convert::Infallible, io::ErrorKind::*, rc::Rc};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_outbound::{
+    body::ReplayBody,
+    call::{Call, Ended::*},
+    retry::RetryLayer,
+};
+
+use super::{
+    URI,
+    probe::{Answer::*, Content, Probe, get, millis, request},
+    report,
+};
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_carries_the_same_head() {
+    #[derive(Clone)]
+    struct Marked;
+    let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
+    let mut request = request("PUT", "https://api.example.com/v1?q=1");
+    request.headers_mut().append("x-many", HeaderValue::from_static("a"));
+    request.headers_mut().append("x-many", HeaderValue::from_static("b"));
+    *request.version_mut() = Version::HTTP_2;
+    request.extensions_mut().insert(Marked);
+    RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
+    let seen = probe.seen();
+    assert_eq!(seen.len(), 3);
+    for seen in &seen {
+        assert_eq!((&seen.head.method, seen.head.version), (&Method::PUT, Version::HTTP_2));
+        assert_eq!(seen.head.uri, "https://api.example.com/v1?q=1");
+        assert!(seen.head.headers.get_all("x-many").iter().eq(["a", "b"]));
+        assert_eq!(seen.head.headers.len(), 2, "and no header more");
+        assert!(seen.head.extensions.get::<Marked>().is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_service_reads_the_number_of_the_attempt() {
+    let probe = Probe::new([Is(503), Is(503), Is(200)]);
+    RetryLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let numbers: Vec<_> = probe.seen().into_iter().map(|seen| seen.attempt).collect();
+    assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_body_is_sent_again_whole_with_its_trailers() {
+    let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
+    let frames = [
+        Frame::data(Bytes::from_static(b"one ")),
+        Frame::data(Bytes::from_static(b"two ")),
+        Frame::data(Bytes::from(vec![b'x'; 10_000])),
+        Frame::trailers(trailers.clone()),
+    ];
+    // Not `Clone`, in pieces, with pauses between them.
+    let stream = stream::iter(frames.map(Ok::<_, Infallible>)).then(|frame| async {
+        tokio::time::sleep(millis(5)).await;
+        frame
+    });
+    let body = StreamBody::new(stream.boxed());
+    let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
+    let request = Request::put(URI).body(body).unwrap();
+    RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
+    let whole = [b"one two ".as_slice(), &[b'x'; 10_000]].concat();
+    assert_eq!(probe.calls(), 3);
+    for seen in probe.seen() {
+        assert_eq!(seen.body, Some((whole.clone().into(), Some(trailers.clone()))));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_grows_over_the_replay_limit_is_sent_whole_and_once() {
+    for (limit, attempts, ended) in [(30, 2, Success), (29, 1, NotReplayable)] {
+        let frames =
+            [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
+        let probe = Probe::new([Is(503), Is(200)]);
+        let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
+        let layer = RetryLayer::new().with_replay_limit(limit);
+        let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
+        assert_eq!((probe.calls(), report(&response).ended()), (attempts, Some(ended)));
+        assert_eq!(probe.seen()[0].body.as_ref().unwrap().0.len(), 30);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_which_a_part_was_read_is_not_sent_again() {
+    let calls = Rc::new(Cell::new(0));
+    let service = service_fn(|request: Request<_>| {
+        calls.set(calls.get() + 1);
+        async {
+            let mut body: ReplayBody<StreamBody<_>> = request.into_body();
+            body.frame().await;
+            Response::builder().status(503).body(Content::default())
+        }
+    });
+    let frames = [1, 2].map(|byte| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte]))));
+    let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
+    let response = RetryLayer::new().layer(service).oneshot(request).await.unwrap();
+    assert_eq!((calls.get(), report(&response).ended()), (1, Some(NotReplayable)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_still_held_is_not_sent_a_second_time_at_once_and_can_be_read_on() {
+    let held = Rc::new(Cell::new(None));
+    let service = service_fn(|request: Request<ReplayBody<_>>| {
+        let held = Rc::clone(&held);
+        async move {
+            let mut body: ReplayBody<StreamBody<_>> = request.into_body();
+            body.frame().await;
+            held.set(Some(body));
+            Response::builder().status(503).body(Content::default())
+        }
+    });
+    let frames = [1, 2].map(|byte| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte]))));
+    let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
+    let response = RetryLayer::new().layer(service).oneshot(request).await.unwrap();
+    assert_eq!((report(&response).attempt_count(), report(&response).ended()), (1, Some(NotReplayable)));
+    let rest = held.take().unwrap().collect().await.unwrap();
+    assert_eq!(rest.to_bytes(), [2].as_slice());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_answer_that_read_nothing_leaves_the_body_to_be_sent() {
+    let bodies = Rc::new(Cell::new(Vec::new()));
+    let service = service_fn(|request: Request<ReplayBody<Content>>| {
+        let bodies = Rc::clone(&bodies);
+        async move {
+            let early = request.extensions().get::<Call>().unwrap().attempt() == 1;
+            if !early {
+                bodies.set(request.into_body().collect().await.unwrap().to_bytes().to_vec());
+            }
+            Response::builder().status(if early { 503 } else { 200 }).body(Content::default())
+        }
+    });
+    let response = RetryLayer::new().layer(service).oneshot(request("PUT", URI)).await.unwrap();
+    assert_eq!((response.status().as_u16(), bodies.take().as_slice()), (200, b"hello".as_slice()));
+}

@@ -1,0 +1,234 @@
+//! Rules of one's own, and the idempotency key.
+
+use std::{
+    collections::HashSet,
+    io::ErrorKind::ConnectionReset,
+    sync::{Arc, Mutex},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    ApiKey,
+    call::Ended::*,
+    policy::{Sent, Verdict},
+    preset,
+    retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
+};
+
+use super::{
+    URI,
+    probe::{Answer::*, Content, Probe, get, request},
+    report,
+};
+
+const NAME: &str = "idempotency-key";
+
+fn keyed() -> RetryLayer {
+    RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())
+}
+
+/// What each attempt of a call carried under this name, which is at most one.
+async fn sent(layer: &RetryLayer, name: &str, request: Request<Content>) -> Vec<Option<HeaderValue>> {
+    let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
+    let _ = layer.layer(probe.clone()).oneshot(request).await;
+    let one = |headers: &HeaderMap| {
+        assert!(headers.get_all(name).iter().count() <= 1, "{headers:?}");
+        headers.get(name).cloned()
+    };
+    probe.seen().iter().map(|seen| one(&seen.head.headers)).collect()
+}
+
+/// A UUID in its usual form.
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<_> = text.split('-').map(str::len).collect();
+    lengths == [8, 4, 4, 4, 12] && text.chars().all(|c| c == '-' || c.is_ascii_hexdigit())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_the_same_on_all_attempts_and_another_for_the_next_call() {
+    let layer = keyed();
+    let mut keys = HashSet::new();
+    for method in ["POST", "POST", "PATCH", "PURGE"] {
+        let sent = sent(&layer, NAME, request(method, URI)).await;
+        assert_eq!(sent.len(), 3, "{method}");
+        let key = sent[0].clone().unwrap();
+        assert!(is_uuid(key.to_str().unwrap()), "{key:?}");
+        assert!(sent.iter().all(|other| other.as_ref() == Some(&key)), "{sent:?}");
+        assert!(keys.insert(key), "{method}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_bare_or_quoted_and_under_the_name_that_was_chosen() {
+    let token = HeaderName::from_static("x-request-token");
+    for (key, name, quoted) in [
+        (IdempotencyKey::bare(), NAME, false),
+        (IdempotencyKey::quoted(), NAME, true),
+        (IdempotencyKey::bare().with_header(token.clone()), "x-request-token", false),
+        (IdempotencyKey::quoted().with_header(token), "x-request-token", true),
+    ] {
+        let layer = RetryLayer::new().with_honoured_idempotency_key(key.clone());
+        let sent = sent(&layer, name, request("POST", URI)).await;
+        let value = sent[0].as_ref().unwrap().to_str().unwrap();
+        let within = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+        assert_eq!(within.is_some(), quoted, "{key:?}: {value}");
+        assert!(is_uuid(within.unwrap_or(value)), "{key:?}: {value}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callers_own_key_is_kept_as_it_is() {
+    for mine in ["mine", "\"quoted\"", "not a uuid at all"] {
+        for key in [IdempotencyKey::bare(), IdempotencyKey::quoted()] {
+            let mut request = request("POST", URI);
+            request.headers_mut().insert(NAME, HeaderValue::from_static(mine));
+            let layer = RetryLayer::new().with_honoured_idempotency_key(key);
+            assert_eq!(sent(&layer, NAME, request).await, vec![Some(HeaderValue::from_static(mine)); 3]);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_the_server_was_not_said_to_honour_repeats_nothing() {
+    // Another header than the one that it honours, or no word that it honours any.
+    let token = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
+    let mut with_key = request("POST", URI);
+    with_key.headers_mut().insert(NAME, HeaderValue::from_static("mine"));
+    assert_eq!(sent(&RetryLayer::new(), NAME, with_key.clone()).await.len(), 1);
+    let layer = RetryLayer::new().with_honoured_idempotency_key(token);
+    let tokens = sent(&layer, "x-request-token", with_key).await;
+    assert!(tokens.len() == 3 && tokens.iter().all(Option::is_some), "{tokens:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_goes_out_unless_it_was_asked_for() {
+    let of_a_key = |headers: &HeaderMap| headers.keys().any(|name| name.as_str().contains("idempotency"));
+    let probe = Probe::new([Is(503)]);
+    RetryLayer::new().layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
+    RetryLayer::default().layer(probe.clone()).oneshot(request("PATCH", URI)).await.unwrap();
+    for make in [preset::currency_rates, preset::email_delivery, preset::realtime_messaging] {
+        let preset = || make(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+        let before = probe.calls();
+        for method in ["POST", "PATCH"] {
+            let service = preset().layer().unwrap().layer(probe.clone());
+            let response = service.oneshot(request(method, URI)).await.unwrap();
+            assert_eq!(report(&response).ended(), Some(NotIdempotent));
+        }
+        assert_eq!(probe.calls() - before, 2, "a POST and a PATCH, once each");
+        // Nor is it lost in a preset where it was asked for.
+        let other = Probe::new([Is(503), Is(200)]);
+        let service = preset().with_retry(keyed()).layer().unwrap().layer(other.clone());
+        service.oneshot(request("POST", URI)).await.unwrap();
+        assert!(other.calls() == 2 && other.seen().iter().all(|seen| of_a_key(&seen.head.headers)));
+    }
+    assert_eq!(probe.calls(), 2 + 6);
+    assert!(!probe.seen().iter().any(|seen| of_a_key(&seen.head.headers)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_needs_no_key_gets_none() {
+    for (method, gets) in [
+        ("GET", false),
+        ("HEAD", false),
+        ("OPTIONS", false),
+        ("TRACE", false),
+        ("PUT", false),
+        ("DELETE", false),
+        ("POST", true),
+        ("PATCH", true),
+    ] {
+        let sent = sent(&keyed(), NAME, request(method, URI)).await;
+        assert_eq!(sent.len(), 3, "{method}");
+        assert!(sent.iter().all(|key| key.is_some() == gets), "{method}: {sent:?}");
+    }
+    // What the caller says of a POST does not tell the server.
+    let mut request = request("POST", URI);
+    request.extensions_mut().insert(PerRequest::new().idempotent());
+    assert!(sent(&keyed(), NAME, request).await[0].is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_calls_have_a_thousand_keys() {
+    let probe = Probe::new([Is(200)]);
+    // Two layers, and clones of their services, at the same moment of paused time.
+    let services = [keyed().layer(probe.clone()), keyed().with_seed(1).layer(probe.clone())];
+    let calls =
+        (0..1_000).map(|number| tokio::spawn(services[number % 2].clone().oneshot(request("POST", URI))));
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+    let keys: HashSet<_> = probe.seen().iter().map(|seen| seen.head.headers[NAME].clone()).collect();
+    assert_eq!(keys.len(), 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct Mark;
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&heard);
+    let classify = Standard.when(move |request, outcome| {
+        assert_eq!((&request.method, request.uri.path()), (&Method::PUT, "/v1"));
+        assert_eq!(request.headers["x-mine"], "1");
+        assert_eq!(request.extensions.get(), Some(&Mark));
+        told.lock().unwrap().push(match outcome {
+            Outcome::Answer { status, headers } => format!("{status} {}", headers.len()),
+            Outcome::Failure { error, sent } => format!("{error:#} {}", *sent == Sent::No),
+            other => format!("{other:?}"),
+        });
+        None
+    });
+    let mut request = request("PUT", URI);
+    request.headers_mut().insert("x-mine", HeaderValue::from_static("1"));
+    request.extensions_mut().insert(Mark);
+    let probe = Probe::new([With(503, &[("x-a", "1"), ("x-b", "2")]), Refused, Io(ConnectionReset), Is(404)]);
+    let layer = RetryLayer::new().with_max_attempts(9).unwrap().with_classify(classify);
+    layer.layer(probe).oneshot(request).await.unwrap();
+    assert_eq!(
+        *heard.lock().unwrap(),
+        [
+            "503 Service Unavailable 2",
+            "the service failed: connection refused true",
+            "the service failed: connection reset false",
+            "404 Not Found 0",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_may_differ_by_request() {
+    let classify =
+        Standard.when(|request, _| (request.uri.path() == "/v1/once").then_some(Verdict::NotRetryable));
+    let layer = RetryLayer::new().with_classify(classify);
+    for (path, attempts, ended) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
+        let uri = format!("https://api.example.com{path}");
+        let response = layer.layer(Probe::new([Is(503)])).oneshot(get(&uri)).await.unwrap();
+        assert_eq!((report(&response).attempt_count(), report(&response).ended()), (attempts, Some(ended)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn debug_of_an_outcome_and_of_rules_shows_no_header() {
+    let shown = Arc::new(Mutex::new(String::new()));
+    let told = Arc::clone(&shown);
+    let classify = Standard.retry_on(http::StatusCode::CONFLICT).when(move |_, outcome| {
+        told.lock().unwrap().push_str(&format!("{outcome:?}"));
+        None
+    });
+    let said = format!("{classify:?}");
+    let mut request = request("PUT", URI);
+    *request.body_mut() = Full::from("s3cret");
+    let probe = Probe::new([With(503, &[("x-key", "s3cret")]), Io(ConnectionReset), Is(200)]);
+    RetryLayer::new().with_classify(classify).layer(probe).oneshot(request).await.unwrap();
+    let shown = shown.lock().unwrap();
+    assert!(shown.contains("503") && !shown.contains("s3cret"), "{shown}");
+    assert!(said.contains("409"), "{said}");
+}
+
+#[test]
+fn no_attempts_at_all_are_refused_of_a_request_too() {
+    let error = PerRequest::new().with_max_attempts(0).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("max attempts", "0"));
+}
