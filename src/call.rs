@@ -182,10 +182,13 @@ impl Ended {
 impl Call {
     /// The call that `extensions` belong to; begins one where there is none.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
+        let deadline = extensions.get().map(|Deadline(deadline)| *deadline);
         if let Some(call) = extensions.get::<Self>() {
+            if let Some(deadline) = deadline {
+                call.narrow_deadline(deadline);
+            }
             return call.clone();
         }
-        let deadline = extensions.get().map(|Deadline(deadline)| *deadline);
         let state = State { deadline, ..State::default() };
         let shared = Shared { started: clock::now(), state: Mutex::new(state) };
         let call = Self { shared: Arc::new(shared) };

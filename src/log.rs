@@ -145,7 +145,7 @@ fn error_type(error: &Error) -> &'static str {
         Kind::Timeout { .. } => "timeout",
         Kind::Auth => "auth",
         Kind::Request => "invalid_request",
-        Kind::Service => "service",
+        Kind::Service | Kind::NotReady => "service",
     }
 }
 

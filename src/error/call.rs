@@ -49,6 +49,8 @@ pub(crate) enum Kind {
     Request,
     /// The inner service failed.
     Service,
+    /// The inner service failed before it was called.
+    NotReady,
 }
 
 /// Which of the two timeouts ran out.
@@ -99,6 +101,15 @@ impl Error {
         }
     }
 
+    /// What an inner service failed with instead of becoming ready: nothing was sent.
+    pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
+        let mut error = Self::from_service(error);
+        if error.inner.kind == Kind::Service {
+            error.inner.kind = Kind::NotReady;
+        }
+        error
+    }
+
     /// Adds the report, unless a layer further in has given one.
     pub(crate) fn with_report(mut self, report: impl FnOnce() -> Report) -> Self {
         self.inner.report.get_or_insert_with(report);
@@ -143,7 +154,7 @@ impl Error {
 
     /// The service under the layers failed: a connection refused, reset, or an answer that was not HTTP.
     pub fn is_service(&self) -> bool {
-        matches!(self.inner.kind, Kind::Service)
+        matches!(self.inner.kind, Kind::Service | Kind::NotReady)
     }
 
     /// How long the call would have had to wait, when that is why it failed: for the limiter, or before its next
@@ -183,6 +194,7 @@ impl fmt::Display for Error {
             Kind::Auth => f.write_str("the credential was not sent"),
             Kind::Request => f.write_str("the request can't be sent"),
             Kind::Service => f.write_str("the service failed"),
+            Kind::NotReady => f.write_str("the service did not get ready"),
         }?;
         let mut cause = self.source().filter(|_| f.alternate());
         while let Some(error) = cause {

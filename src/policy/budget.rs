@@ -181,7 +181,15 @@ impl Budget {
     /// Gives back for a call that succeeded: what its `last` retry had spent, or without one the gain of a success
     /// at the first try. What is over the capacity is lost.
     pub fn succeeded(&self, last: Option<Spent>) {
-        let gain = last.map_or(self.success_gain, |spent| spent.cost);
+        self.gain(last.map_or(self.success_gain, |spent| spent.cost));
+    }
+
+    /// Gives back what was spent on a retry that was not sent after all.
+    pub fn give_back(&self, spent: Spent) {
+        self.gain(spent.cost);
+    }
+
+    fn gain(&self, gain: u32) {
         // A full budget is only read: while all goes well, calls on several cores share its cache line.
         let give = |left: u32| (left < self.capacity).then(|| left.saturating_add(gain).min(self.capacity));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);

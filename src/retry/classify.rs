@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, StatusCode, request};
 
@@ -65,6 +65,13 @@ pub trait Classify: Send + Sync {
         F: Fn(&request::Parts, &Outcome<'_>) -> Option<Verdict> + Send + Sync,
     {
         When { inner: self, rule }
+    }
+}
+
+/// One that was chosen at run time.
+impl<C: Classify + ?Sized> Classify for Arc<C> {
+    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        C::classify(self, request, outcome)
     }
 }
 

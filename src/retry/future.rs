@@ -23,7 +23,7 @@ use crate::{
     body::{Drain, Replay, ReplayBody},
     call::{self, Call, DelayReason, Ended},
     clock::{self, Instant},
-    error::{BoxError, Error},
+    error::{BoxError, Error, Kind},
     log,
     policy::{self, Cause, Spent, Verdict, feedback},
 };
@@ -44,6 +44,18 @@ pin_project! {
         next: Option<Request<ReplayBody<B>>>,
         kept: Kept<B>,
         call: Call,
+    }
+
+    impl<S: Service<Request<ReplayBody<B>>>, B, R> PinnedDrop for ResponseFuture<S, B, R> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            // Dropped in its back-off, a retry was not sent.
+            if matches!(*this.state, State::Draining { .. } | State::Sleeping { .. }) {
+                if let (Some(budget), Some(spent)) = (&this.policy.budget, this.kept.spent.take()) {
+                    budget.give_back(spent);
+                }
+            }
+        }
     }
 }
 
@@ -89,7 +101,7 @@ where
         let (mut head, body) = request.into_parts();
         let (body, replay) = ReplayBody::record(body, policy.replay_limit);
         let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
-        let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.random));
+        let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
         let idempotent = keyed || own.idempotent || policy::is_idempotent(&head.method);
         let next = Some(Request::from_parts(head.clone(), body));
         let kept = Kept {
@@ -141,7 +153,11 @@ where
                         (false, Err(Error::from_service(error)))
                     }
                 },
-                StateProj::Calling { future } => (true, ready!(future.poll(cx)).map_err(Error::from_service)),
+                StateProj::Calling { future } => {
+                    let result = ready!(future.poll(cx)).map_err(Error::from_service);
+                    // A limiter in between is called before the service below it is ready.
+                    (!matches!(&result, Err(error) if error.kind() == Kind::NotReady), result)
+                }
                 StateProj::Draining { body, timer, until } => {
                     if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
                         return Poll::Pending;
@@ -218,12 +234,15 @@ impl<B: Body> Kept<B> {
         if let Some(attempt) = call.end_attempt(told, asked, headers) {
             log::attempt(&call.report(), &attempt);
         }
-        let spent = self.spent.take();
+        let mut spent = self.spent.take();
+        // What the limiter refused has burdened nobody.
+        let refused = spent.take_if(|_| told == call::Outcome::Refused);
+        if let (Some(budget), Some(spent)) = (&policy.budget, refused) {
+            budget.give_back(spent);
+        }
         let cause = match outcome {
-            // The connection is the caller's from here on.
-            Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => return Err(Ended::Success),
             Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
-            _ => match policy.classify.classify(&self.head, &outcome) {
+            _ => match self.verdict(policy, &outcome) {
                 Verdict::Success => {
                     if let Some(budget) = &policy.budget {
                         budget.succeeded(spent);
@@ -250,11 +269,19 @@ impl<B: Body> Kept<B> {
             return Err(Ended::Deadline);
         }
         let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
-        // Last, for what does not go out costs nothing.
+        // Last, for what is given up here costs nothing.
         if let Some(budget) = &policy.budget {
             self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
         }
         Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, reason })
+    }
+
+    fn verdict(&self, policy: &Policy, outcome: &Outcome<'_>) -> Verdict {
+        match outcome {
+            // The connection is the caller's from here on.
+            Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => Verdict::Success,
+            _ => policy.classify.classify(&self.head, outcome),
+        }
     }
 
     /// Never shorter than what the server asked for: jitter is only added to that.

@@ -38,6 +38,8 @@ pub(super) struct Policy {
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
+    /// Of idempotency keys, which no seed may make repeat.
+    pub(super) keys: Arc<Random>,
     transient: Backoff,
     throttled: Backoff,
 }
@@ -65,6 +67,7 @@ impl RetryLayer {
                 max_retry_after: Duration::from_secs(120),
                 replay_limit: DEFAULT_REPLAY_LIMIT,
                 random: Arc::new(Random::from_entropy()),
+                keys: Arc::new(Random::from_entropy()),
             }),
         }
     }

@@ -15,7 +15,7 @@ pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
         Kind::Auth | Kind::Request => (call::Outcome::NotSent, Sent::No),
         Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
         Kind::Service if called && sent(error) == sent::Sent::Maybe => (call::Outcome::Failed, Sent::Maybe),
-        Kind::Service => (call::Outcome::NotSent, Sent::No),
+        Kind::Service | Kind::NotReady => (call::Outcome::NotSent, Sent::No),
     }
 }
 
@@ -23,7 +23,7 @@ pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
 /// certificate.
 pub(super) fn is_lasting(error: &Error) -> bool {
     match error.kind() {
-        Kind::Timeout { scope: Scope::Attempt, .. } => false,
+        Kind::Timeout { scope: Scope::Attempt, .. } | Kind::NotReady => false,
         Kind::Service => sent(error) == sent::Sent::Never,
         _ => true,
     }

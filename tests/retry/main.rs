@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod budget;
+mod corners;
 mod deadline;
 mod drained;
 mod dropped;
