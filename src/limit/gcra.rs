@@ -35,7 +35,7 @@ pub struct Gcra {
 #[derive(Debug)]
 pub struct Bucket {
     arrival: Arrival,
-    /// See [`Core`](super::queue::Core).
+    /// See [`Core`](super::core::Core).
     pub(super) tally: AtomicU64,
     governor: governor::RateLimiter<Arrival, InPlace, Told, NoOpMiddleware<Moment>>,
     quota: Quota,

@@ -9,9 +9,9 @@ use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::
 use super::{
     Ask, Reason, Refusal,
     abandoned::Abandoned,
+    core::Core,
     meter::Meter,
     nanos,
-    queue::Core,
     says::Says,
     seat::{Seat, State},
     sync::Ordering,

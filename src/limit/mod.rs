@@ -49,6 +49,7 @@
 //!   those behind it wait for a newcomer to move the line.
 
 mod abandoned;
+mod core;
 mod feedback;
 mod future;
 mod gcra;

@@ -1,5 +1,5 @@
-//! What stands before a limiter's arithmetic: a path without a lock for those who need not wait, and the
-//! [line](super::line) for all others.
+//! What stands before a limiter's arithmetic: a [path without a lock](super::core) for those who need not wait, and
+//! the [line](super::line) for all others.
 
 use std::{
     num::NonZeroU32,
@@ -10,43 +10,22 @@ use std::{
 
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
-    gcra::Bucket,
+    core::{AtOnce, BUSY, Core, HEARD},
     line::{Line, Place, Wakes, latest, slack},
     meter::Meter,
     nanos,
     seat::{Seat, State},
-    sync::{AtomicU64, Mutex, MutexGuard, Ordering},
+    sync::{Mutex, MutexGuard, Ordering},
     ticker::Ticker,
 };
 use crate::{clock::Instant, policy::Quota};
 
-/// Someone waits, or the server has said something that holds.
-const BUSY: u64 = 1 << 63;
-/// The server has said something that holds.
-const HEARD: u64 = 1 << 62;
-
 /// Who was called longer ago than this, 100 ms in nanoseconds, and has not come, is waited for no longer.
 const PATIENCE: u64 = 100_000_000;
-
-/// What is read without the lock.
-#[derive(Debug)]
-pub(super) struct Core {
-    pub(super) ticker: Ticker,
-    /// What may be taken from without the lock, while nobody waits and the server has said nothing.
-    shared: Option<Arc<Bucket>>,
-    /// Where nothing is shared.
-    own_tally: AtomicU64,
-    /// Granted and woken, but not polled yet.
-    pub(super) called: AtomicU64,
-    refused: AtomicU64,
-    /// How long permits may be held; see [`slack`].
-    slack: AtomicU64,
-}
 
 #[derive(Debug)]
 pub(super) struct Queue<M> {
     core: Core,
-    released: AtomicU64,
     /// Made when somebody has to ask it: most keys of a [`Keyed`](super::Keyed) never do.
     line: Mutex<Option<Box<Line<M>>>>,
 }
@@ -72,49 +51,20 @@ pub(super) enum Standing {
     Behind,
 }
 
-/// What came of asking without the lock.
-enum AtOnce {
-    Granted,
-    /// Nobody waits, and the permits come free at this moment.
-    NotBefore {
-        now: u64,
-        due: u64,
-    },
-    AskTheLine,
-    /// The deadline is over.
-    TooLate,
-}
-
 fn too_late() -> Refusal {
     Refusal::new(Reason::Deadline, Duration::ZERO)
-}
-
-impl Core {
-    /// The permits granted, and in the highest bits whether a newcomer has to ask under the lock. One number, so
-    /// that who counts itself learns in the same step whether it may go on.
-    pub(super) fn tally(&self) -> &AtomicU64 {
-        self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
-    }
-
-    pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        refusal
-    }
 }
 
 impl<M: Meter> Queue<M> {
     pub(super) fn new(quotas: &[Quota], ticker: Ticker) -> Self {
         let shared = M::shared(quotas);
         let line = shared.is_none().then(|| Box::new(Line::new(M::new(quotas, None), quotas)));
-        let zero = || AtomicU64::new(0);
-        let slack = AtomicU64::new(slack(quotas));
-        let core = Core { ticker, shared, own_tally: zero(), called: zero(), refused: zero(), slack };
-        Self { core, released: zero(), line: Mutex::new(line) }
+        Self { core: Core::new(ticker, shared, slack(quotas)), line: Mutex::new(line) }
     }
 
     /// Takes the permits now, or says what the wait would be.
     pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
-        let outcome = match self.take_at_once(ask) {
+        let outcome = match self.core.take_at_once(ask) {
             AtOnce::Granted => return Ok(()),
             AtOnce::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
             AtOnce::AskTheLine => self.locked(|line, wakes| line.wait(&self.core, ask.cost, wakes)),
@@ -129,7 +79,7 @@ impl<M: Meter> Queue<M> {
 
     /// Takes the permits now, or a place in the line, unless the wait does not fit.
     pub(super) fn join(&self, ask: &Ask, waker: &Waker) -> Result<Joined, Refusal> {
-        match self.take_at_once(ask) {
+        match self.core.take_at_once(ask) {
             AtOnce::Granted => return Ok(Joined::Granted),
             AtOnce::TooLate => return Err(self.core.refuse(too_late())),
             AtOnce::NotBefore { now, due } => {
@@ -169,7 +119,7 @@ impl<M: Meter> Queue<M> {
     /// How the request at `place` stands; the head serves the line on its way.
     pub(super) fn visit(&self, place: u64, seat: &Arc<Seat>, cost: NonZeroU32, waker: &Waker) -> Standing {
         if let State::Granted(at) = seat.state() {
-            if self.may_go(at) {
+            if self.core.may_go(at) {
                 self.arrive();
                 return Standing::Granted;
             }
@@ -189,7 +139,7 @@ impl<M: Meter> Queue<M> {
                     }
                     // Back to its old place, which is before all that came after it.
                     seat.set(State::Waiting);
-                    self.release(cost);
+                    self.core.release(cost);
                     line.insert(place, Place { waker: waker.clone(), cost, seat: Arc::clone(seat) });
                 }
                 State::Waiting => line.keep_waker(place, waker, wakes),
@@ -227,7 +177,7 @@ impl<M: Meter> Queue<M> {
             granted
         });
         if granted {
-            self.release(cost);
+            self.core.release(cost);
         }
     }
 
@@ -245,21 +195,22 @@ impl<M: Meter> Queue<M> {
             self.core.tally().fetch_or(BUSY, Ordering::AcqRel);
             line.flags |= BUSY;
             let now = self.core.ticker.now();
-            let uncounted = self.in_flight().saturating_add(line.abandoned.permits(now));
+            let uncounted = self.core.in_flight().saturating_add(line.abandoned.permits(now));
             if line.says.hear(feedback, now, uncounted) {
                 line.heed(&self.core, wakes);
             }
         });
     }
 
+    /// See [`Limiter::release`](super::Limiter::release).
     pub(super) fn release(&self, cost: NonZeroU32) {
-        self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+        self.core.release(cost);
     }
 
     /// Like [`release`](Self::release), but the server may count it later than it gives its next answer.
     pub(super) fn abandon(&self, cost: NonZeroU32) {
         self.locked(|line, _| line.abandoned.add(u64::from(cost.get()), self.core.ticker.now()));
-        self.release(cost);
+        self.core.release(cost);
     }
 
     pub(super) fn change(&self, quotas: &[Quota]) {
@@ -321,9 +272,9 @@ impl<M: Meter> Queue<M> {
                 available: if paused_until.is_some() { 0 } else { line.meter.available(now).min(left) },
                 queued: line.len(),
                 paused_until: paused_until.map(|until| self.core.ticker.instant(until)),
-                granted: self.granted(),
-                refused: self.core.refused.load(Ordering::Relaxed),
-                in_flight: self.in_flight(),
+                granted: self.core.granted(),
+                refused: self.core.refused(),
+                in_flight: self.core.in_flight(),
             }
         })
     }
@@ -332,50 +283,6 @@ impl<M: Meter> Queue<M> {
     #[cfg(all(test, outbound_loom))]
     pub(super) fn is_open(&self) -> bool {
         self.core.tally().load(Ordering::Acquire) & BUSY == 0
-    }
-
-    fn in_flight(&self) -> u64 {
-        // What is released was granted before: read in this order the difference is never too small.
-        let released = self.released.load(Ordering::Acquire);
-        self.granted().saturating_sub(released)
-    }
-
-    fn granted(&self) -> u64 {
-        self.core.tally().load(Ordering::Acquire) & !(BUSY | HEARD)
-    }
-
-    /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
-    /// either is seen here or sees this one.
-    fn take_at_once(&self, ask: &Ask) -> AtOnce {
-        let cost = ask.cost;
-        let now = self.core.ticker.now();
-        if ask.deadline.is_some_and(|deadline| self.core.ticker.at(deadline) < now) {
-            return AtOnce::TooLate;
-        }
-        let Some(bucket) = self.core.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
-            return AtOnce::AskTheLine;
-        };
-        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        if tally.load(Ordering::Acquire) & BUSY != 0 {
-            return AtOnce::AskTheLine;
-        }
-        match bucket.due(now, cost) {
-            Some(due) if due <= now => {}
-            Some(due) => return AtOnce::NotBefore { now, due },
-            None => return AtOnce::AskTheLine,
-        }
-        let before = tally.fetch_add(permits, Ordering::AcqRel);
-        if before & BUSY == 0 && bucket.take(cost, now) {
-            return AtOnce::Granted;
-        }
-        tally.fetch_sub(permits, Ordering::AcqRel);
-        AtOnce::AskTheLine
-    }
-
-    /// Whether a request that was granted then may leave now, without a look at the line.
-    fn may_go(&self, at: u64) -> bool {
-        self.core.tally().load(Ordering::Acquire) & HEARD == 0
-            && self.core.ticker.now().saturating_sub(at) <= self.core.slack.load(Ordering::Acquire)
     }
 
     /// A task that was called is there. The last one opens the way for newcomers again.

@@ -72,6 +72,7 @@
 mod classify;
 mod future;
 mod idempotency;
+mod judge;
 mod layer;
 mod outcome;
 mod per_request;

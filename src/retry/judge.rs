@@ -1,0 +1,154 @@
+//! What comes after an attempt: another one, or why not.
+
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode, request};
+use http_body::Body;
+
+use super::{
+    Outcome, PerRequest,
+    layer::Policy,
+    outcome,
+    schedule::{Delay, Used},
+};
+use crate::{
+    body::{Replay, ReplayBody},
+    call::{self, Call, DelayReason, Ended},
+    clock,
+    error::Error,
+    log,
+    policy::{self, Cause, Spent, Verdict, feedback},
+};
+
+/// The request as it came, to make the next attempt of, and what the attempts so far have left.
+pub(super) struct Kept<B> {
+    head: request::Parts,
+    replay: Replay<B>,
+    idempotent: bool,
+    max_attempts: u32,
+    pub(super) attempts: u32,
+    used: Used,
+    /// Of the budget, by the attempt under way.
+    pub(super) spent: Option<Spent>,
+    /// What the attempt before failed with.
+    pub(super) failed: Option<Error>,
+}
+
+/// Another attempt: what to send, and after how long.
+pub(super) struct Again<B> {
+    pub(super) request: Request<ReplayBody<B>>,
+    pub(super) delay: Duration,
+    pub(super) reason: DelayReason,
+}
+
+impl<B: Body> Kept<B> {
+    /// Keeps what a further attempt needs, and gives the first one.
+    pub(super) fn of(request: Request<B>, policy: &Policy) -> (Self, Request<ReplayBody<B>>) {
+        let (mut head, body) = request.into_parts();
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit);
+        let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
+        let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
+        let idempotent = keyed || own.idempotent || policy::is_idempotent(&head.method);
+        let first = Request::from_parts(head.clone(), body);
+        let kept = Kept {
+            head,
+            replay,
+            idempotent,
+            max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
+            attempts: 0,
+            used: Used::default(),
+            spent: None,
+            failed: None,
+        };
+        (kept, first)
+    }
+
+    /// Ends the attempt in the report, and says whether there is another one.
+    pub(super) fn judge<R>(
+        &mut self,
+        policy: &Policy,
+        call: &Call,
+        called: bool,
+        result: &Result<Response<R>, Error>,
+    ) -> Result<Again<B>, Ended> {
+        let (told, outcome, failed, asked) = match result {
+            Ok(response) => {
+                let (status, headers) = (response.status(), response.headers());
+                let asked = feedback::retry_after(headers, clock::wall).filter(|asked| !asked.is_zero());
+                (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
+            }
+            Err(error) => {
+                let (told, sent) = outcome::of_error(error, called);
+                (told, Outcome::Failure { error, sent }, Some(sent), None)
+            }
+        };
+        let headers = result.as_ref().ok().map(Response::headers);
+        if let Some(attempt) = call.end_attempt(told, asked, headers) {
+            log::attempt(&call.report(), &attempt);
+        }
+        let mut spent = self.spent.take();
+        // What the limiter refused has burdened nobody.
+        let refused = spent.take_if(|_| told == call::Outcome::Refused);
+        if let (Some(budget), Some(spent)) = (&policy.budget, refused) {
+            budget.give_back(spent);
+        }
+        let cause = match outcome {
+            Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
+            _ => match self.verdict(policy, &outcome) {
+                Verdict::Success => {
+                    if let Some(budget) = &policy.budget {
+                        budget.succeeded(spent);
+                    }
+                    return Err(Ended::Success);
+                }
+                Verdict::Retry(cause) => cause,
+                Verdict::NotRetryable => return Err(Ended::NotRetryable),
+            },
+        };
+        if !policy::may_repeat(self.idempotent, failed) {
+            return Err(Ended::NotIdempotent);
+        }
+        if self.attempts >= self.max_attempts {
+            return Err(Ended::Exhausted);
+        }
+        if let Some(asked) = asked.filter(|asked| *asked > policy.max_retry_after) {
+            call.set_retry_after(asked);
+            return Err(Ended::AskedTooLong);
+        }
+        let (delay, reason) = self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?;
+        if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
+            call.set_retry_after(delay);
+            return Err(Ended::Deadline);
+        }
+        let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
+        // Last, for what is given up here costs nothing.
+        if let Some(budget) = &policy.budget {
+            self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+        }
+        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, reason })
+    }
+
+    fn verdict(&self, policy: &Policy, outcome: &Outcome<'_>) -> Verdict {
+        match outcome {
+            // The connection is the caller's from here on.
+            Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => Verdict::Success,
+            _ => policy.classify.classify(&self.head, outcome),
+        }
+    }
+
+    /// Never shorter than what the server asked for: jitter is only added to that.
+    fn delay(
+        &mut self,
+        policy: &Policy,
+        cause: Cause,
+        asked: Option<Duration>,
+    ) -> Option<(Duration, DelayReason)> {
+        let (retry, random) = (self.attempts.saturating_sub(1), policy.random.next());
+        let Delay { own, spread } = policy.backoff(cause).next(&mut self.used, cause, retry, random)?;
+        Some(match (asked, cause) {
+            (Some(asked), _) if asked > own => (asked.saturating_add(spread), DelayReason::Asked),
+            (_, Cause::Throttled) => (own, DelayReason::Throttled),
+            (_, Cause::Transient) => (own, DelayReason::Transient),
+        })
+    }
+}
