@@ -54,7 +54,7 @@ where
             Err(error) => {
                 let error = Error::from_service(error);
                 log::call(this.subject, &report, Err(&error));
-                Err(error.with_report(|| report))
+                Err(error.with_report(report))
             }
         })
     }
