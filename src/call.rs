@@ -60,6 +60,8 @@ struct State {
     deadline: Option<Instant>,
     waited: Duration,
     attempts: Vec<Attempt>,
+    /// How many of them were handed on to be sent, by whatever layer they were made.
+    handed_on: u32,
     ended: Option<Ended>,
     retry_after: Option<Duration>,
 }
@@ -211,6 +213,16 @@ impl Call {
     /// The number of the attempt under way, from 1; 0 before the first.
     pub fn attempt(&self) -> u32 {
         self.shared.state().attempts.last().map_or(0, |attempt| attempt.number)
+    }
+
+    /// Counts an attempt that is handed on to be sent, and gives its number and how often the request was handed on
+    /// before. Both also hold where it is no layer of ours that sends it again.
+    pub(crate) fn hand_on(&self) -> (u32, u32) {
+        let mut state = self.shared.state();
+        let earlier = state.handed_on;
+        state.handed_on = earlier.saturating_add(1);
+        let number = state.attempts.last().map_or(0, |attempt| attempt.number);
+        (number.max(state.handed_on), earlier)
     }
 
     /// What happened so far. The report goes on following the call.

@@ -11,6 +11,7 @@
 //! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
 //! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |
 //! | [`limit`] | makes each attempt wait for its permit, first come, first served, or refuses it at once |
+//! | [`attempt`] | gives each attempt a span, and says of it in the request what you want said |
 //! | [`auth`] | puts the credential on it, if it goes to the credential's own origin |
 //! | [`timeout`], per attempt | bounds one attempt |
 //! | your client, or ours | sends it |
@@ -73,9 +74,11 @@
 //! - `quanta`: a cheaper clock for a limiter, by choice.
 //! - `native-roots`: the roots of the operating system as well, by choice at run time.
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
+//! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;
+pub mod attempt;
 pub mod auth;
 pub mod body;
 pub mod call;

@@ -464,6 +464,25 @@ async fn promise_9_accounted() {
     assert!(report.attempts().iter().all(|attempt| attempt.outcome() == Some(Outcome::Failed)));
     assert_eq!(report.ended(), Some(Ended::Exhausted));
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
+
+    // And a span for each attempt, inside that of the call: each line of the client's tells where it is.
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let (service, _) = stack(&realtime(), |number, _| async move {
+        tracing::info!("client {number}");
+        answer(503)
+    });
+    service.oneshot(request(Method::GET, url, "")).await.unwrap();
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let told: Vec<_> = log.lines().filter(|line| line.contains("client ")).collect();
+    assert_eq!(told.len(), 3);
+    for (number, line) in told.iter().enumerate() {
+        let (_, attempt) = line.split_once("call{").unwrap().1.split_once(":attempt{").unwrap();
+        let resent = attempt.contains(&format!("http.request.resend_count={number}"));
+        assert!(resent == (number > 0) && line.ends_with(&format!("client {number}")), "{line}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,10 @@ use std::{
     collections::{BTreeMap, HashSet},
     fmt,
     io::ErrorKind::*,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use http::{HeaderName, HeaderValue, Request, Response};
@@ -23,7 +26,7 @@ use tower_outbound::{
     call::{Call, Ended},
     limit::{RateLimitLayer, TokenBucket},
     preset,
-    request_id::RequestIdLayer,
+    request_id::{Id, RequestIdLayer},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
@@ -108,6 +111,45 @@ async fn the_callers_own_id_is_kept_and_is_the_calls() {
     let response = RequestIdLayer::new().layer(probe.clone()).oneshot(own).await.unwrap();
     assert_eq!(id_of(&probe.seen()[0].head), "mine-1");
     assert_eq!(report(&response).request_id().unwrap(), "mine-1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_the_caller_holds_is_the_calls_on_success_and_on_error() {
+    let held = || {
+        let mut request = get(URI);
+        request.extensions_mut().insert(Id(HeaderValue::from_static("held-1")));
+        request
+    };
+    let layers = (RequestIdLayer::new().with_maker(|| unreachable!("there is one")), RetryLayer::new());
+    let probe = Probe::new([Is(503), Is(200), Io(ConnectionReset)]);
+    let service = layers.layer(probe.clone());
+    let response = service.clone().oneshot(held()).await.unwrap();
+    assert_eq!(report(&response).request_id().unwrap(), "held-1");
+    let error = service.clone().oneshot(held()).await.unwrap_err();
+    assert_eq!(error.request_id().unwrap(), "held-1");
+    // What the caller has put where it is sent goes before.
+    let mut both = held();
+    both.headers_mut().insert("x-request-id", HeaderValue::from_static("sent-1"));
+    let error = service.oneshot(both).await.unwrap_err();
+    assert_eq!(error.request_id().unwrap(), "sent-1");
+    let ids: Vec<_> = probe.seen().iter().map(|seen| id_of(&seen.head)).collect();
+    let held = ["held-1"; 5].into_iter();
+    assert!(ids.iter().eq(held.chain(["sent-1"; 3])), "{ids:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_maker_is_asked_once_for_each_call_that_brings_no_id() {
+    let count = AtomicU64::new(7);
+    let maker = move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed));
+    let probe = Probe::new([Is(503), Is(200)]);
+    let service = (RequestIdLayer::new().with_maker(maker), RetryLayer::new()).layer(probe.clone());
+    let mut own = get(URI);
+    own.headers_mut().insert("x-request-id", HeaderValue::from_static("own"));
+    for request in [get(URI), own, get(URI)] {
+        service.clone().oneshot(request).await.unwrap();
+    }
+    let ids: Vec<_> = probe.seen().iter().map(|seen| id_of(&seen.head)).collect();
+    assert_eq!(ids, ["7", "7", "own", "8"]);
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("id", &[&["clock", "random"]]),
     ("log", &[&["clock", "call", "error"]]),
     // The layers see all of the base, and never one another.
+    ("attempt", &[BASE]),
     ("auth", &[BASE]),
     ("limit", &[BASE]),
     ("retry", &[BASE]),
@@ -33,7 +34,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "log"];
-const LAYERS: &[&str] = &["auth", "limit", "retry", "request_id", "timeout"];
+const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or
 /// draws a random number.

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | `backoff` | `FromBackoff` | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
 //! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
+//! | `otel` | `TraceContext` | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
 //!
 //! ```
 //! # #[cfg(feature = "backon")] {
@@ -34,8 +35,12 @@
 mod backoff;
 #[cfg(feature = "backon")]
 mod backon;
+#[cfg(feature = "otel")]
+mod otel;
 
 #[cfg(feature = "backoff")]
 pub use self::backoff::FromBackoff;
 #[cfg(feature = "backon")]
 pub use self::backon::FromBackoffBuilder;
+#[cfg(feature = "otel")]
+pub use self::otel::TraceContext;

@@ -29,8 +29,8 @@
 //!
 //! # Order
 //!
-//! Request id and log, total deadline, retry, rate limit, auth, per-attempt timeout, then the client: written
-//! in [`PresetLayer`] and nowhere else. Outside them all stands what bounds the body of the answer, which is off until
+//! Request id and log, total deadline, retry, rate limit, the attempt's span, auth, per-attempt timeout, then the client:
+//! written in [`PresetLayer`] and nowhere else. Outside them all stands what bounds the body of the answer, which is off until
 //! [`Preset::with_body_idle_timeout`] is said.
 
 mod base_url;

@@ -5,6 +5,7 @@ use tower_http::set_header::SetRequestHeaderLayer;
 
 use super::{BaseUrl, PresetLayer};
 use crate::{
+    attempt::AttemptLayer,
     auth::{ApiKey, AppCredentials, AuthLayer, Authorize, Bearer, QueryKey},
     error::{BoxError, InvalidConfig},
     limit::{RateLimitLayer, TokenBucket},
@@ -30,6 +31,7 @@ pub struct Preset {
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
+    attempt: AttemptLayer,
     total_timeout: Duration,
     attempt_timeout: Option<Duration>,
     body_idle_timeout: Option<Duration>,
@@ -76,6 +78,7 @@ impl Preset {
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
+            attempt: AttemptLayer::new(),
             total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
             attempt_timeout: None,
             body_idle_timeout: None,
@@ -176,6 +179,12 @@ impl Preset {
         self
     }
 
+    /// What is sent with each attempt besides the request: its number, or its span's context.
+    pub fn with_attempt(mut self, attempt: AttemptLayer) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
     /// The deadline that covers queueing, attempts, back-off and the head of the answer.
     /// [60 s](Self::DEFAULT_TOTAL_TIMEOUT) by default.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
@@ -226,8 +235,9 @@ impl Preset {
                 let origin = self.base.origin().clone();
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
+            attempt: self.attempt.clone(),
             auth: AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
-            attempt: TimeoutLayer::per_attempt(attempt)?,
+            attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
         })
     }
 
@@ -259,6 +269,7 @@ impl fmt::Debug for Preset {
             .field("limit", &self.limit)
             .field("retry", &self.retry)
             .field("request_id", &self.request_id)
+            .field("attempt", &self.attempt)
             .field("total_timeout", &self.total_timeout)
             .field("attempt_timeout", &self.attempt_timeout)
             .field("body_idle_timeout", &self.body_idle_timeout)

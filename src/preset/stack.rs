@@ -6,6 +6,7 @@ use tower_http::set_header::{SetRequestHeader, SetRequestHeaderLayer};
 use tower_layer::Layer;
 
 use crate::{
+    attempt::{Attempt, AttemptLayer},
     auth::{Auth, AuthLayer, Authorize},
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::{RequestId, RequestIdLayer},
@@ -29,15 +30,16 @@ pub struct PresetLayer {
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<TokenBucket>,
+    pub(super) attempt: AttemptLayer,
     pub(super) auth: AuthLayer<Arc<dyn Authorize>>,
-    pub(super) attempt: TimeoutLayer,
+    pub(super) attempt_timeout: TimeoutLayer,
 }
 
 /// The service that a [`PresetLayer`] makes, its layers in their order, outermost first.
 pub type PresetService<S> = BodyIdleTimeout<
     RequestId<
         SetRequestHeader<
-            Timeout<Retry<RateLimit<Auth<Timeout<S>, Arc<dyn Authorize>>, TokenBucket>>>,
+            Timeout<Retry<RateLimit<Attempt<Auth<Timeout<S>, Arc<dyn Authorize>>>, TokenBucket>>>,
             HeaderValue,
         >,
     >,
@@ -55,8 +57,9 @@ impl<S> Layer<S> for PresetLayer {
             .layer(&self.total)
             .layer(&self.retry)
             .layer(&self.limit)
-            .layer(&self.auth)
             .layer(&self.attempt)
+            .layer(&self.auth)
+            .layer(&self.attempt_timeout)
             .service(inner)
     }
 }
@@ -69,6 +72,7 @@ impl fmt::Debug for PresetLayer {
             .field("retry", &self.retry)
             .field("limit", &self.limit)
             .field("attempt", &self.attempt)
+            .field("attempt_timeout", &self.attempt_timeout)
             .field("body_idle", &self.body_idle)
             .finish_non_exhaustive()
     }
@@ -88,6 +92,7 @@ mod tests {
             "Timeout<",
             "Retry<",
             "RateLimit<",
+            "Attempt<",
             "Auth<",
             "Timeout<",
             "Client",

@@ -6,6 +6,7 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
+use tracing::{Instrument, Span, instrument::Instrumented};
 
 use crate::{
     call::{Call, Report},
@@ -18,15 +19,15 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: F,
+        future: Instrumented<F>,
         call: Call,
         subject: Subject,
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, call: Call, subject: Subject) -> Self {
-        Self { future, call, subject }
+    pub(super) fn new(future: F, span: Span, call: Call, subject: Subject) -> Self {
+        Self { future: future.instrument(span), call, subject }
     }
 }
 
@@ -38,24 +39,24 @@ where
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let result = ready!(this.future.poll(cx));
-        let report = this.call.report();
+        let mut this = self.project();
+        let result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
+        if let Ok(response) = &result {
+            this.call.answered(response.headers());
+        }
+        let (span, report) = (this.future.span(), this.call.report());
+        let outcome = result.as_ref().map(Response::status);
+        span.in_scope(|| log::call(this.subject, &report, outcome));
+        log::end_call(span, &report, outcome);
         Poll::Ready(match result {
             Ok(mut response) => {
-                this.call.answered(response.headers());
-                log::call(this.subject, &report, Ok(response.status()));
                 // A retry layer further in has put it there already.
                 if response.extensions().get::<Report>().is_none() {
                     response.extensions_mut().insert(report);
                 }
                 Ok(response)
             }
-            Err(error) => {
-                let error = Error::from_service(error);
-                log::call(this.subject, &report, Err(&error));
-                Err(error.with_report(report))
-            }
+            Err(error) => Err(error.with_report(report)),
         })
     }
 }

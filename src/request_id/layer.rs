@@ -1,16 +1,17 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::RequestId;
+use super::{MakeRequestId, RequestId, id::UuidV7};
 use crate::random::Random;
 
 /// Gives each call an id, sends it, and writes one line about each call when it ends.
 ///
 /// # Default
 ///
-/// A UUID v7 in `x-request-id`. The server's id is looked for in `x-request-id`, `request-id`,
+/// A UUID v7 in `x-request-id`, unless the caller has set that header or put an [`Id`](super::Id) into the request's
+/// extensions. The server's id is looked for in `x-request-id`, `request-id`,
 /// `x-amzn-requestid`, `x-correlation-id` and `cf-ray`, in this order.
 ///
 /// # Clone
@@ -21,12 +22,12 @@ pub struct RequestIdLayer {
     settings: Arc<Settings>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Settings {
     pub(super) header: HeaderName,
     pub(super) server_headers: Arc<[HeaderName]>,
     pub(super) service: Option<&'static str>,
-    pub(super) random: Arc<Random>,
+    pub(super) make: Arc<dyn MakeRequestId>,
 }
 
 impl RequestIdLayer {
@@ -39,7 +40,7 @@ impl RequestIdLayer {
                 header: HeaderName::from_static("x-request-id"),
                 server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
                 service: None,
-                random: Arc::new(Random::from_entropy()),
+                make: Arc::new(UuidV7(Random::from_entropy())),
             }),
         }
     }
@@ -67,9 +68,24 @@ impl RequestIdLayer {
         }
     }
 
-    /// Draws the random part of the ids from this seed, for a test.
+    /// Makes ids of another form, for the calls that bring none.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use http::HeaderValue;
+    /// use tower_outbound::request_id::RequestIdLayer;
+    ///
+    /// let count = AtomicU64::new(0);
+    /// RequestIdLayer::new().with_maker(move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed)));
+    /// ```
+    pub fn with_maker(self, make: impl MakeRequestId + 'static) -> Self {
+        self.set(|settings| settings.make = Arc::new(make))
+    }
+
+    /// Draws the random part of the ids from this seed, for a test. In place of
+    /// [`with_maker`](Self::with_maker).
     pub fn with_seed(self, seed: u64) -> Self {
-        self.set(|settings| settings.random = Arc::new(Random::seeded(seed)))
+        self.with_maker(UuidV7(Random::seeded(seed)))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -89,5 +105,15 @@ impl<S> Layer<S> for RequestIdLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         RequestId::new(inner, Arc::clone(&self.settings))
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("header", &self.header)
+            .field("server_headers", &self.server_headers)
+            .field("service", &self.service)
+            .finish_non_exhaustive()
     }
 }

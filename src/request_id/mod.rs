@@ -20,22 +20,42 @@
 //!
 //! # The log
 //!
-//! Events of the `tracing` crate. Fields without a value are left out. Neither a query, nor a header's value
-//! other than the two ids, nor a body is ever logged.
+//! Spans and events of the `tracing` crate: the contract of what this crate tells, which a test holds it to. Fields
+//! without a value are left out. Neither a query, nor user info, nor a header's value other than the two ids, nor a
+//! body is ever logged.
 //!
-//! | target | level | when | fields |
-//! |---|---|---|---|
-//! | `tower_outbound::call` | info, warn when the call failed or its answer is a 4xx or 5xx | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
-//! | `tower_outbound::attempt` | debug | an attempt ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
-//! | `tower_outbound::retry` | debug | a back-off begins | `request_id` `delay_ms` `reason` |
-//! | `tower_outbound::retry` | debug | a failure is not tried again | `request_id` `ended` |
-//! | `tower_outbound::limit` | debug | a request waited for its permit | `waited_ms` |
-//! | `tower_outbound::limit` | info | the server paused the limiter | `pause_ms` |
+//! | target | level | span | covers | fields |
+//! |---|---|---|---|---|
+//! | `tower_outbound::call` | info | `call` | a call, with its waits and back-offs, up to the head of its answer | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
+//! | `tower_outbound::attempt` | info | `attempt` | an attempt, from the limiter's grant to the head of its answer | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `error.type` |
 //!
-//! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call; `timeout`,
-//! `rate_limited`, `not_sent` or `failed` for an attempt. `ended` is a word of [`Ended`](crate::call::Ended),
-//! `reason` one of [`DelayReason`](crate::call::DelayReason).
-//! `attempts` is 0 when no retry layer is in the stack. Milliseconds are fractional.
+//! The first is this layer's, the second that of [`attempt`](crate::attempt). They are current whenever what lies below
+//! them is polled, so that the attempts' are the call's children, and what a client tells is the attempt's.
+//!
+//! | target | level | event | when | fields |
+//! |---|---|---|---|---|
+//! | `tower_outbound::call` | info | call answered | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
+//! | `tower_outbound::call` | warn | call failed | a call ended without an answer, or with a 4xx or 5xx | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
+//! | `tower_outbound::attempt` | debug | attempt ended | an attempt ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
+//! | `tower_outbound::retry` | debug | retrying after back-off | a back-off begins | `request_id` `delay_ms` `reason` |
+//! | `tower_outbound::retry` | debug | no further attempt | a failure is not tried again | `request_id` `ended` |
+//! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `waited_ms` |
+//! | `tower_outbound::limit` | info | paused: the server asked for it | the server paused the limiter | `pause_ms` |
+//!
+//! All of them are inside the call's span and outside the attempt's: the retry layer and the limiter write them, above
+//! it.
+//!
+//! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call and in the
+//! spans, where it is the status of a 4xx or 5xx, too; `timeout`, `rate_limited`, `not_sent` or `failed` in an
+//! attempt's event. `otel.status_code` is `error` with it, and not set otherwise. `ended` is a word of
+//! [`Ended`](crate::call::Ended), `reason` one of [`DelayReason`](crate::call::DelayReason). `attempts` is 0 when no
+//! retry layer is in the stack. Milliseconds are fractional.
+//!
+//! The fields of the attempt's span are the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`,
+//! `otel.name` the method, never a path. A method that HTTP does not know is `_OTHER`, and `HTTP` in the name, with its
+//! own in `http.request.method_original`. `url.full` has no query at all, for which of its values are secret is not
+//! known here, and is left out where the request's URI is not absolute. `http.request.resend_count` is there from the
+//! second time on that the request is handed down.
 //!
 //! # Order
 //!
@@ -43,16 +63,20 @@
 //!
 //! # Surprises
 //!
-//! - A header of that name that the caller has set is kept, and is the call's id.
+//! - A header of that name that the caller has set is kept, and is the call's id; so is an [`Id`] in the request's
+//!   extensions. Where there are both, the header is the one that is sent, and the call's.
 //! - The answer is not changed: the server's own id is kept in the [`Report`](crate::Report), and ours is never
 //!   written into an answer that has none.
-//! - A call that its caller drops ends without a line, and an attempt that the total deadline cuts off without
-//!   one of its own; `attempts` counts it.
+//! - A call that its caller drops ends without a line, and its spans without a status: that is nobody's failure.
+//! - An attempt that the total deadline cuts off ends without a line of its own; `attempts` counts it, and in its span it
+//!   is a `timeout`.
 
 mod future;
+mod id;
 mod layer;
 mod service;
 
 pub use self::future::ResponseFuture;
+pub use self::id::{Id, MakeRequestId};
 pub use self::layer::RequestIdLayer;
 pub use self::service::RequestId;

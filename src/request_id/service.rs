@@ -6,13 +6,12 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseFuture, layer::Settings};
+use super::{Id, ResponseFuture, layer::Settings};
 use crate::{
     call::Call,
     clock,
     error::{BoxError, Error},
-    id,
-    log::Subject,
+    log::{self, Subject},
 };
 
 /// The service of [`RequestIdLayer`](super::RequestIdLayer).
@@ -46,17 +45,21 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let call = Call::of(request.extensions_mut());
+        let settings = &self.settings;
+        let own = request.extensions().get().map(|Id(id)| id.clone());
         let id = request
             .headers_mut()
-            .entry(&self.settings.header)
-            .or_insert_with(|| id::uuid_v7(&self.settings.random));
-        call.set_request_id(id.clone(), &self.settings.server_headers);
+            .entry(&settings.header)
+            .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
+        let span = log::call_span(settings.service, id);
+        call.set_request_id(id.clone(), &settings.server_headers);
         let subject = Subject {
-            service: self.settings.service,
+            service: settings.service,
             method: request.method().clone(),
             uri: request.uri().clone(),
             started: clock::now(),
         };
-        ResponseFuture::new(self.inner.call(request), call, subject)
+        let future = span.in_scope(|| self.inner.call(request));
+        ResponseFuture::new(future, span, call, subject)
     }
 }

@@ -1,5 +1,9 @@
-//! Every event of the crate, written here and nowhere else. The contract is in the manual of
+//! Every event and span of the crate, written here and nowhere else. The contract is in the manual of
 //! [`request_id`](crate::request_id); nothing is formatted for a level that is off.
+
+mod span;
+
+pub(crate) use self::span::{attempt_span, call_span, cut_off, end_attempt, end_call, resent};
 
 use std::{fmt, time::Duration};
 
@@ -35,14 +39,18 @@ impl fmt::Debug for Subject {
     }
 }
 
-impl Subject {
-    fn port(&self) -> Option<u16> {
-        self.uri.port_u16().or_else(|| match self.uri.scheme_str() {
-            Some("https") => Some(443),
-            Some("http") => Some(80),
-            _ => None,
-        })
-    }
+/// An IPv6 address without the brackets that it has in a URI.
+fn address(uri: &Uri) -> Option<&str> {
+    uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'))
+}
+
+/// Its own, or that of its scheme.
+fn port(uri: &Uri) -> Option<u16> {
+    uri.port_u16().or_else(|| match uri.scheme_str() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
+    })
 }
 
 pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode, &Error>) {
@@ -56,8 +64,8 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
                 request_id = text(report.request_id().as_ref()),
                 server_request_id = text(report.server_request_id().as_ref()),
                 http.request.method = subject.method.as_str(),
-                server.address = subject.uri.host(),
-                server.port = subject.port(),
+                server.address = address(&subject.uri),
+                server.port = port(&subject.uri),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|status| status.as_u16()),
                 error.type = result.err().map(error_type),
@@ -70,7 +78,7 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
         };
     }
     match result {
-        Ok(status) if !status.is_client_error() && !status.is_server_error() => {
+        Ok(status) if !failed(status) => {
             if enabled!(target: CALL, Level::INFO) {
                 line!(Level::INFO, "call answered");
             }
@@ -136,6 +144,10 @@ pub(crate) fn waited(waited: Duration) {
 
 pub(crate) fn paused(pause: Duration) {
     info!(target: LIMIT, pause_ms = millis(pause), "paused: the server asked for it");
+}
+
+fn failed(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
 }
 
 fn error_type(error: &Error) -> &'static str {

@@ -1,0 +1,64 @@
+use http::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::{SpanContext, TraceContextExt};
+use tracing::Span;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+use crate::attempt::Propagate;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+
+/// Sends the context of each attempt's own span, as W3C's `traceparent` and `tracestate`.
+///
+/// Needs a subscriber with `tracing-opentelemetry`'s layer; without it, or where that layer does not take the span,
+/// nothing is written. Baggage is not sent, nor does OpenTelemetry's global propagator count: what else it may be set to
+/// write is meant for one's own services.
+///
+/// A `traceparent` that the caller has put on the request is kept, on every attempt, and its `tracestate` with it: that
+/// trace is the caller's own, and ours would cut it.
+///
+/// ```
+/// use tower_outbound::{adapter::TraceContext, attempt::AttemptLayer, preset};
+///
+/// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
+/// let rates = preset::currency_rates("https://rates.example.com")?
+///     .with_attempt(AttemptLayer::new().with_propagation(TraceContext::new()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TraceContext {
+    _private: (),
+}
+
+impl TraceContext {
+    /// One like any other.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Propagate for TraceContext {
+    fn propagate(&self, span: &Span, headers: &mut HeaderMap) {
+        if span.is_disabled() || headers.contains_key(TRACEPARENT) {
+            return;
+        }
+        let context = span.context();
+        let span = context.span();
+        let Some(parent) = traceparent(span.span_context()) else { return };
+        headers.insert(TRACEPARENT, parent);
+        // A state belongs to its parent: what is there without one is nobody's.
+        headers.remove(TRACESTATE);
+        let state = span.span_context().trace_state().header();
+        if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
+            headers.insert(TRACESTATE, state);
+        }
+    }
+}
+
+/// Version 00 of it, whose only flag is whether the trace is sampled.
+fn traceparent(context: &SpanContext) -> Option<HeaderValue> {
+    let (trace, span, sampled) = (context.trace_id(), context.span_id(), u8::from(context.is_sampled()));
+    let text = format!("00-{trace}-{span}-{sampled:02x}");
+    HeaderValue::try_from(text).ok().filter(|_| context.is_valid())
+}

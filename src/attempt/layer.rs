@@ -1,0 +1,71 @@
+use std::{fmt, sync::Arc};
+
+use http::HeaderName;
+use tower_layer::Layer;
+
+use super::{Attempt, Propagate};
+
+/// Gives each attempt a span of its own.
+///
+/// # Default
+///
+/// Nothing is written into the request: whose servers these are is not known, and neither how often a call was tried nor
+/// the ids of one's traces is theirs to know unasked.
+#[derive(Clone, Default)]
+pub struct AttemptLayer {
+    settings: Settings,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Settings {
+    pub(super) header: Option<HeaderName>,
+    pub(super) propagate: Option<Arc<dyn Propagate>>,
+}
+
+impl AttemptLayer {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sends the number of the attempt, from 1, in this header, and in place of what the caller has put there.
+    pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
+        self.settings.header = Some(header);
+        self
+    }
+
+    /// Sends the context of the attempt's span.
+    pub fn with_propagation(mut self, propagate: impl Propagate + 'static) -> Self {
+        self.settings.propagate = Some(Arc::new(propagate));
+        self
+    }
+}
+
+impl<S> Layer<S> for AttemptLayer {
+    type Service = Attempt<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Attempt::new(inner, self.settings.clone())
+    }
+}
+
+impl fmt::Debug for AttemptLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt_as("AttemptLayer", f)
+    }
+}
+
+impl Settings {
+    fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct(name)
+            .field("header", &self.header)
+            .field("propagates", &self.propagate.is_some())
+            .finish()
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_as("Settings", f)
+    }
+}

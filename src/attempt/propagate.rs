@@ -1,0 +1,15 @@
+use http::HeaderMap;
+use tracing::Span;
+
+/// Writes the context of an attempt's span into the headers of its request, so that the server's spans become its
+/// children. A closure over both is one; `adapter::TraceContext`, behind the feature `otel`, writes W3C's `traceparent`.
+pub trait Propagate: Send + Sync {
+    /// Called once for each attempt, before it is handed on. The span is disabled where nobody listens.
+    fn propagate(&self, span: &Span, headers: &mut HeaderMap);
+}
+
+impl<F: Fn(&Span, &mut HeaderMap) + Send + Sync> Propagate for F {
+    fn propagate(&self, span: &Span, headers: &mut HeaderMap) {
+        self(span, headers);
+    }
+}

@@ -1,0 +1,60 @@
+use std::task::{Context, Poll};
+
+use http::{HeaderValue, Request, Response};
+use tower_service::Service;
+
+use super::{ResponseFuture, layer::Settings};
+use crate::{
+    call::Call,
+    error::{BoxError, Error},
+    log,
+};
+
+/// The service of [`AttemptLayer`](super::AttemptLayer).
+///
+/// # Errors
+///
+/// Only what the inner service failed with.
+#[derive(Debug, Clone)]
+pub struct Attempt<S> {
+    inner: S,
+    settings: Settings,
+}
+
+impl<S> Attempt<S> {
+    pub(super) fn new(inner: S, settings: Settings) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for Attempt<S>
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
+{
+    type Response = Response<R>;
+    type Error = Error;
+    type Future = ResponseFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.inner.poll_ready(cx).map_err(Error::from_service)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let span = log::attempt_span(&request);
+        let mut call = None;
+        // Nobody would hear of the number otherwise.
+        if self.settings.header.is_some() || !span.is_disabled() {
+            call = request.extensions().get::<Call>().cloned();
+            let (number, earlier) = call.as_ref().map_or((1, 0), Call::hand_on);
+            log::resent(&span, earlier);
+            if let Some(header) = &self.settings.header {
+                request.headers_mut().insert(header, HeaderValue::from(number));
+            }
+        }
+        if let Some(propagate) = &self.settings.propagate {
+            propagate.propagate(&span, request.headers_mut());
+        }
+        let future = span.in_scope(|| self.inner.call(request));
+        ResponseFuture::new(future, span, call)
+    }
+}
