@@ -10,6 +10,7 @@ use hyper::{Request, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use support::{Answer, Plan, StandIn, When};
 use tower::{ServiceBuilder, ServiceExt};
+use tower_outbound::attempt::AttemptLayer;
 use tower_outbound::auth::{ApiKey, BearerAuthLayer, Origin};
 use tower_outbound::limit::{RateLimitLayer, TokenBucket};
 use tower_outbound::{
@@ -25,6 +26,7 @@ async fn main() -> Result<(), BoxError> {
         .layer(TimeoutLayer::total(Duration::from_secs(30))?)
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+        .layer(AttemptLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5))?)
         .concurrency_limit(8)

@@ -305,6 +305,22 @@ async fn an_attempt_that_the_deadline_cuts_off_from_above_has_timed_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_that_was_answered_stays_so_however_late_it_is_dropped() {
+    let (capture, _guard) = Capture::all();
+    let mut service =
+        (TimeoutLayer::total(secs(1)).unwrap(), AttemptLayer::new()).layer(Probe::new([Is(200)]));
+    let mut call =
+        task::spawn(ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap().call(get(URI)));
+    assert!(call.poll().is_ready());
+    tokio::time::advance(secs(2)).await;
+    drop(call);
+    assert_eq!(capture.spans("attempt").len(), 1);
+    for span in capture.spans("attempt") {
+        assert!(!span.fields.contains_key("error.type"), "{span:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_key_query_or_user_info_is_in_a_span() {
     let (capture, _guard) = Capture::all();
     let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());

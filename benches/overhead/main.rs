@@ -1,14 +1,17 @@
-//! What a call pays for each layer, and for the whole preset stack, over a service that does nothing; and for the
-//! retry layer beside `tower::retry`, alone and in the same place of the stack.
+//! What a call pays for each layer, and for the whole preset stack, over a service that does nothing; for the retry layer
+//! beside `tower::retry`, alone and in the same place of the stack; and for request id, log and key beside tower-http's,
+//! where nobody listens and where every line is written to a sink.
 //!
 //! `cargo bench --bench overhead` prints nanoseconds and allocations a call. The rows take turns: each round measures
 //! every row for a moment, so that whatever else the machine does falls on all of them. What is printed is the median
 //! of the rounds, a difference or a ratio that of the rounds' own. `-- --quick` runs few rounds, to see that it works.
 //!
-//! The second table is of calls that fail in their first attempt and wait for nothing. With a real clock that can't be
+//! The last table is of calls that fail in their first attempt and wait for nothing. With a real clock that can't be
 //! measured: tokio rounds every sleep up to its tick of 1 ms, and a back-off of 1 ns would be a thousand times the price
 //! of the retry. So these rows run on a paused clock that stands exactly on a tick, where a sleep of zero has ended when
 //! it is first polled: its timer is made and asked, but nobody waits.
+
+mod beside;
 
 use std::{
     cell::Cell,
@@ -37,6 +40,7 @@ use tower::{
 };
 use tower_outbound::{
     ApiKey, Quota,
+    attempt::AttemptLayer,
     auth::{BearerAuthLayer, Origin},
     limit::{RateLimitLayer, TokenBucket},
     preset::Preset,
@@ -137,7 +141,7 @@ type Work = Box<dyn FnMut(usize) -> Result<(), BoxError>>;
 
 struct Row {
     name: &'static str,
-    /// The row of `tower::retry` that does the same work.
+    /// The row of somebody else's layers that do the same work.
     peer: Option<&'static str>,
     work: Work,
     /// Nanoseconds a call, by round.
@@ -242,6 +246,7 @@ fn rows() -> Result<Vec<Row>, BoxError> {
         Row::new(TOWERS, theirs().layer(NoOp)),
         Row::new("retry", RetryLayer::new().layer(NoOp)).beside(TOWERS),
         Row::new("request id and log", RequestIdLayer::new().layer(NoOp)),
+        Row::new("attempt's span", AttemptLayer::new().layer(NoOp)),
         Row::new("total deadline", total.layer(NoOp)),
         Row::new("attempt timeout", attempt.layer(NoOp)),
         Row::new(FOUR_WITH_TOWERS, four_with_theirs.service(NoOp)),
@@ -288,7 +293,7 @@ fn compare(title: &str, mut rows: Vec<Row>, settings: &Settings) -> Result<(), B
     println!("### {title}");
     println!();
     println!(
-        "| service | ns a call | over bare, ns | × bare | × tower::retry | allocations over bare | bytes over bare |"
+        "| service | ns a call | over bare, ns | × bare | × peer | allocations over bare | bytes over bare |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|");
     let bare = &rows[0].rounds;
@@ -318,11 +323,13 @@ fn main() -> Result<(), BoxError> {
     let settings =
         if quick { Settings { rounds: 5, calls: 1_000 } } else { Settings { rounds: 101, calls: 10_000 } };
     println!(
-        "no subscriber, one thread; medians of {} rounds of {} calls, turn by turn",
+        "one thread; no subscriber where none is named; medians of {} rounds of {} calls, turn by turn",
         settings.rounds, settings.calls
     );
     println!();
     compare("a call that succeeds", rows()?, &settings)?;
+    compare("beside tower-http, no subscriber", beside::rows()?, &settings)?;
+    beside::at_info(|| compare("beside tower-http, INFO to a sink", beside::rows()?, &settings))?;
     // Made only now: once a clock was paused, every reading of tokio's takes longer.
     compare("503, then 200, without a back-off", rows_of_a_retry()?, &settings)
 }
