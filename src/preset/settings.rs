@@ -1,11 +1,13 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Uri, header::CONTENT_TYPE, request};
+use http::{HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request};
 use tower_http::set_header::SetRequestHeaderLayer;
 
 use super::{BaseUrl, PresetLayer};
 use crate::{
-    auth::{ApiKey, AppCredentials, AuthLayer, Authorize, Bearer, QueryKey},
+    auth::{
+        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyProvider, Keys, Origin, ProvidedKey, Rotating,
+    },
     error::{BoxError, InvalidConfig},
     limit::{RateLimitLayer, TokenBucket},
     policy::Quota,
@@ -26,6 +28,7 @@ pub struct Preset {
     name: &'static str,
     base: BaseUrl,
     credential: Credential,
+    allowed: Vec<Origin>,
     quota: Option<Quota>,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
@@ -37,14 +40,24 @@ pub struct Preset {
 
 #[derive(Clone)]
 enum Credential {
-    Key { source: KeySource, query_parameter: Option<Cow<'static, str>> },
+    Key { source: KeySource, form: KeyForm },
     Own(Arc<dyn Authorize>),
 }
 
 #[derive(Clone)]
 enum KeySource {
     Environment(Cow<'static, str>),
-    Given(ApiKey),
+    File(PathBuf),
+    Keys(Keys),
+}
+
+/// A [`Form`] that is not checked yet.
+#[derive(Clone)]
+enum KeyForm {
+    Bearer,
+    Header(HeaderName),
+    Basic(Cow<'static, str>),
+    Query(Cow<'static, str>),
 }
 
 impl Preset {
@@ -70,8 +83,9 @@ impl Preset {
             base: BaseUrl::parse(base_url)?,
             credential: Credential::Key {
                 source: KeySource::Environment("API_KEY".into()),
-                query_parameter: None,
+                form: KeyForm::Bearer,
             },
+            allowed: Vec::new(),
             quota: None,
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
             retry: RetryLayer::new(),
@@ -99,7 +113,7 @@ impl Preset {
 
     /// Sends this key. The limiter stays: a clone for another key wants a quota of its own, too.
     pub fn with_api_key(self, key: ApiKey) -> Self {
-        self.with_key(KeySource::Given(key))
+        self.with_keys(key)
     }
 
     /// Sends the key in this environment variable, read once, when the layer or client is made.
@@ -107,22 +121,61 @@ impl Preset {
         self.with_key(KeySource::Environment(variable.into()))
     }
 
+    /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
+    /// [`KeyFile`](crate::auth::KeyFile), which [`with_keys`](Self::with_keys) takes with an interval of your own.
+    pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
+        self.with_key(KeySource::File(path.into()))
+    }
+
+    /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which
+    /// [`with_keys`](Self::with_keys) takes with settings of your own.
+    pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
+        self.with_keys(ProvidedKey::new(provider))
+    }
+
+    /// Sends the key from this source, which all clones share.
+    pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
+        self.with_key(KeySource::Keys(keys.into()))
+    }
+
     fn with_key(mut self, source: KeySource) -> Self {
-        let query_parameter = match self.credential {
-            Credential::Key { query_parameter, .. } => query_parameter,
-            Credential::Own(_) => None,
+        let form = match self.credential {
+            Credential::Key { form, .. } => form,
+            Credential::Own(_) => KeyForm::Bearer,
         };
-        self.credential = Credential::Key { source, query_parameter };
+        self.credential = Credential::Key { source, form };
         self
     }
 
     /// Sends the key in the query parameter of this name and not as a bearer header. Changes nothing once
     /// [`with_authorize`](Self::with_authorize) or [`with_credentials`](Self::with_credentials) was said: what
     /// they send is no key.
-    pub fn with_key_in_query(mut self, parameter: impl Into<Cow<'static, str>>) -> Self {
-        if let Credential::Key { query_parameter, .. } = &mut self.credential {
-            *query_parameter = Some(parameter.into());
+    pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
+        self.with_form(KeyForm::Query(parameter.into()))
+    }
+
+    /// Sends the key in the header of this name, such as `x-api-key`, and not as a bearer header; as
+    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    pub fn with_key_in_header(self, name: HeaderName) -> Self {
+        self.with_form(KeyForm::Header(name))
+    }
+
+    /// Sends the key as the password of this user, and not as a bearer header; as
+    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
+        self.with_form(KeyForm::Basic(user.into()))
+    }
+
+    fn with_form(mut self, new: KeyForm) -> Self {
+        if let Credential::Key { form, .. } = &mut self.credential {
+            *form = new;
         }
+        self
+    }
+
+    /// Lets the credential go to this origin, too, when a request goes there: through a layer that follows redirects.
+    pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
+        self.allowed.push(origin);
         self
     }
 
@@ -202,7 +255,7 @@ impl Preset {
     ///
     /// # Errors
     ///
-    /// When the key's environment variable is not set, the key would travel without TLS, a timeout is zero, or an
+    /// When the key's environment variable is not set or its file holds none, the key would travel without TLS, a timeout is zero, or an
     /// attempt may take longer than the whole call.
     pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
         let total = self.total_timeout;
@@ -226,7 +279,10 @@ impl Preset {
                 let origin = self.base.origin().clone();
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
-            auth: AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
+            auth: self.allowed.iter().cloned().try_fold(
+                AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
+                AuthLayer::with_allowed_origin,
+            )?,
             attempt: TimeoutLayer::per_attempt(attempt)?,
         })
     }
@@ -236,18 +292,22 @@ impl Preset {
     }
 
     fn authorize(&self) -> Result<Arc<dyn Authorize>, InvalidConfig> {
-        let (source, query_parameter) = match &self.credential {
+        let (source, form) = match &self.credential {
             Credential::Own(authorize) => return Ok(Arc::clone(authorize)),
-            Credential::Key { source, query_parameter } => (source, query_parameter),
+            Credential::Key { source, form } => (source, form),
         };
-        let key = match source {
-            KeySource::Environment(variable) => ApiKey::from_env(variable)?,
-            KeySource::Given(key) => key.clone(),
+        let keys = match source {
+            KeySource::Environment(variable) => ApiKey::from_env(variable)?.into(),
+            KeySource::File(path) => Keys::from_file(path)?,
+            KeySource::Keys(keys) => keys.clone(),
         };
-        Ok(match query_parameter {
-            Some(name) => Arc::new(QueryKey::new(name, key)?),
-            None => Arc::new(Bearer::from(key)),
-        })
+        let form = match form {
+            KeyForm::Bearer => Form::bearer(),
+            KeyForm::Header(name) => Form::header(name.clone())?,
+            KeyForm::Basic(user) => Form::basic(user)?,
+            KeyForm::Query(name) => Form::query(name)?,
+        };
+        Ok(Arc::new(Rotating::new(form, keys)))
     }
 }
 
