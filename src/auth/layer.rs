@@ -54,7 +54,7 @@ impl<A> AuthLayer<A> {
     }
 }
 
-fn check(origin: &Origin) -> Result<(), InvalidConfig> {
+pub(super) fn check(origin: &Origin) -> Result<(), InvalidConfig> {
     if !origin.is_safe() {
         return Err(InvalidConfig::new(
             "origin",

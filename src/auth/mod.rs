@@ -97,7 +97,8 @@
 //! - When the server refuses a key and no other can be had, that key goes out again after all, and the caller sees the
 //!   server's 401.
 //! - Keys are overwritten in memory when they are dropped. Copies that were made to be sent are not: see [`ApiKey`].
-//! - Other ways to prove who you are: a closure over the request's head.
+//! - Other ways to prove who you are: a closure over the request's head, or [`Sign`], which may await something and see
+//!   the body.
 
 mod authorize;
 mod event;
@@ -115,6 +116,8 @@ mod query;
 mod refresh;
 mod rotating;
 mod service;
+mod sign;
+mod signed;
 
 pub use self::authorize::Authorize;
 pub use self::file::KeyFile;
@@ -130,3 +133,5 @@ pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
 pub use self::query::QueryKey;
 pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;
+pub use self::sign::{Sign, SignLayer, Signing};
+pub use self::signed::{Signed, SignedFuture};

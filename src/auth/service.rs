@@ -114,10 +114,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().authority().is_none() {
-            return ResponseFuture::failed(Error::new(
-                Kind::Auth,
-                "the request's uri names no origin, so nothing tells whether the key may go there",
-            ));
+            return ResponseFuture::failed(no_origin());
         }
         if !self.origins.iter().any(|origin| origin.covers(request.uri())) {
             return ResponseFuture::calling(self.inner.call(request), None);
@@ -128,6 +125,10 @@ where
             Err(error) => ResponseFuture::failed(Error::new(Kind::Auth, error)),
         }
     }
+}
+
+pub(super) fn no_origin() -> Error {
+    Error::new(Kind::Auth, "the request's uri names no origin, so nothing tells whether the key may go there")
 }
 
 impl<S: fmt::Debug, A> fmt::Debug for Auth<S, A> {

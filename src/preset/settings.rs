@@ -1,12 +1,14 @@
 use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request};
+use tower::util::Either;
 use tower_http::set_header::SetRequestHeaderLayer;
 
-use super::{BaseUrl, PresetLayer};
+use super::{BaseUrl, PresetLayer, stack::CredentialLayer};
 use crate::{
     auth::{
         ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyProvider, Keys, Origin, ProvidedKey, Rotating,
+        Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
     limit::{RateLimitLayer, TokenBucket},
@@ -42,6 +44,7 @@ pub struct Preset {
 enum Credential {
     Key { source: KeySource, form: KeyForm },
     Own(Arc<dyn Authorize>),
+    Signature(Arc<dyn Sign>),
 }
 
 #[derive(Clone)]
@@ -141,7 +144,7 @@ impl Preset {
     fn with_key(mut self, source: KeySource) -> Self {
         let form = match self.credential {
             Credential::Key { form, .. } => form,
-            Credential::Own(_) => KeyForm::Bearer,
+            _ => KeyForm::Bearer,
         };
         self.credential = Credential::Key { source, form };
         self
@@ -170,6 +173,13 @@ impl Preset {
         if let Credential::Key { form, .. } = &mut self.credential {
             *form = new;
         }
+        self
+    }
+
+    /// Signs every attempt, in place of a key: [`Sign`] sees the request's head and, when it asks for it, the body, and
+    /// may await something.
+    pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
+        self.credential = Credential::Signature(Arc::new(sign));
         self
     }
 
@@ -279,10 +289,7 @@ impl Preset {
                 let origin = self.base.origin().clone();
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
-            auth: self.allowed.iter().cloned().try_fold(
-                AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
-                AuthLayer::with_allowed_origin,
-            )?,
+            auth: self.credential()?,
             attempt: TimeoutLayer::per_attempt(attempt)?,
         })
     }
@@ -291,11 +298,21 @@ impl Preset {
         &self.base
     }
 
-    fn authorize(&self) -> Result<Arc<dyn Authorize>, InvalidConfig> {
-        let (source, form) = match &self.credential {
-            Credential::Own(authorize) => return Ok(Arc::clone(authorize)),
-            Credential::Key { source, form } => (source, form),
+    fn credential(&self) -> Result<CredentialLayer, InvalidConfig> {
+        let (origin, mut allowed) = (self.base.origin().clone(), self.allowed.iter().cloned());
+        let authorize: Arc<dyn Authorize> = match &self.credential {
+            Credential::Signature(sign) => {
+                let layer = SignLayer::new(Arc::clone(sign), origin)?;
+                return Ok(Either::Right(allowed.try_fold(layer, SignLayer::with_allowed_origin)?));
+            }
+            Credential::Own(authorize) => Arc::clone(authorize),
+            Credential::Key { source, form } => Arc::new(Self::rotating(source, form)?),
         };
+        let layer = AuthLayer::with(authorize, origin)?;
+        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
+    }
+
+    fn rotating(source: &KeySource, form: &KeyForm) -> Result<Rotating, InvalidConfig> {
         let keys = match source {
             KeySource::Environment(variable) => ApiKey::from_env(variable)?.into(),
             KeySource::File(path) => Keys::from_file(path)?,
@@ -307,7 +324,7 @@ impl Preset {
             KeyForm::Basic(user) => Form::basic(user)?,
             KeyForm::Query(name) => Form::query(name)?,
         };
-        Ok(Arc::new(Rotating::new(form, keys)))
+        Ok(Rotating::new(form, keys))
     }
 }
 
