@@ -202,4 +202,11 @@ mod tests {
         let shown = format!("{credentials:?} {:?}", credentials.key());
         assert!(shown.contains("app") && !shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
     }
+
+    /// What it does is the crate's own to test; that it stands at the end of every key is ours.
+    #[test]
+    fn a_key_is_overwritten_when_it_is_dropped() {
+        fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
+        overwritten(&*ApiKey::new("s3cret").unwrap().0);
+    }
 }

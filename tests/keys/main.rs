@@ -7,6 +7,7 @@ mod forms;
 mod probe;
 mod provider;
 mod refused;
+mod secret;
 mod sign;
 
 use std::{
