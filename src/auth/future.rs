@@ -1,11 +1,13 @@
 use std::{
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
+use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 
+use super::refresh::Watch;
 use crate::error::{BoxError, Error};
 
 pin_project! {
@@ -21,14 +23,14 @@ pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
     enum State<F> {
-        Calling { #[pin] future: F },
+        Calling { #[pin] future: F, watch: Option<Watch> },
         Failed { error: Option<Error> },
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn calling(future: F) -> Self {
-        Self { state: State::Calling { future } }
+    pub(super) fn calling(future: F, watch: Option<Watch>) -> Self {
+        Self { state: State::Calling { future, watch } }
     }
 
     pub(super) fn failed(error: Error) -> Self {
@@ -36,16 +38,28 @@ impl<F> ResponseFuture<F> {
     }
 }
 
-impl<F, T, E> Future for ResponseFuture<F>
+impl<F, R, E> Future for ResponseFuture<F>
 where
-    F: Future<Output = Result<T, E>>,
+    F: Future<Output = Result<Response<R>, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<T, Error>;
+    type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Calling { future } => future.poll(cx).map_err(Error::from_service),
+            StateProj::Calling { future, watch } => {
+                // First, or a service that answers at once would never let it begin.
+                if let Some(watch) = watch {
+                    watch.drive(cx);
+                }
+                let mut result = ready!(future.poll(cx)).map_err(Error::from_service);
+                if let (Ok(response), Some(watch)) = (&mut result, watch) {
+                    if response.status() == StatusCode::UNAUTHORIZED && watch.reject() {
+                        response.extensions_mut().insert(KeyReplaced);
+                    }
+                }
+                Poll::Ready(result)
+            }
             StateProj::Failed { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),
                 None => Poll::Pending,
@@ -53,3 +67,10 @@ where
         }
     }
 }
+
+/// Stands in the extensions of a 401 when the key that it refused is replaced, so that sending the request once more,
+/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is.
+///
+/// The layer itself never sends again: it stands inside the limiter, which would not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyReplaced;

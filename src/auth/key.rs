@@ -1,10 +1,14 @@
 use std::{env, fmt, fs, io::Read, path::Path, sync::Arc};
 
 use http::HeaderValue;
+use zeroize::Zeroizing;
 
 use crate::error::InvalidConfig;
 
 /// A secret of visible ASCII characters. Never shown: not in `Debug`, not in an error.
+///
+/// Its memory is overwritten when the last clone is dropped. What is made of it to be sent is not: a header's value
+/// and a URI are copies that belong to `http`, hyper and TLS, and the environment and the file stay what they are.
 ///
 /// ```
 /// use tower_outbound::ApiKey;
@@ -14,7 +18,7 @@ use crate::error::InvalidConfig;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct ApiKey(Arc<str>);
+pub struct ApiKey(Arc<Zeroizing<Box<str>>>);
 
 impl ApiKey {
     /// Far more than any key; a path to something else ends here and not in memory.
@@ -37,7 +41,7 @@ impl ApiKey {
     /// When the variable is not set or what it holds is no key; the error names the variable.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
-        match env::var(name) {
+        match env::var(name).map(Zeroizing::new) {
             Ok(key) => Self::check(key.trim(), place),
             Err(env::VarError::NotPresent) => {
                 Err(InvalidConfig::new(FIELD, place(), "the variable to be set"))
@@ -56,7 +60,8 @@ impl ApiKey {
         let place = || format!("in file {}", path.display());
         // One byte more than the longest, to see whether there is more.
         let read = fs::File::open(path).and_then(|file| {
-            let mut key = String::new();
+            // With room for all of it: a string that grows leaves copies behind.
+            let mut key = Zeroizing::new(String::with_capacity(Self::LONGEST_FILE as usize + 2));
             file.take(Self::LONGEST_FILE + 1).read_to_string(&mut key).map(|_| key)
         });
         match read {
@@ -83,7 +88,7 @@ impl ApiKey {
             return Err(InvalidConfig::new(FIELD, place(), "at least one character"));
         }
         match key.bytes().position(|byte| !byte.is_ascii_graphic()) {
-            None => Ok(Self(key.into())),
+            None => Ok(Self(Arc::new(Zeroizing::new(key.into())))),
             Some(at) => Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, unlike its byte {at}"))),
         }
     }
@@ -196,5 +201,12 @@ mod tests {
             AppCredentials::new("app", ApiKey::new("k3y").unwrap(), ApiKey::new("s3cret").unwrap()).unwrap();
         let shown = format!("{credentials:?} {:?}", credentials.key());
         assert!(shown.contains("app") && !shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
+    }
+
+    /// What it does is the crate's own to test; that it stands at the end of every key is ours.
+    #[test]
+    fn a_key_is_overwritten_when_it_is_dropped() {
+        fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
+        overwritten(&*ApiKey::new("s3cret").unwrap().0);
     }
 }

@@ -12,7 +12,7 @@ use crate::error::InvalidConfig;
 /// Clones, and the services that they make, share the credential.
 pub struct AuthLayer<A> {
     authorize: Arc<A>,
-    origin: Arc<Origin>,
+    origins: Arc<[Origin]>,
 }
 
 /// [`AuthLayer`] with a key in `Authorization: Bearer`.
@@ -36,20 +36,38 @@ impl<A: Authorize> AuthLayer<A> {
     ///
     /// When the origin has no TLS and is not loopback, and [`Origin::allow_plaintext`] was not said.
     pub fn with(authorize: A, origin: Origin) -> Result<Self, InvalidConfig> {
-        if !origin.is_safe() {
-            return Err(InvalidConfig::new(
-                "origin",
-                origin.to_string(),
-                "https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
-            ));
-        }
-        Ok(Self { authorize: Arc::new(authorize), origin: Arc::new(origin) })
+        check(&origin)?;
+        Ok(Self { authorize: Arc::new(authorize), origins: Arc::new([origin]) })
     }
+}
+
+impl<A> AuthLayer<A> {
+    /// Lets the credential go to `origin`, too: another host of the same service, one that it redirects to.
+    ///
+    /// # Errors
+    ///
+    /// As [`with`](Self::with).
+    pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
+        check(&origin)?;
+        self.origins = self.origins.iter().cloned().chain([origin]).collect();
+        Ok(self)
+    }
+}
+
+pub(super) fn check(origin: &Origin) -> Result<(), InvalidConfig> {
+    if !origin.is_safe() {
+        return Err(InvalidConfig::new(
+            "origin",
+            origin.to_string(),
+            "https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+        ));
+    }
+    Ok(())
 }
 
 impl<A> Clone for AuthLayer<A> {
     fn clone(&self) -> Self {
-        Self { authorize: Arc::clone(&self.authorize), origin: Arc::clone(&self.origin) }
+        Self { authorize: Arc::clone(&self.authorize), origins: Arc::clone(&self.origins) }
     }
 }
 
@@ -57,12 +75,12 @@ impl<S, A> Layer<S> for AuthLayer<A> {
     type Service = Auth<S, A>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth::new(inner, Arc::clone(&self.authorize), Arc::clone(&self.origin))
+        Auth::new(inner, Arc::clone(&self.authorize), Arc::clone(&self.origins))
     }
 }
 
 impl<A> fmt::Debug for AuthLayer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AuthLayer").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("AuthLayer").field("origins", &self.origins).finish_non_exhaustive()
     }
 }

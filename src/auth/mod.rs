@@ -20,32 +20,118 @@
 //! # }
 //! ```
 //!
+//! # Where the key comes from
+//!
+//! | [`Keys`] from | read | a 401 |
+//! |---|---|---|
+//! | [`ApiKey`]: a value, an environment variable, a file | once, now | is handed over |
+//! | [`KeyFile`] | by the first request after the interval, when the file looks different | makes it look at once |
+//! | [`ProvidedKey`]: a [`KeyProvider`], or a closure | by the first request, and ahead of the expiry | makes it ask at once |
+//!
+//! [`Rotating`] sends a key from any of them in any [`Form`]: bearer, a header, Basic, a query parameter. For a key that
+//! never changes [`Bearer`], [`HeaderKey`], [`Basic`] and [`QueryKey`] are shorter.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_outbound::{
+//!     ApiKey, BoxError,
+//!     auth::{AuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
+//! };
+//!
+//! let token = ProvidedKey::new(|| async {
+//!     // From the token endpoint, by a client of its own.
+//!     Ok::<_, BoxError>(FreshKey::new(ApiKey::new("t0ken")?).with_lifetime(Duration::from_secs(3_600)))
+//! });
+//! let layer =
+//!     AuthLayer::with(Rotating::new(Form::bearer(), token), Origin::parse("https://api.example.com")?)?;
+//! # Ok::<(), tower_outbound::InvalidConfig>(())
+//! ```
+//!
+//! A refresh is one, however many requests wait for it. They drive it themselves, with no task in the background: who is
+//! dropped leaves it to the others, and what all have left is taken up by the next request, or begun anew when it is
+//! older than its timeout. While it runs, the old key goes out for as long as it is valid. After a failure the provider
+//! is left alone for a back-off; without a valid key the requests then fail, with [`KeyError`] as the source of an error
+//! whose [`Error::is_auth`](crate::Error::is_auth) holds.
+//!
+//! # After a 401
+//!
+//! The key is given up, unless another one has come since it was sent, so that many requests refused together cause one
+//! refresh. The layer doesn't send again by itself, for it stands inside the limiter, which has to admit that request
+//! as any other: it puts [`KeyReplaced`] into the extensions of the answer, for a layer outside the limiter to send the
+//! request once more. A key that is refused as soon as it was fetched is kept for a back-off, and its 401 handed over.
+//!
 //! # Order
 //!
-//! Inside retry and limit, so that each attempt carries the key that is current when it leaves; under anything
-//! that follows redirects, so that the next origin is looked at anew.
+//! Inside retry and limit, so that each attempt carries the key that is current when it leaves. The wait for a key is
+//! part of readiness, which a limiter allows for: what waited there leaves in the window that it was counted in.
+//!
+//! Above or below a layer that follows redirects, for instance tower-http's `FollowRedirect`:
+//!
+//! | form | redirects followed above | redirects followed below |
+//! |---|---|---|
+//! | bearer, Basic | safe | not sent to another origin by tower-http, which strips `Authorization` |
+//! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` |
+//! | query parameter | safe | not sent to where the redirect leads, not even to its own origin |
+//!
+//! Safe means that each hop is looked at anew: the key goes to its own origin and those that
+//! [`AuthLayer::with_allowed_origin`] names, and nowhere else. So follow redirects above.
+//!
+//! # Events
+//!
+//! Target `tower_outbound::auth`; nothing of the key is in them.
+//!
+//! | level | when | fields |
+//! |---|---|---|
+//! | debug | a refresh begins | |
+//! | info | a refresh gave a key; a file holds another one; a server refused one that can be replaced | |
+//! | warn | a refresh failed, or a file became unreadable | `kept`, whether a key is in use all the same; `retry_in_ms` |
 //!
 //! # Surprises
 //!
 //! - A request to another origin (scheme, host or port differ) is passed on *without* the key, as a browser
 //!   does after a redirect. A request whose URI names no origin is an error.
-//! - The caller's own `Authorization` header, or query parameter, is kept.
+//! - The caller's own header of that name, or query parameter, is kept, and a 401 to it says nothing of the key.
 //! - An origin without TLS that is not loopback is refused when the layer is made, unless
 //!   [`Origin::allow_plaintext`] was said.
 //! - Header values are marked sensitive, so that `Debug` hides them and HTTP/2 doesn't index them.
-//! - Other ways to prove who you are: [`QueryKey`], or a closure over the request's head.
+//! - When the server refuses a key and no other can be had, that key goes out again after all, and the caller sees the
+//!   server's 401.
+//! - Keys are overwritten in memory when they are dropped. Copies that were made to be sent are not: see [`ApiKey`].
+//! - Other ways to prove who you are: a closure over the request's head, or [`Sign`], which may await something and see
+//!   the body.
 
 mod authorize;
+mod event;
+mod file;
 mod future;
+mod header;
 mod key;
+mod key_error;
+mod keys;
 mod layer;
 mod origin;
+mod provided;
+mod provider;
+mod query;
+mod refresh;
+mod rotating;
 mod service;
+mod sign;
+mod signed;
 
-pub use self::authorize::{Authorize, Bearer, QueryKey};
-pub use self::future::ResponseFuture;
+pub use self::authorize::Authorize;
+pub use self::file::KeyFile;
+pub use self::future::{KeyReplaced, ResponseFuture};
+pub use self::header::{Basic, Bearer, HeaderKey};
 pub use self::key::{ApiKey, AppCredentials};
+pub use self::key_error::KeyError;
+pub use self::keys::{CurrentKey, Keys};
 pub use self::layer::{AuthLayer, BearerAuthLayer};
 pub use self::origin::Origin;
 pub(crate) use self::origin::redact;
+pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
+pub use self::query::QueryKey;
+pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;
+pub use self::sign::{Sign, SignLayer, Signing};
+pub use self::signed::{Signed, SignedFuture};

@@ -1,16 +1,23 @@
 use std::{
     fmt,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request};
 use tower_service::Service;
 
-use super::{Authorize, Origin, ResponseFuture};
+use super::{
+    Authorize, CurrentKey, KeyError, Keys, Origin, ResponseFuture,
+    key_error::What,
+    keys::Lease,
+    refresh::{Refresh, Watch},
+};
 use crate::error::{BoxError, Error, Kind};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
+///
+/// Ready when there is a key, or none to be had, and the inner service is ready.
 ///
 /// # Errors
 ///
@@ -19,18 +26,73 @@ use crate::error::{BoxError, Error, Kind};
 pub struct Auth<S, A> {
     inner: S,
     authorize: Arc<A>,
-    origin: Arc<Origin>,
+    origins: Arc<[Origin]>,
+    fetched: Fetched,
+}
+
+/// What readiness waits for, which is why a limiter further out counts the wait: what is granted there leaves then.
+#[derive(Debug, Default)]
+enum Fetched {
+    #[default]
+    Not,
+    Waiting(Refresh),
+    Done(Result<CurrentKey, KeyError>),
 }
 
 impl<S, A> Auth<S, A> {
-    pub(super) fn new(inner: S, authorize: Arc<A>, origin: Arc<Origin>) -> Self {
-        Self { inner, authorize, origin }
+    pub(super) fn new(inner: S, authorize: Arc<A>, origins: Arc<[Origin]>) -> Self {
+        Self { inner, authorize, origins, fetched: Fetched::Not }
     }
 }
 
 impl<S: Clone, A> Clone for Auth<S, A> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.authorize), Arc::clone(&self.origin))
+        Self::new(self.inner.clone(), Arc::clone(&self.authorize), Arc::clone(&self.origins))
+    }
+}
+
+impl<S, A: Authorize> Auth<S, A> {
+    /// Puts the credential on; gives what to watch the answer for.
+    fn put(&mut self, head: &mut request::Parts) -> Result<Option<Watch>, BoxError> {
+        let Some(keys) = self.authorize.keys() else {
+            self.authorize.authorize(head)?;
+            return Ok(None);
+        };
+        let fetched = std::mem::take(&mut self.fetched);
+        let (key, ahead) = match (keys.lease(), fetched) {
+            (Lease::Ready(key, ahead), _) => (key, ahead),
+            // It came to its end after it was there. There is no waiting here, between a permit and its use: the
+            // server says what it thinks of the key.
+            (Lease::Wait(ahead), Fetched::Done(Ok(key))) => (key, Some(ahead)),
+            (Lease::Failed(_), Fetched::Done(Ok(key))) => (key, None),
+            (_, Fetched::Done(Err(error))) | (Lease::Failed(error), _) => return Err(error.into()),
+            (Lease::Wait(_), _) => return Err(KeyError::new(What::NotReady).into()),
+        };
+        let put = self.authorize.authorize_with(&key, head)?;
+        Ok(put.then(|| Watch::new(keys.clone(), key, ahead)))
+    }
+}
+
+impl Fetched {
+    fn poll(&mut self, keys: &Keys, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            *self = match self {
+                Self::Not => match keys.lease() {
+                    Lease::Ready(key, ahead) => {
+                        // One that is over by now gives its key to this request; the request drives it otherwise.
+                        let new = ahead.map(|mut ahead| ahead.poll(cx));
+                        Self::Done(match new {
+                            Some(Poll::Ready(Ok(new))) => Ok(new),
+                            _ => Ok(key),
+                        })
+                    }
+                    Lease::Wait(refresh) => Self::Waiting(refresh),
+                    Lease::Failed(error) => Self::Done(Err(error)),
+                },
+                Self::Waiting(refresh) => Self::Done(ready!(refresh.poll(cx))),
+                Self::Done(_) => return Poll::Ready(()),
+            }
+        }
     }
 }
 
@@ -44,32 +106,36 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if let Some(keys) = self.authorize.keys() {
+            ready!(self.fetched.poll(keys, cx));
+        }
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.uri().authority().is_none() {
-            return ResponseFuture::failed(Error::new(
-                Kind::Auth,
-                "the request's uri names no origin, so nothing tells whether the key may go there",
-            ));
+            return ResponseFuture::failed(no_origin());
         }
-        if !self.origin.covers(request.uri()) {
-            return ResponseFuture::calling(self.inner.call(request));
+        if !self.origins.iter().any(|origin| origin.covers(request.uri())) {
+            return ResponseFuture::calling(self.inner.call(request), None);
         }
         let (mut head, body) = request.into_parts();
-        match self.authorize.authorize(&mut head) {
-            Ok(()) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body))),
+        match self.put(&mut head) {
+            Ok(watch) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body)), watch),
             Err(error) => ResponseFuture::failed(Error::new(Kind::Auth, error)),
         }
     }
+}
+
+pub(super) fn no_origin() -> Error {
+    Error::new(Kind::Auth, "the request's uri names no origin, so nothing tells whether the key may go there")
 }
 
 impl<S: fmt::Debug, A> fmt::Debug for Auth<S, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Auth")
             .field("inner", &self.inner)
-            .field("origin", &self.origin)
+            .field("origins", &self.origins)
             .finish_non_exhaustive()
     }
 }

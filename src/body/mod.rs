@@ -5,6 +5,7 @@
 //! - [`ReplayBody`] hands a request's body on unchanged and records it on the way, up to a cap, so that the retry layer
 //!   can send the same request again. [`Replay`] is the handle that gives the next body, or says in [`NotReplayable`]
 //!   why it can't.
+//! - [`FromBuffered`] is a body that a signing layer can read whole and hand on.
 //! - [`IdleBody`] ends a response's body that stands still, when [`timeout`](crate::timeout) was told to.
 //! - A failed response's body is read to its end, bounded in bytes, and thrown away, because an HTTP/1 connection whose
 //!   last response was left unread is closed and not used again.
@@ -41,6 +42,7 @@
 //!   off: hyper stops reading at that length, before the stream says that there is no more.
 
 mod any;
+mod buffered;
 mod collect;
 mod drain;
 mod handle;
@@ -51,6 +53,7 @@ mod script;
 mod tape;
 
 pub use self::any::Body;
+pub use self::buffered::FromBuffered;
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
 pub use self::handle::Replay;

@@ -45,4 +45,4 @@ pub use self::currency_rates::currency_rates;
 pub use self::email_delivery::email_delivery;
 pub use self::realtime_messaging::realtime_messaging;
 pub use self::settings::Preset;
-pub use self::stack::{PresetLayer, PresetService};
+pub use self::stack::{Credentialed, PresetLayer, PresetService};

@@ -1,12 +1,16 @@
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Uri, header::CONTENT_TYPE, request};
+use http::{HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request};
+use tower::util::Either;
 use tower_http::set_header::SetRequestHeaderLayer;
 
-use super::{BaseUrl, PresetLayer};
+use super::{BaseUrl, PresetLayer, stack::CredentialLayer};
 use crate::{
     attempt::AttemptLayer,
-    auth::{ApiKey, AppCredentials, AuthLayer, Authorize, Bearer, QueryKey},
+    auth::{
+        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyProvider, Keys, Origin, ProvidedKey, Rotating,
+        Sign, SignLayer,
+    },
     error::{BoxError, InvalidConfig},
     limit::{RateLimitLayer, TokenBucket},
     policy::Quota,
@@ -27,6 +31,7 @@ pub struct Preset {
     name: &'static str,
     base: BaseUrl,
     credential: Credential,
+    allowed: Vec<Origin>,
     quota: Option<Quota>,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
@@ -39,14 +44,25 @@ pub struct Preset {
 
 #[derive(Clone)]
 enum Credential {
-    Key { source: KeySource, query_parameter: Option<Cow<'static, str>> },
+    Key { source: KeySource, form: KeyForm },
     Own(Arc<dyn Authorize>),
+    Signature(Arc<dyn Sign>),
 }
 
 #[derive(Clone)]
 enum KeySource {
     Environment(Cow<'static, str>),
-    Given(ApiKey),
+    File(PathBuf),
+    Keys(Keys),
+}
+
+/// A [`Form`] that is not checked yet.
+#[derive(Clone)]
+enum KeyForm {
+    Bearer,
+    Header(HeaderName),
+    Basic(Cow<'static, str>),
+    Query(Cow<'static, str>),
 }
 
 impl Preset {
@@ -72,8 +88,9 @@ impl Preset {
             base: BaseUrl::parse(base_url)?,
             credential: Credential::Key {
                 source: KeySource::Environment("API_KEY".into()),
-                query_parameter: None,
+                form: KeyForm::Bearer,
             },
+            allowed: Vec::new(),
             quota: None,
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
             retry: RetryLayer::new(),
@@ -102,7 +119,7 @@ impl Preset {
 
     /// Sends this key. The limiter stays: a clone for another key wants a quota of its own, too.
     pub fn with_api_key(self, key: ApiKey) -> Self {
-        self.with_key(KeySource::Given(key))
+        self.with_keys(key)
     }
 
     /// Sends the key in this environment variable, read once, when the layer or client is made.
@@ -110,22 +127,68 @@ impl Preset {
         self.with_key(KeySource::Environment(variable.into()))
     }
 
+    /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
+    /// [`KeyFile`](crate::auth::KeyFile), which [`with_keys`](Self::with_keys) takes with an interval of your own.
+    pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
+        self.with_key(KeySource::File(path.into()))
+    }
+
+    /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which
+    /// [`with_keys`](Self::with_keys) takes with settings of your own.
+    pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
+        self.with_keys(ProvidedKey::new(provider))
+    }
+
+    /// Sends the key from this source, which all clones share.
+    pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
+        self.with_key(KeySource::Keys(keys.into()))
+    }
+
     fn with_key(mut self, source: KeySource) -> Self {
-        let query_parameter = match self.credential {
-            Credential::Key { query_parameter, .. } => query_parameter,
-            Credential::Own(_) => None,
+        let form = match self.credential {
+            Credential::Key { form, .. } => form,
+            _ => KeyForm::Bearer,
         };
-        self.credential = Credential::Key { source, query_parameter };
+        self.credential = Credential::Key { source, form };
         self
     }
 
     /// Sends the key in the query parameter of this name and not as a bearer header. Changes nothing once
     /// [`with_authorize`](Self::with_authorize) or [`with_credentials`](Self::with_credentials) was said: what
     /// they send is no key.
-    pub fn with_key_in_query(mut self, parameter: impl Into<Cow<'static, str>>) -> Self {
-        if let Credential::Key { query_parameter, .. } = &mut self.credential {
-            *query_parameter = Some(parameter.into());
+    pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
+        self.with_form(KeyForm::Query(parameter.into()))
+    }
+
+    /// Sends the key in the header of this name, such as `x-api-key`, and not as a bearer header; as
+    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    pub fn with_key_in_header(self, name: HeaderName) -> Self {
+        self.with_form(KeyForm::Header(name))
+    }
+
+    /// Sends the key as the password of this user, and not as a bearer header; as
+    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
+        self.with_form(KeyForm::Basic(user.into()))
+    }
+
+    fn with_form(mut self, new: KeyForm) -> Self {
+        if let Credential::Key { form, .. } = &mut self.credential {
+            *form = new;
         }
+        self
+    }
+
+    /// Signs every attempt, in place of a key: [`Sign`] sees the request's head and, when it asks for it, the body, and
+    /// may await something.
+    pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
+        self.credential = Credential::Signature(Arc::new(sign));
+        self
+    }
+
+    /// Lets the credential go to this origin, too, when a request goes there: through a layer that follows redirects.
+    pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
+        self.allowed.push(origin);
         self
     }
 
@@ -211,7 +274,7 @@ impl Preset {
     ///
     /// # Errors
     ///
-    /// When the key's environment variable is not set, the key would travel without TLS, a timeout is zero, or an
+    /// When the key's environment variable is not set or its file holds none, the key would travel without TLS, a timeout is zero, or an
     /// attempt may take longer than the whole call.
     pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
         let total = self.total_timeout;
@@ -236,7 +299,7 @@ impl Preset {
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
             attempt: self.attempt.clone(),
-            auth: AuthLayer::with(self.authorize()?, self.base.origin().clone())?,
+            auth: self.credential()?,
             attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
         })
     }
@@ -245,19 +308,33 @@ impl Preset {
         &self.base
     }
 
-    fn authorize(&self) -> Result<Arc<dyn Authorize>, InvalidConfig> {
-        let (source, query_parameter) = match &self.credential {
-            Credential::Own(authorize) => return Ok(Arc::clone(authorize)),
-            Credential::Key { source, query_parameter } => (source, query_parameter),
+    fn credential(&self) -> Result<CredentialLayer, InvalidConfig> {
+        let (origin, mut allowed) = (self.base.origin().clone(), self.allowed.iter().cloned());
+        let authorize: Arc<dyn Authorize> = match &self.credential {
+            Credential::Signature(sign) => {
+                let layer = SignLayer::new(Arc::clone(sign), origin)?;
+                return Ok(Either::Right(allowed.try_fold(layer, SignLayer::with_allowed_origin)?));
+            }
+            Credential::Own(authorize) => Arc::clone(authorize),
+            Credential::Key { source, form } => Arc::new(Self::rotating(source, form)?),
         };
-        let key = match source {
-            KeySource::Environment(variable) => ApiKey::from_env(variable)?,
-            KeySource::Given(key) => key.clone(),
+        let layer = AuthLayer::with(authorize, origin)?;
+        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
+    }
+
+    fn rotating(source: &KeySource, form: &KeyForm) -> Result<Rotating, InvalidConfig> {
+        let keys = match source {
+            KeySource::Environment(variable) => ApiKey::from_env(variable)?.into(),
+            KeySource::File(path) => Keys::from_file(path)?,
+            KeySource::Keys(keys) => keys.clone(),
         };
-        Ok(match query_parameter {
-            Some(name) => Arc::new(QueryKey::new(name, key)?),
-            None => Arc::new(Bearer::from(key)),
-        })
+        let form = match form {
+            KeyForm::Bearer => Form::bearer(),
+            KeyForm::Header(name) => Form::header(name.clone())?,
+            KeyForm::Basic(user) => Form::basic(user)?,
+            KeyForm::Query(name) => Form::query(name)?,
+        };
+        Ok(Rotating::new(form, keys))
     }
 }
 

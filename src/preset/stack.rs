@@ -1,13 +1,13 @@
 use std::{fmt, sync::Arc};
 
 use http::HeaderValue;
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, util::Either};
 use tower_http::set_header::{SetRequestHeader, SetRequestHeaderLayer};
 use tower_layer::Layer;
 
 use crate::{
     attempt::{Attempt, AttemptLayer},
-    auth::{Auth, AuthLayer, Authorize},
+    auth::{Auth, AuthLayer, Authorize, Sign, SignLayer, Signed},
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
@@ -31,7 +31,7 @@ pub struct PresetLayer {
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<TokenBucket>,
     pub(super) attempt: AttemptLayer,
-    pub(super) auth: AuthLayer<Arc<dyn Authorize>>,
+    pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
 }
 
@@ -39,11 +39,16 @@ pub struct PresetLayer {
 pub type PresetService<S> = BodyIdleTimeout<
     RequestId<
         SetRequestHeader<
-            Timeout<Retry<RateLimit<Attempt<Auth<Timeout<S>, Arc<dyn Authorize>>>, TokenBucket>>>,
+            Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, TokenBucket>>>,
             HeaderValue,
         >,
     >,
 >;
+
+pub(super) type CredentialLayer = Either<AuthLayer<Arc<dyn Authorize>>, SignLayer<Arc<dyn Sign>>>;
+
+/// A service whose requests get a key, or a signature.
+pub type Credentialed<S> = Either<Auth<S, Arc<dyn Authorize>>, Signed<S, Arc<dyn Sign>>>;
 
 impl<S> Layer<S> for PresetLayer {
     type Service = PresetService<S>;

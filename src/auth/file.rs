@@ -1,0 +1,184 @@
+use std::{
+    fmt, fs,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use super::{ApiKey, CurrentKey, KeyError, event, key_error::What};
+use crate::{
+    clock::{self, Instant},
+    error::InvalidConfig,
+};
+
+/// A key in a file, such as a mounted secret, which is read again when the file changes.
+///
+/// The request that comes first after the interval looks at the file's metadata, and reads the file when they differ:
+/// up to 64 KiB, on the spot, as nothing in this crate runs in the background. A file that has vanished or holds no
+/// key leaves the key in use as it is; [`Keys::last_error`](super::Keys::last_error) and an event say so. A server's
+/// 401 makes it look at once, though not twice within [`AFTER_REFUSAL`](Self::AFTER_REFUSAL).
+pub struct KeyFile {
+    path: PathBuf,
+    interval: Duration,
+    key: ApiKey,
+    stamp: Option<Stamp>,
+}
+
+impl KeyFile {
+    /// Far shorter than what kubelet takes to bring a changed secret, up to a minute and a half.
+    pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
+    /// Many requests are refused together when a key is withdrawn.
+    pub const AFTER_REFUSAL: Duration = Duration::from_secs(1);
+
+    /// Reads the file, as [`ApiKey::from_file`] does.
+    ///
+    /// # Errors
+    ///
+    /// When the file can't be read or what it holds is no key; the error names the file.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, InvalidConfig> {
+        let path = path.into();
+        let stamp = Stamp::of(&path).ok().flatten();
+        let key = ApiKey::from_file(&path)?;
+        Ok(Self { path, interval: Self::DEFAULT_INTERVAL, key, stamp })
+    }
+
+    /// The file is looked at no more often than this. [5 s](Self::DEFAULT_INTERVAL) by default.
+    pub fn with_interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+}
+
+impl fmt::Debug for KeyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyFile")
+            .field("path", &self.path)
+            .field("interval", &self.interval)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What tells one content of a file from another without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    len: u64,
+    /// A mounted secret is changed by swapping a link, and whoever copies a file may copy its time.
+    #[cfg(unix)]
+    inode: (u64, u64, i64, i64),
+}
+
+impl Stamp {
+    /// As coarse as the clock of any file system in use.
+    const TICK: Duration = Duration::from_secs(2);
+
+    /// None when the file may change once more without its stamp showing it.
+    fn of(path: &std::path::Path) -> std::io::Result<Option<Self>> {
+        let metadata = fs::metadata(path)?;
+        let modified = metadata.modified()?;
+        let settled = modified.checked_add(Self::TICK).is_some_and(|settled| settled <= clock::wall());
+        Ok(settled.then(|| Self {
+            modified,
+            len: metadata.len(),
+            #[cfg(unix)]
+            inode: {
+                use std::os::unix::fs::MetadataExt;
+                (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec())
+            },
+        }))
+    }
+}
+
+/// A [`KeyFile`] in use.
+pub(super) struct Watched {
+    path: PathBuf,
+    interval: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    current: CurrentKey,
+    stamp: Option<Stamp>,
+    /// None before the first request, whose clock is the one that counts.
+    next_look: Option<Instant>,
+    refused: Option<Instant>,
+    failed: Option<KeyError>,
+}
+
+impl Watched {
+    pub(super) fn new(KeyFile { path, interval, key, stamp }: KeyFile) -> Self {
+        let current = CurrentKey::new(key, 0);
+        let state = State { current, stamp, next_look: None, refused: None, failed: None };
+        Self { path, interval, state: Mutex::new(state) }
+    }
+
+    /// Nothing can be half done under this lock, so that a poisoned one is as good.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn current(&self) -> CurrentKey {
+        let now = clock::now();
+        let mut state = self.lock();
+        if state.next_look.is_some_and(|next| now < next) {
+            return state.current.clone();
+        }
+        // Before the look, so that no other request looks, too, or waits for it.
+        state.next_look = Some(clock::after(now, self.interval));
+        let stamp = state.stamp;
+        drop(state);
+        self.look(stamp);
+        self.lock().current.clone()
+    }
+
+    /// Whether the file holds another key than this one.
+    pub(super) fn reject(&self, key: &CurrentKey) -> bool {
+        let now = clock::now();
+        let mut state = self.lock();
+        let recently = |then: Instant| now < clock::after(then, KeyFile::AFTER_REFUSAL);
+        if state.current.generation() == key.generation() && !state.refused.is_some_and(recently) {
+            state.refused = Some(now);
+            state.next_look = Some(clock::after(now, self.interval));
+            drop(state);
+            self.look(None);
+            state = self.lock();
+        }
+        state.current.generation() != key.generation()
+    }
+
+    pub(super) fn last_error(&self) -> Option<KeyError> {
+        self.lock().failed.clone()
+    }
+
+    /// Reads the file unless it looks as it did. The lock is not held meanwhile.
+    fn look(&self, before: Option<Stamp>) {
+        let stamp = Stamp::of(&self.path);
+        if matches!(&stamp, Ok(Some(stamp)) if before == Some(*stamp)) {
+            return;
+        }
+        let read = ApiKey::from_file(&self.path);
+        let mut state = self.lock();
+        match read {
+            Ok(key) => {
+                // The stamp was taken first: what changed since differs from it.
+                state.stamp = stamp.ok().flatten();
+                state.failed = None;
+                if key != *state.current.key() {
+                    state.current = CurrentKey::new(key, state.current.generation() + 1);
+                    drop(state);
+                    event::changed();
+                }
+            }
+            Err(error) => {
+                state.stamp = None;
+                let error = KeyError::caused(What::File, error);
+                // Said once, and not at every look.
+                let known = state.failed.replace(error.clone()).is_some();
+                drop(state);
+                if !known {
+                    event::failed(&error, true);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+use http::{
+    HeaderName, HeaderValue,
+    header::{AUTHORIZATION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    request,
+};
+use zeroize::Zeroizing;
+
+use super::{ApiKey, Authorize, key::sensitive};
+use crate::error::{BoxError, InvalidConfig};
+
+/// `Authorization: Bearer <key>`, unless the request has an `Authorization` already.
+#[derive(Debug, Clone)]
+pub struct Bearer(HeaderKey);
+
+impl From<ApiKey> for Bearer {
+    fn from(key: ApiKey) -> Self {
+        Self(HeaderKey::bearer(&key))
+    }
+}
+
+/// `Authorization: Basic <user and password>`, unless the request has an `Authorization` already.
+#[derive(Debug, Clone)]
+pub struct Basic(HeaderKey);
+
+impl Basic {
+    /// The user's name, which is no secret, and the password.
+    ///
+    /// # Errors
+    ///
+    /// When the name has a colon, which would end it, or a control character.
+    pub fn new(user: &str, password: ApiKey) -> Result<Self, InvalidConfig> {
+        check_user(user)?;
+        Ok(Self(HeaderKey::basic(user, &password)))
+    }
+}
+
+/// A header of this name with the key as its value, unless the request has one of that name already.
+#[derive(Debug, Clone)]
+pub struct HeaderKey {
+    name: HeaderName,
+    value: HeaderValue,
+}
+
+impl HeaderKey {
+    /// The key goes into the header `name`, such as `x-api-key`.
+    ///
+    /// # Errors
+    ///
+    /// When the header is one that frames the request: `host`, `content-length` or `transfer-encoding`.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use tower_outbound::{ApiKey, auth::{AuthLayer, HeaderKey, Origin}};
+    ///
+    /// let key = HeaderKey::new(HeaderName::from_static("x-api-key"), ApiKey::new("s3cret")?)?;
+    /// let layer = AuthLayer::with(key, Origin::parse("https://api.example.com")?)?;
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn new(name: HeaderName, key: ApiKey) -> Result<Self, InvalidConfig> {
+        check_header(&name)?;
+        Ok(Self::made(name, &key))
+    }
+
+    pub(super) fn made(name: HeaderName, key: &ApiKey) -> Self {
+        Self { name, value: key.header_value() }
+    }
+
+    pub(super) fn bearer(key: &ApiKey) -> Self {
+        let value = sensitive(&Zeroizing::new(format!("Bearer {}", key.expose())));
+        Self { name: AUTHORIZATION, value }
+    }
+
+    pub(super) fn basic(user: &str, password: &ApiKey) -> Self {
+        let pair = Zeroizing::new(format!("{user}:{}", password.expose()));
+        let mut value = Zeroizing::new(String::with_capacity(6 + pair.len().div_ceil(3) * 4));
+        value.push_str("Basic ");
+        base64(pair.as_bytes(), &mut value);
+        Self { name: AUTHORIZATION, value: sensitive(&value) }
+    }
+
+    /// Whether it put the key: a request may have brought its own.
+    pub(super) fn put(&self, head: &mut request::Parts) -> bool {
+        let before = head.headers.len();
+        head.headers.entry(&self.name).or_insert_with(|| self.value.clone());
+        head.headers.len() > before
+    }
+}
+
+pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
+    match [HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name) {
+        true => Err(InvalidConfig::new(
+            "key header",
+            name.to_string(),
+            "a header that does not frame the request",
+        )),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn check_user(user: &str) -> Result<(), InvalidConfig> {
+    match user.contains(|c: char| c == ':' || c.is_control()) {
+        true => Err(InvalidConfig::new(
+            "user",
+            user.escape_debug().to_string(),
+            "a name without colons and control characters",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// RFC 4648's alphabet, padded.
+fn base64(bytes: &[u8], out: &mut String) {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for chunk in bytes.chunks(3) {
+        let at = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let group = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..4 {
+            let index = (group >> (18 - 6 * place)) as usize & 63;
+            out.push(if place <= chunk.len() { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+}
+
+macro_rules! authorize {
+    ($($type:ty: $this:ident => $key:expr),*) => {$(
+        impl Authorize for $type {
+            fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
+                let $this = self;
+                $key.put(head);
+                Ok(())
+            }
+        }
+    )*};
+}
+
+authorize!(Bearer: this => this.0, Basic: this => this.0, HeaderKey: this => this);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authorized(authorize: &impl Authorize, request: http::request::Builder) -> request::Parts {
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        authorize.authorize(&mut head).unwrap();
+        head
+    }
+
+    #[test]
+    fn the_bearer_header_is_sensitive_and_the_callers_own_is_kept() {
+        let bearer = Bearer::from(ApiKey::new("s3cret").unwrap());
+        let head = authorized(&bearer, http::Request::get("https://host/"));
+        assert_eq!(head.headers[AUTHORIZATION], "Bearer s3cret");
+        assert!(head.headers[AUTHORIZATION].is_sensitive());
+        assert!(!format!("{bearer:?} {head:?}").contains("s3cret"));
+
+        let own = http::Request::get("https://host/").header(AUTHORIZATION, "Basic own");
+        assert_eq!(authorized(&bearer, own).headers[AUTHORIZATION], "Basic own");
+    }
+
+    /// RFC 7617, section 2, and RFC 4648, section 10.
+    #[test]
+    fn the_published_vectors_hold() {
+        let basic = Basic::new("Aladdin", ApiKey::new("opensesame").unwrap()).unwrap();
+        let head = authorized(&basic, http::Request::get("https://host/"));
+        assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+        assert!(head.headers[AUTHORIZATION].is_sensitive());
+        for (plain, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            let mut out = String::new();
+            base64(plain.as_bytes(), &mut out);
+            assert_eq!(out, encoded);
+        }
+        assert_eq!(Basic::new("a:b", ApiKey::new("x").unwrap()).unwrap_err().value(), "a:b");
+    }
+
+    #[test]
+    fn any_header_but_those_of_the_message_can_carry_a_key() {
+        let key = || ApiKey::new("s3cret").unwrap();
+        let api_key = HeaderName::from_static("x-api-key");
+        let header = HeaderKey::new(api_key.clone(), key()).unwrap();
+        let head = authorized(&header, http::Request::get("https://host/"));
+        assert_eq!(head.headers[&api_key], "s3cret");
+        assert!(head.headers[&api_key].is_sensitive() && !format!("{header:?} {head:?}").contains("s3cret"));
+        let own = http::Request::get("https://host/").header(&api_key, "own");
+        assert_eq!(authorized(&header, own).headers[&api_key], "own");
+        assert_eq!(HeaderKey::new(HOST, key()).unwrap_err().value(), "host");
+    }
+}

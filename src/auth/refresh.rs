@@ -1,0 +1,99 @@
+use std::{
+    fmt,
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures_util::{FutureExt, future::Shared};
+
+use super::{
+    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys, event,
+    key_error::What,
+    provided::{Provided, Settled},
+};
+use crate::clock::{self, Instant};
+
+/// One question to the provider, shared by all who wait for the answer: whoever is awake polls it, and when one of
+/// them is dropped the others are woken in its place.
+pub(super) type Fetch = Shared<Pin<Box<dyn Future<Output = Fetched> + Send>>>;
+
+/// The key, and its lifetime with the moment when that is over.
+pub(super) type Fetched = Result<(ApiKey, Option<(Duration, Instant)>), KeyError>;
+
+pub(super) fn fetch(provider: Arc<dyn KeyProvider>, started: Instant, limit: Duration) -> Fetch {
+    let fetch = async move {
+        event::refreshing();
+        // The provider is called at the first poll: under no lock, and where its panic is caught.
+        let asked = AssertUnwindSafe(async { provider.fetch().await }).catch_unwind();
+        let FreshKey { key, lifetime } = match tokio::time::timeout(limit, asked).await {
+            Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::caused(What::Failed, error))?,
+            // What it panicked with may hold anything.
+            Ok(Err(_)) => return Err(KeyError::new(What::Panicked)),
+            Err(_) => return Err(KeyError::new(What::TimedOut(limit))),
+        };
+        let expires = lifetime.map(|lifetime| (lifetime, clock::after(started, lifetime)));
+        match expires.is_some_and(|(_, expires)| expires <= clock::now()) {
+            true => Err(KeyError::new(What::Expired)),
+            false => Ok((key, expires)),
+        }
+    };
+    fetch.boxed().shared()
+}
+
+/// A share in the refresh under way.
+pub(super) struct Refresh {
+    provided: Arc<Provided>,
+    id: u64,
+    /// None when it is over.
+    fetch: Option<Fetch>,
+}
+
+impl Refresh {
+    pub(super) fn new(provided: Arc<Provided>, id: u64, fetch: Fetch) -> Self {
+        Self { provided, id, fetch: Some(fetch) }
+    }
+
+    /// Pending for ever once it has told its end.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Settled> {
+        let Some(fetch) = &mut self.fetch else { return Poll::Pending };
+        let fetched = ready!(fetch.poll_unpin(cx));
+        self.fetch = None;
+        Poll::Ready(self.provided.settle(self.id, fetched))
+    }
+}
+
+impl fmt::Debug for Refresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refresh").field("over", &self.fetch.is_none()).finish_non_exhaustive()
+    }
+}
+
+/// A request that is under way with a key that may change.
+#[derive(Debug)]
+pub(super) struct Watch {
+    keys: Keys,
+    key: CurrentKey,
+    ahead: Option<Refresh>,
+}
+
+impl Watch {
+    pub(super) fn new(keys: Keys, key: CurrentKey, ahead: Option<Refresh>) -> Self {
+        Self { keys, key, ahead }
+    }
+
+    /// Takes the refresh a step further; what came of it is for the next request.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        if self.ahead.as_mut().is_some_and(|ahead| ahead.poll(cx).is_ready()) {
+            self.ahead = None;
+        }
+    }
+
+    /// The server has refused the key.
+    pub(super) fn reject(&self) -> bool {
+        self.keys.reject(&self.key)
+    }
+}

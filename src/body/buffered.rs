@@ -1,0 +1,35 @@
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame};
+use http_body_util::Full;
+
+use super::{Body, ReplayBody, tape::Recording};
+use crate::error::BoxError;
+
+/// A request's body that can be made of bytes in memory: what a layer that has read a body, to sign it, hands on.
+pub trait FromBuffered: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Sized + 'static {
+    /// Sends these bytes.
+    fn from_buffered(data: Bytes) -> Self;
+}
+
+impl FromBuffered for Body {
+    fn from_buffered(data: Bytes) -> Self {
+        Self::from(data)
+    }
+}
+
+impl FromBuffered for Full<Bytes> {
+    fn from_buffered(data: Bytes) -> Self {
+        Self::new(data)
+    }
+}
+
+impl<B> FromBuffered for ReplayBody<B>
+where
+    B: HttpBody<Error: Into<BoxError>> + Send + 'static,
+{
+    fn from_buffered(data: Bytes) -> Self {
+        let mut recording = Recording::new(data.len(), true);
+        recording.push(&Frame::data(data));
+        Self::playing(recording.finish())
+    }
+}

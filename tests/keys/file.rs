@@ -1,0 +1,115 @@
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use tokio::time::advance;
+use tower_outbound::{auth::KeyFile, preset};
+
+use super::*;
+
+/// A file of its own for each test, gone with it.
+struct Secret(PathBuf);
+
+impl Secret {
+    fn new(name: &str, key: &str) -> Self {
+        let secret = Self(env::temp_dir().join(format!("tower-outbound-{name}-{}", std::process::id())));
+        secret.write(key);
+        secret
+    }
+
+    fn write(&self, key: &str) {
+        fs::write(&self.0, key).unwrap();
+    }
+}
+
+impl AsRef<Path> for Secret {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_changes_gives_another_key_after_the_interval() {
+    let secret = Secret::new("rotates", "key-1\n");
+    let server = Server::accepting("key");
+    let client = client(KeyFile::open(&secret.0).unwrap().with_interval(secs(30)), &server);
+    send(&client).await.unwrap();
+    secret.write("key-2\n");
+    advance(secs(29)).await;
+    send(&client).await.unwrap();
+    advance(secs(1)).await;
+    send(&client).await.unwrap();
+    // As a mounted secret changes: another file in its place.
+    let next = Secret::new("rotates-next", "key-3");
+    fs::rename(&next, &secret).unwrap();
+    advance(secs(30)).await;
+    send(&client).await.unwrap();
+    assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported() {
+    let secret = Secret::new("vanishes", "key-1");
+    let server = Server::accepting("key");
+    let keys = Keys::from_file(&secret.0).unwrap();
+    let client = client(keys.clone(), &server);
+    for broken in [None, Some(""), Some("two words of s3cret"), Some("key-1")] {
+        match broken {
+            Some(content) => secret.write(content),
+            None => fs::remove_file(&secret).unwrap(),
+        }
+        advance(KeyFile::DEFAULT_INTERVAL).await;
+        send(&client).await.unwrap();
+        let error = keys.last_error().map(|error| format!("{error} {error:?}"));
+        match broken {
+            Some("key-1") => assert!(error.is_none(), "whole again"),
+            _ => assert!(error.is_some_and(|error| error.contains("vanishes") && !error.contains("s3cret"))),
+        }
+    }
+    assert!(server.keys().iter().all(|key| key == "key-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_key_is_looked_up_at_once() {
+    let secret = Secret::new("refused", "key-1");
+    let server = Server::accepting("key-2");
+    let client = client(KeyFile::open(&secret.0).unwrap().with_interval(secs(3_600)), &server);
+    let response = send_again(client.clone()).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1), "it is the same: handed over");
+    secret.write("key-2");
+    assert_eq!(send_again(client.clone()).await.unwrap().status(), 401, "not twice within a second");
+    advance(KeyFile::AFTER_REFUSAL).await;
+    let ended = together(100, || send_again(client.clone())).await;
+    assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
+}
+
+/// A file that has not changed for a while is not read, only looked at.
+#[tokio::test(start_paused = true)]
+async fn what_looks_as_before_is_not_read_again() {
+    let secret = Secret::new("settled", "key-1");
+    advance(secs(10)).await;
+    let server = Server::accepting("key");
+    let client = client(KeyFile::open(&secret.0).unwrap(), &server);
+    send(&client).await.unwrap();
+    let read = |path: &Path| fs::metadata(path).unwrap().accessed().unwrap();
+    let before = read(&secret.0);
+    for _ in 0..10 {
+        advance(KeyFile::DEFAULT_INTERVAL).await;
+        send(&client).await.unwrap();
+    }
+    assert_eq!(read(&secret.0), before);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_refused_at_once() {
+    assert_eq!(KeyFile::open("no/such/file").unwrap_err().field(), "api key");
+    let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
+    assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
+}

@@ -1,0 +1,173 @@
+//! Keys that change: where they come from, what a 401 does, and that nobody waits for more than one refresh.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod file;
+mod forms;
+#[path = "../probe/mod.rs"]
+mod probe;
+mod provider;
+mod refused;
+mod secret;
+mod sign;
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, future::BoxFuture};
+use http::{Request, Response, header::AUTHORIZATION};
+use http_body_util::Full;
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceExt};
+use tower_outbound::{
+    ApiKey, BoxError, Error, ExponentialBackoff, Jitter,
+    auth::{Auth, AuthLayer, Form, FreshKey, KeyReplaced, Keys, Origin, ProvidedKey, Rotating},
+};
+
+use probe::{Content, get, millis, secs};
+
+const URI: &str = "https://api.example.com/v1";
+
+/// Keeps every request with its time, and refuses all keys but those that begin with what it accepts.
+#[derive(Clone)]
+struct Server {
+    seen: Arc<Mutex<Vec<(Instant, String)>>>,
+    accepts: Arc<Mutex<&'static str>>,
+    latency: Duration,
+}
+
+impl Server {
+    fn accepting(key: &'static str) -> Self {
+        Self { seen: Arc::default(), accepts: Arc::new(Mutex::new(key)), latency: Duration::ZERO }
+    }
+
+    fn after(self, latency: Duration) -> Self {
+        Self { latency, ..self }
+    }
+
+    fn accept(&self, key: &'static str) {
+        *self.accepts.lock().unwrap() = key;
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.seen.lock().unwrap().iter().map(|(_, key)| key.clone()).collect()
+    }
+
+    fn times(&self) -> Vec<Instant> {
+        self.seen.lock().unwrap().iter().map(|(at, _)| *at).collect()
+    }
+}
+
+impl Service<Request<Content>> for Server {
+    type Response = Response<Content>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Content>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Content>) -> Self::Future {
+        let key = request.headers().get(AUTHORIZATION).map_or("", |value| value.to_str().unwrap());
+        let key = key.trim_start_matches("Bearer ").to_owned();
+        let status = if key.starts_with(*self.accepts.lock().unwrap()) { 200 } else { 401 };
+        self.seen.lock().unwrap().push((Instant::now(), key));
+        let latency = self.latency;
+        async move {
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
+            Ok(Response::builder().status(status).body(Full::<Bytes>::default()).unwrap())
+        }
+        .boxed()
+    }
+}
+
+/// What a provider does when it is asked.
+#[derive(Clone, Copy)]
+enum Fetch {
+    /// Gives `key-1` the first time it is asked, `key-2` the second, good for so many seconds.
+    Gives(u64),
+    /// One that does not expire.
+    Lasting,
+    Fails,
+    Panics,
+    Hangs,
+}
+
+#[derive(Debug, Clone)]
+struct Asked(Arc<AtomicUsize>);
+
+impl Asked {
+    fn times(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A provider that takes `latency` and follows its script, the last step for ever. Backs off by 1 s, 2 s, 4 s.
+fn provided(latency: Duration, script: &'static [Fetch]) -> (ProvidedKey, Asked) {
+    let asked = Asked(Arc::default());
+    let count = asked.clone();
+    let provider = move || {
+        let number = count.0.fetch_add(1, Ordering::Relaxed);
+        async move {
+            tokio::time::sleep(latency).await;
+            let fresh = FreshKey::new(ApiKey::new(format!("key-{}", number + 1)).unwrap());
+            match script[number.min(script.len() - 1)] {
+                Fetch::Gives(lifetime) => Ok(fresh.with_lifetime(secs(lifetime))),
+                Fetch::Lasting => Ok(fresh),
+                Fetch::Fails => Err(BoxError::from("the vault is shut")),
+                Fetch::Panics => panic!("in the provider"),
+                Fetch::Hangs => std::future::pending().await,
+            }
+        }
+    };
+    let backoff = ExponentialBackoff::new(secs(1), secs(20)).unwrap().with_jitter(Jitter::none());
+    (ProvidedKey::new(provider).with_backoff(backoff), asked)
+}
+
+fn layer(keys: impl Into<Keys>) -> AuthLayer<Rotating> {
+    AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap()
+}
+
+type Client = Auth<Server, Rotating>;
+
+fn client(keys: impl Into<Keys>, server: &Server) -> Client {
+    layer(keys).layer(server.clone())
+}
+
+async fn send(client: &Client) -> Result<Response<Content>, Error> {
+    client.clone().oneshot(get(URI)).await
+}
+
+/// What a retry layer does of a 401: once more, through all that is below it, and only once.
+async fn send_again<S>(service: S) -> Result<Response<Content>, Error>
+where
+    S: Service<Request<Content>, Response = Response<Content>, Error = Error> + Clone,
+{
+    let response = service.clone().oneshot(get(URI)).await?;
+    match response.extensions().get::<KeyReplaced>() {
+        Some(_) => service.oneshot(get(URI)).await,
+        None => Ok(response),
+    }
+}
+
+/// So many at once, on one task each.
+async fn together<F>(count: usize, mut call: impl FnMut() -> F) -> Vec<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    let calls: Vec<_> = (0..count).map(|_| tokio::spawn(call())).collect();
+    let mut ended = Vec::new();
+    for call in calls {
+        ended.push(call.await.unwrap());
+    }
+    ended
+}

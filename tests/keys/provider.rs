@@ -1,0 +1,202 @@
+use std::error::Error as _;
+
+use tokio::time::{advance, timeout};
+use tokio_test::{assert_pending, task::spawn};
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Quota,
+    auth::KeyError,
+    limit::{RateLimitLayer, TokenBucket},
+};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn one_refresh_however_many_wait() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(millis(100), &[Fetch::Gives(60)]);
+    let client = client(provided, &server);
+    for round in 1..=3 {
+        let ended = together(50, || {
+            let client = client.clone();
+            async move { send(&client).await.unwrap().status() }
+        });
+        assert!(ended.await.iter().all(|status| *status == 200));
+        assert_eq!(asked.times(), round, "one for all 50");
+        let (keys, expected) = (server.keys(), format!("key-{round}"));
+        assert_eq!(keys.len(), 50 * round);
+        assert!(keys[50 * (round - 1)..].iter().all(|key| *key == expected), "{keys:?}");
+        advance(secs(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
+    let keys = Keys::from(provided);
+    let client = client(keys.clone(), &server);
+    send(&client).await.unwrap();
+    advance(secs(799)).await;
+    send(&client).await.unwrap();
+    assert_eq!(asked.times(), 1, "a fifth of the lifetime ahead, and not before");
+    advance(secs(1)).await;
+    let before = Instant::now();
+    for _ in 0..3 {
+        send(&client).await.unwrap();
+    }
+    assert_eq!((before.elapsed(), asked.times()), (Duration::ZERO, 2), "nobody waits, one asks");
+    advance(millis(500)).await;
+    send(&client).await.unwrap();
+    assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
+    assert_eq!((asked.times(), keys.last_error().is_none()), (2, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_under_way_drives_the_refresh() {
+    let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
+    let keys = Keys::from(provided);
+    assert_eq!(keys.current().await.unwrap().key().expose(), "key-1");
+    advance(secs(850)).await;
+    let slow = probe::Probe::new([probe::Answer::Late(600, 200)]);
+    layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
+    assert_eq!(keys.current().await.unwrap().key().expose(), "key-2");
+    assert_eq!(asked.times(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_leaves_the_refresh_to_the_others() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
+    let client = client(provided, &server);
+    // The first one drives; two wait; the first is dropped half way, then the second.
+    let mut first = spawn(send(&client));
+    let mut second = spawn(send(&client));
+    let mut third = spawn(send(&client));
+    assert_pending!(first.poll());
+    assert_pending!(second.poll());
+    assert_pending!(third.poll());
+    advance(secs(1)).await;
+    drop(first);
+    assert_pending!(second.poll());
+    drop(second);
+    advance(secs(1)).await;
+    assert!(third.is_woken());
+    assert_eq!(third.await.unwrap().status(), 200);
+    assert_eq!((asked.times(), server.keys().len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_all_have_left_is_taken_up_again_or_begun_anew() {
+    let server = Server::accepting("key");
+    for (pause, asked_in_all) in [(secs(3), 1), (secs(3_600), 2)] {
+        let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
+        let client = client(provided, &server);
+        let mut only = spawn(send(&client));
+        assert_pending!(only.poll());
+        drop(only);
+        advance(pause).await;
+        assert_eq!(timeout(secs(5), send(&client)).await.unwrap().unwrap().status(), 200);
+        assert_eq!(asked.times(), asked_in_all, "{pause:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_fails_is_backed_off_and_the_old_key_used_while_it_is_valid() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Gives(100), Fetch::Fails]);
+    let keys = Keys::from(provided);
+    let client = client(keys.clone(), &server);
+    let started = Instant::now();
+    // Due at 80 s; then after 1, 2, 4, 8 s of back-off, when a request comes.
+    for (at, times) in
+        [(0, 1), (79, 1), (80, 2), (80, 2), (81, 3), (82, 3), (83, 4), (86, 4), (87, 5), (95, 6)]
+    {
+        advance((started + secs(at)) - Instant::now()).await;
+        assert_eq!(send(&client).await.unwrap().status(), 200, "{at}");
+        assert_eq!(asked.times(), times, "{at}");
+    }
+    assert!(server.keys().iter().all(|key| key == "key-1"));
+    assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is shut");
+    // From 100 s on there is none.
+    advance((started + secs(100)) - Instant::now()).await;
+    let error = send(&client).await.unwrap_err();
+    assert!(error.is_auth() && !error.is_service() && !error.is_timeout(), "{error:?}");
+    let cause: &KeyError = probe::cause(&error).unwrap();
+    assert_eq!(cause.retry_in(), Some(secs(11)), "16 s after 95 s");
+    assert_eq!(
+        format!("{error:#}"),
+        "the credential was not sent: the key provider failed, asked again in 11s at the earliest: the vault is shut"
+    );
+    assert_eq!((asked.times(), server.keys().len()), (6, 10), "nothing was asked and nothing sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_for_a_refresh_that_fails_are_told() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(secs(1), &[Fetch::Fails, Fetch::Gives(60)]);
+    let client = client(provided, &server);
+    let ended = together(20, || {
+        let client = client.clone();
+        async move { send(&client).await.unwrap_err() }
+    });
+    for error in ended.await {
+        let cause: &KeyError = probe::cause(&error).unwrap();
+        assert_eq!((error.is_auth(), cause.retry_in()), (true, Some(secs(1))));
+    }
+    assert_eq!(asked.times(), 1);
+    advance(secs(1)).await;
+    assert_eq!(send(&client).await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_hangs_panics_or_gives_what_has_expired_has_failed() {
+    let server = Server::accepting("key");
+    for (fetch, said, after) in [
+        (Fetch::Hangs, "gave no key within 10s", secs(10)),
+        (Fetch::Panics, "panicked", Duration::ZERO),
+        (Fetch::Gives(0), "has expired", Duration::ZERO),
+    ] {
+        let script = Box::leak(Box::new([fetch, Fetch::Gives(60)]));
+        let (provided, asked) = provided(Duration::ZERO, script);
+        let client = client(provided, &server);
+        let before = Instant::now();
+        let error = send(&client).await.unwrap_err();
+        assert!(error.is_auth() && format!("{error:#}").contains(said), "{error:#}");
+        assert_eq!(before.elapsed(), after, "{said}");
+        advance(secs(1)).await;
+        assert_eq!(send(&client).await.unwrap().status(), 200, "{said}");
+        assert_eq!(asked.times(), 2);
+    }
+}
+
+/// The wait for a key lies before the permit is used, not between the permit and the server.
+#[tokio::test(start_paused = true)]
+async fn no_window_is_overrun_by_requests_that_waited_for_a_key() {
+    let server = Server::accepting("key");
+    let (provided, _) = provided(secs(9), &[Fetch::Lasting]);
+    let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(layer(provided))
+        .service(server.clone());
+    let ended = together(40, || service.clone().oneshot(get(URI))).await;
+    assert!(ended.iter().all(Result::is_ok));
+    let times = server.times();
+    let worst = times.iter().map(|at| times.iter().filter(|t| **t >= *at && **t < *at + secs(10)).count());
+    assert!(worst.max().unwrap() <= 10, "{times:?}");
+}
+
+#[tokio::test]
+async fn a_request_to_another_origin_goes_out_without_a_key() {
+    let server = Server::accepting("");
+    let (provided, _) = provided(Duration::ZERO, &[Fetch::Fails]);
+    let response = client(provided, &server).oneshot(get("https://other.example.com")).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.keys()), (200, vec![String::new()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_polled_ready_is_called() {
+    let (provided, _) = provided(millis(5), &[Fetch::Gives(60)]);
+    probe::keeps_the_contract(layer(provided), URI).await;
+}

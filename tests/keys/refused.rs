@@ -1,0 +1,126 @@
+use http::HeaderValue;
+use tokio::time::advance;
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Quota,
+    limit::{RateLimitLayer, TokenBucket},
+};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_refused_together_refresh_once_and_are_sent_once_more() {
+    for latency in [Duration::ZERO, millis(300)] {
+        let server = Server::accepting("key-2").after(millis(20));
+        let (provided, asked) = provided(latency, &[Fetch::Gives(3_600)]);
+        let client = client(provided, &server);
+        let ended = together(100, || send_again(client.clone())).await;
+        assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
+        assert_eq!(asked.times(), 2, "one key for all, and one more");
+        let keys = server.keys();
+        assert_eq!((keys.len(), keys.iter().filter(|key| *key == "key-1").count()), (200, 100));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_refusal_is_handed_over_and_the_provider_left_in_peace() {
+    let server = Server::accepting("none of them");
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let client = client(provided, &server);
+    let response = send_again(client.clone()).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.keys().len(), asked.times()), (401, 2, 2));
+    assert!(response.extensions().get::<KeyReplaced>().is_none(), "and nobody is told to go on");
+    // The next calls don't ask again for what has just been refused.
+    for _ in 0..10 {
+        assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
+    }
+    assert_eq!((server.keys().len(), asked.times()), (12, 2));
+    // Later they do, less and less often: a minute of ten calls a second is no storm at the provider.
+    for _ in 0..600 {
+        advance(millis(100)).await;
+        assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
+    }
+    assert!((5..=9).contains(&asked.times()), "{}", asked.times());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_withdrawn_long_after_is_replaced_at_once_every_time() {
+    let server = Server::accepting("key-1");
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let client = client(provided, &server);
+    send(&client).await.unwrap();
+    for (round, next) in ["key-2", "key-3", "key-4"].into_iter().enumerate() {
+        advance(secs(3_600)).await;
+        server.accept(next);
+        assert_eq!(send_again(client.clone()).await.unwrap().status(), 200, "{next}");
+        assert_eq!(asked.times(), round + 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_refusal_of_the_old_key_spares_the_new_one() {
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let keys = Keys::from(provided);
+    let old = keys.current().await.unwrap();
+    assert!(keys.reject(&old) && keys.reject(&old), "both are told to send again");
+    let new = keys.current().await.unwrap();
+    assert!(keys.reject(&old), "there is another one already");
+    assert_eq!(keys.current().await.unwrap(), new);
+    assert_eq!(asked.times(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_while_the_refresh_runs_makes_no_second_one() {
+    let (provided, asked) = provided(secs(1), &[Fetch::Gives(1_000)]);
+    let keys = Keys::from(provided);
+    let old = keys.current().await.unwrap();
+    advance(secs(850)).await;
+    // This one begins the refresh and goes on with the old key.
+    assert_eq!(keys.current().await.unwrap(), old);
+    assert!(keys.reject(&old));
+    assert_ne!(keys.current().await.unwrap(), old, "a refused key is not given while another is on its way");
+    assert_eq!(asked.times(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_no_other_key_can_be_had_the_servers_answer_is_handed_over() {
+    let server = Server::accepting("none of them");
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails]);
+    let client = client(provided, &server);
+    assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
+    assert_eq!((server.keys().len(), asked.times()), (2, 2));
+    assert_eq!(send_again(client).await.unwrap().status(), 401);
+    assert_eq!((server.keys().len(), asked.times()), (3, 2), "backed off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_can_not_change_and_one_that_is_not_ours_say_nothing() {
+    let server = Server::accepting("none of them");
+    let fixed = client(ApiKey::new("fixed").unwrap(), &server);
+    let response = send(&fixed).await.unwrap();
+    assert!(response.status() == 401 && response.extensions().get::<KeyReplaced>().is_none());
+
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let mut own = get(URI);
+    own.headers_mut().insert(AUTHORIZATION, HeaderValue::from_static("Bearer own"));
+    let response = client(provided, &server).oneshot(own).await.unwrap();
+    assert!(response.status() == 401 && response.extensions().get::<KeyReplaced>().is_none());
+    assert_eq!((server.keys(), asked.times()), (vec!["fixed".to_owned(), "own".to_owned()], 1));
+}
+
+/// What is sent again pays the limiter like all else.
+#[tokio::test(start_paused = true)]
+async fn no_window_is_overrun_by_what_is_sent_again() {
+    let server = Server::accepting("key-2");
+    let (provided, _) = provided(millis(100), &[Fetch::Lasting]);
+    let quota = Quota::new(10, secs(10)).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(layer(provided))
+        .service(server.clone());
+    let ended = together(30, || send_again(service.clone())).await;
+    assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
+    let times = server.times();
+    let worst = times.iter().map(|at| times.iter().filter(|t| **t >= *at && **t < *at + secs(10)).count());
+    assert!(worst.max().unwrap() <= 10, "{times:?}");
+}

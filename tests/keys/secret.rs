@@ -1,0 +1,110 @@
+use std::{fmt::Debug, io};
+
+use tokio::time::advance;
+use tokio_test::{assert_pending, task::spawn};
+use tower_outbound::{auth::KeyFile, preset};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+
+/// All that a subscriber is told, in one text.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+/// No key of this file is in it, in plain or in base64: `key-1`, `key-2`, and with a user before them.
+fn hidden(shown: &dyn Debug) {
+    let shown = format!("{shown:?} {shown:#?}");
+    for part in ["key-1", "key-2", "a2V5LT", "YW5uOmtleS0"] {
+        assert!(!shown.contains(part), "{part} in {shown}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_is_in_a_log_an_error_or_debug() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+
+    let server = Server::accepting("key-2");
+    let (provided, _) = provided(millis(10), &[Fetch::Gives(100), Fetch::Gives(100), Fetch::Fails]);
+    hidden(&provided);
+    let keys = Keys::from(provided);
+    let current = keys.current().await.unwrap();
+    hidden(&current);
+    hidden(&FreshKey::new(current.key().clone()).with_lifetime(secs(1)));
+    hidden(&keys);
+    let layer = layer(keys.clone());
+    hidden(&layer);
+    let client = layer.layer(server.clone());
+    hidden(&send_again(client.clone()).await.unwrap());
+    advance(secs(100)).await;
+    hidden(&send(&client).await.unwrap_err());
+    hidden(&keys.last_error());
+    for form in [Form::bearer(), Form::basic("ann").unwrap(), Form::query("k").unwrap()] {
+        hidden(&form);
+        hidden(&Rotating::new(form, ApiKey::new("key-1").unwrap()));
+    }
+
+    let path = std::env::temp_dir().join(format!("tower-outbound-hidden-{}", std::process::id()));
+    std::fs::write(&path, "key-1").unwrap();
+    hidden(&KeyFile::open(&path).unwrap());
+    let file = Keys::from_file(&path).unwrap();
+    file.current().await.unwrap();
+    for content in ["key-2", "key-2 and more"] {
+        std::fs::write(&path, content).unwrap();
+        advance(KeyFile::DEFAULT_INTERVAL).await;
+        file.current().await.unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    hidden(&file.last_error());
+
+    // The whole stack, its key in the query.
+    let preset = preset::currency_rates(URI).unwrap().with_keys(keys).with_key_in_query("k");
+    hidden(&preset);
+    let service = preset.layer().unwrap().layer(probe::Probe::new([probe::Answer::Silent]));
+    let mut call = spawn(service.oneshot(get(URI)));
+    assert_pending!(call.poll());
+
+    let log = log.text();
+    for event in [
+        "key refresh begins",
+        "key refreshed",
+        "key refused by the server",
+        "the key provider failed",
+        "key changed",
+        "the key file could not be read again",
+    ] {
+        assert!(log.contains(event), "{event} missing in {log}");
+    }
+    hidden(&log);
+    assert!(log.contains("tower_outbound::auth") && log.contains("retry_in_ms=1000"), "{log}");
+}

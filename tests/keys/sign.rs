@@ -1,0 +1,123 @@
+use http::{HeaderValue, request::Parts};
+use http_body_util::StreamBody;
+use probe::{Answer, Broken, Probe, request};
+use tokio::time::sleep;
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Body,
+    auth::{AppCredentials, Sign, SignLayer, Signing},
+    body::BodyTooLarge,
+    preset,
+    retry::RetryLayer,
+};
+
+use super::*;
+
+/// A scheme that is made up: what it saw, in clear.
+struct Shown {
+    credentials: AppCredentials,
+    limit: Option<usize>,
+}
+
+impl Sign for Shown {
+    fn body_limit(&self) -> Option<usize> {
+        self.limit
+    }
+
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+        Box::pin(async move {
+            sleep(millis(10)).await; // as a key service far away would take
+            let shown = format!("{} {} {} {body:?}", self.credentials.app_id(), head.method, head.uri.path());
+            head.headers.insert("x-signature", shown.parse()?);
+            Ok(())
+        })
+    }
+}
+
+fn shown(limit: Option<usize>) -> Shown {
+    let key = |text| ApiKey::new(text).unwrap();
+    Shown { credentials: AppCredentials::new("app", key("k3y"), key("s3cret")).unwrap(), limit }
+}
+
+fn signing(limit: Option<usize>) -> SignLayer<Shown> {
+    SignLayer::new(shown(limit), Origin::parse(URI).unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_sees_the_body_only_when_it_asks_and_the_server_gets_it_whole() {
+    for (limit, signature) in [(None, "app POST /v1 None"), (Some(5), "app POST /v1 Some(b\"hello\")")] {
+        let probe = Probe::new([Answer::Is(200)]);
+        signing(limit).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
+        let seen = probe.seen().remove(0);
+        assert_eq!(seen.head.headers["x-signature"], signature);
+        assert_eq!(seen.body.unwrap().0, "hello");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_over_the_cap_is_an_error_and_nothing_is_sent() {
+    let probe = Probe::new([Answer::Is(200)]);
+    let error = signing(Some(4)).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!((error.is_auth(), probe::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
+    assert_eq!(probe.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_signed_and_sent_again_with_a_signature_of_its_own() {
+    let frames = ["he", "llo"].map(|data| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(data))));
+    let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
+    let probe = Probe::new([Answer::Is(503), Answer::Is(200)]);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).layer(signing(Some(64))).service(probe.clone());
+    let request = Request::put(URI).body(body).unwrap();
+    assert_eq!(service.oneshot(request).await.unwrap().status(), 200);
+    let seen = probe.seen();
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(seen.head.headers["x-signature"], "app PUT /v1 Some(b\"hello\")");
+        assert_eq!(seen.body.unwrap().0, "hello");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_origin_is_not_signed_for_and_a_listed_one_is() {
+    let other = "https://other.example.com/v1";
+    let probe = Probe::new([Answer::Is(200)]);
+    signing(None).layer(probe.clone()).oneshot(get(other)).await.unwrap();
+    let allowed = signing(None).with_allowed_origin(Origin::parse(other).unwrap()).unwrap();
+    allowed.layer(probe.clone()).oneshot(get(other)).await.unwrap();
+    let signed: Vec<_> = probe.seen().iter().map(|s| s.head.headers.contains_key("x-signature")).collect();
+    assert_eq!(signed, [false, true]);
+    assert!(signing(None).layer(probe.clone()).oneshot(get("/v1")).await.unwrap_err().is_auth());
+    assert_eq!(probe.calls(), 2);
+    assert!(SignLayer::new(shown(None), Origin::parse("http://host").unwrap()).is_err());
+    assert!(signing(None).with_allowed_origin(Origin::parse("http://host").unwrap()).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_preset_signs_every_attempt() {
+    struct Refuses;
+    impl Sign for Refuses {
+        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+            Box::pin(async { Err(Broken.into()) })
+        }
+    }
+    let preset = preset::realtime_messaging(URI).unwrap();
+    let probe = Probe::new([Answer::Is(503), Answer::Is(200)]);
+    let layer = preset.clone().with_signature(shown(Some(64))).layer().unwrap();
+    layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!(probe.calls(), 2);
+    let expected = HeaderValue::from_static("app GET /v1 Some(b\"hello\")");
+    assert!(probe.seen().iter().all(|seen| seen.head.headers["x-signature"] == expected));
+
+    let error = preset.with_signature(Refuses).layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await;
+    let error = error.unwrap_err();
+    assert!(error.is_auth() && probe::cause::<Broken>(&error).is_some());
+    assert_eq!(probe.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_was_polled_ready_is_called() {
+    probe::keeps_the_contract(signing(Some(64)), URI).await;
+    probe::keeps_the_contract(signing(None), "https://other.example.com/").await;
+}
