@@ -30,7 +30,8 @@ use crate::clock::{self, Instant};
 /// One call while it runs: a handle that the layers share through the request's extensions.
 ///
 /// A layer or service of your own, further in, can read it:
-/// `request.extensions().get::<Call>()`.
+/// `request.extensions().get::<Call>()`. A request made of the head of an earlier one must not take it along: its
+/// attempts and its deadline would be the earlier call's.
 #[derive(Clone)]
 pub struct Call {
     shared: Arc<Shared>,
@@ -97,6 +98,12 @@ pub struct Attempt {
 pub struct Deadline(pub Instant);
 
 impl Deadline {
+    /// The earlier of the call's deadline and the one in its extensions.
+    pub(crate) fn of(extensions: &Extensions) -> Option<Instant> {
+        let call = extensions.get::<Call>().and_then(Call::deadline);
+        call.into_iter().chain(extensions.get().map(|Self(deadline)| *deadline)).min()
+    }
+
     /// So long from now on.
     pub fn after(left: Duration) -> Self {
         Self(clock::after(clock::now(), left))

@@ -20,10 +20,11 @@ pub(crate) fn wall() -> SystemTime {
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// `start + wait`, or a century on where the clock can't hold the sum.
+/// `start + wait`, a century on at the most, or a year where the clock can't hold the sum.
 pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
-    const CENTURY: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
-    start.checked_add(wait.min(CENTURY)).unwrap_or(start)
+    const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+    let longest = [100 * YEAR, YEAR].map(|longest| start.checked_add(wait.min(longest)));
+    longest.into_iter().flatten().next().unwrap_or(start)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! The limiter's ear: what a server says of its limits in an answer, through the layer, on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "probe/cases.rs"]
+mod cases;
+
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -10,6 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use cases::cases;
 use http::{Request, Response};
 use proptest::prelude::*;
 use tokio::{
@@ -784,14 +788,8 @@ fn journeys() -> impl proptest::strategy::Strategy<Value = Vec<(u64, u64, u64)>>
     prop::collection::vec((0..300_u64, 0..800_u64, 0..800_u64), 1..60)
 }
 
-/// A few hundred cases, or as many as `PROPTEST_CASES` says.
-fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(300))
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(300))]
 
     /// However requests and answers overtake one another, once the server has said what is left no more than
     /// that arrive before it has more.

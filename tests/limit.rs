@@ -1,6 +1,9 @@
 //! The limiter and its layer, on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "probe/cases.rs"]
+mod cases;
+
 use std::{
     convert::Infallible,
     future::Future,
@@ -14,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use cases::cases;
 use http::{Request, Response};
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -765,14 +769,8 @@ where
     Ok(())
 }
 
-/// A thousand cases of each property, or as many as `PROPTEST_CASES` says.
-fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(1_000))
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn the_window_holds_for_a_token_bucket(

@@ -390,9 +390,11 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
 
     assert_eq!(since(start, &times), [Duration::ZERO, 100 * MILLI]);
     assert_eq!(start.elapsed(), 10_300 * MILLI, "not the 30 s of the deadline");
-    assert!(error.is_rate_limited(), "{error:?}");
+    // What came before is the cause; what stood in the way of another attempt is in the report.
+    assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
     assert_eq!(error.report().unwrap().attempts()[2].outcome(), Some(Outcome::Refused));
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,9 @@
 //! are dropped. On paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "probe/cases.rs"]
+mod cases;
+
 use std::{
     num::NonZeroU32,
     sync::{Arc, Mutex},
@@ -9,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use cases::cases;
 use http::{Request, Response};
 use proptest::prelude::*;
 use tokio::time::Instant;
@@ -273,14 +277,8 @@ async fn nothing_is_lost(steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A thousand cases, or as many as `PROPTEST_CASES` says.
-fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(1_000))
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(1_000))]
 
     #[test]
     fn a_wait_dropped_at_any_point_loses_its_own_grant_at_the_most(steps in steps()) {

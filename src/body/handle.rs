@@ -4,7 +4,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::{Body, Frame};
 
 use super::{
     replay::ReplayBody,
@@ -35,8 +35,14 @@ impl<B> Replay<B> {
     }
 
     /// For `source`, which is given back as the first body to read; `out` says what one being read means to the next.
-    pub(super) fn new(source: B, limit: usize, out: NotReplayable) -> (Unread<B>, Self) {
-        let shared = Arc::new(Shared::new(limit, out));
+    /// `announced` is the length that goes before it on the wire, with nothing to follow.
+    pub(super) fn new(
+        source: B,
+        limit: usize,
+        announced: Option<u64>,
+        out: NotReplayable,
+    ) -> (Unread<B>, Self) {
+        let shared = Arc::new(Shared::new(limit, announced, out));
         (Unread::new(source, Arc::clone(&shared)), Self { shared: Some(shared) })
     }
 
@@ -75,6 +81,7 @@ impl<B> fmt::Debug for Replay<B> {
 
 pub(super) struct Shared<B> {
     limit: usize,
+    announced: Option<u64>,
     /// Why there is no other body while one is out.
     out: NotReplayable,
     slot: Mutex<Slot<B>>,
@@ -88,8 +95,8 @@ enum Slot<B> {
 }
 
 impl<B> Shared<B> {
-    fn new(limit: usize, out: NotReplayable) -> Self {
-        Self { limit, out, slot: Mutex::new(Slot::Lost(out)) }
+    fn new(limit: usize, announced: Option<u64>, out: NotReplayable) -> Self {
+        Self { limit, announced, out, slot: Mutex::new(Slot::Lost(out)) }
     }
 
     /// Nothing can be half done under this lock, so that a poisoned one is as good.
@@ -110,6 +117,20 @@ pub(super) struct Unread<B> {
     shared: Arc<Shared<B>>,
 }
 
+impl<B: Body> Unread<B> {
+    /// Takes the source for reading, with a recorder unless it is known to be too large.
+    pub(super) fn start(&mut self) -> Option<(B, Option<Recorder<B>>)> {
+        let source = self.source.take()?;
+        let exact = source.size_hint().exact();
+        let recorder = (self.shared.out == NotReplayable::Incomplete).then(|| Recorder {
+            shared: Arc::clone(&self.shared),
+            recording: Some(Recording::new(self.shared.limit, exact.is_some())),
+            length: self.shared.announced,
+        });
+        Some((source, recorder))
+    }
+}
+
 impl<B> Unread<B> {
     pub(super) fn new(source: B, shared: Arc<Shared<B>>) -> Self {
         Self { source: Some(source), shared }
@@ -118,16 +139,6 @@ impl<B> Unread<B> {
     /// The source, until it was started.
     pub(super) fn source(&self) -> Option<&B> {
         self.source.as_ref()
-    }
-
-    /// Takes the source for reading, with a recorder unless it is known to be too large.
-    pub(super) fn start(&mut self) -> Option<(B, Option<Recorder<B>>)> {
-        let source = self.source.take()?;
-        let recorder = (self.shared.out == NotReplayable::Incomplete).then(|| Recorder {
-            shared: Arc::clone(&self.shared),
-            recording: Recording::new(self.shared.limit),
-        });
-        Some((source, recorder))
     }
 }
 
@@ -139,17 +150,22 @@ impl<B> Drop for Unread<B> {
     }
 }
 
-/// Dropped part way, it leaves `Incomplete` behind.
+/// Dropped part way, it leaves `Incomplete` behind; dropped when all that was announced was read, the whole body, for
+/// over HTTP/1 nobody asks whether there is more.
 pub(super) struct Recorder<B> {
     shared: Arc<Shared<B>>,
-    recording: Recording,
+    /// None when it is decided what becomes of it.
+    recording: Option<Recording>,
+    /// Of the data, where it was announced.
+    length: Option<u64>,
 }
 
 impl<B> Recorder<B> {
     /// Itself, when there is more to record.
     pub(super) fn push(mut self, frame: &Frame<Bytes>, ended: bool) -> Option<Self> {
-        if !self.recording.push(frame) {
-            self.lost(NotReplayable::TooLarge { limit: self.shared.limit });
+        if !self.recording.as_mut().is_some_and(|recording| recording.push(frame)) {
+            let limit = self.shared.limit;
+            self.lost(NotReplayable::TooLarge { limit });
             return None;
         }
         if ended {
@@ -159,12 +175,23 @@ impl<B> Recorder<B> {
         Some(self)
     }
 
-    pub(super) fn whole(self) {
-        self.shared.put(Slot::Whole(self.recording.finish()));
+    pub(super) fn whole(mut self) {
+        if let Some(recording) = self.recording.take() {
+            self.shared.put(Slot::Whole(recording.finish()));
+        }
     }
 
-    pub(super) fn lost(&self, why: NotReplayable) {
+    pub(super) fn lost(mut self, why: NotReplayable) {
+        self.recording = None;
         self.shared.put(Slot::Lost(why));
+    }
+}
+
+impl<B> Drop for Recorder<B> {
+    fn drop(&mut self) {
+        if let Some(whole) = self.recording.take().filter(|recording| Some(recording.len()) == self.length) {
+            self.shared.put(Slot::Whole(whole.finish()));
+        }
     }
 }
 
@@ -175,7 +202,6 @@ mod tests {
         task::{Context, Poll, Waker},
     };
 
-    use http_body::Body;
     use http_body_util::{Empty, Full};
 
     use super::super::script::{Failure, Read, Script, Step, read, read_all};

@@ -67,15 +67,21 @@ impl<B: Body> ReplayBody<B> {
     /// A body without content costs nothing and can always be sent again. One that announces more than `limit` bytes is
     /// never recorded; [`DEFAULT_REPLAY_LIMIT`] is a good limit.
     pub fn record(body: B, limit: usize) -> (Self, Replay<B>) {
+        Self::record_announced(body, limit, None)
+    }
+
+    /// The same for a body of this length with no trailers after it: whoever has read so much has read all of it, even
+    /// if it did not ask whether there is more.
+    pub(crate) fn record_announced(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
             return (Self::playing(Tape::EMPTY), Replay::empty());
         }
-        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let out = match announced > limit {
+        let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let out = match least > limit {
             true => NotReplayable::TooLarge { limit },
             false => NotReplayable::Incomplete,
         };
-        let (unread, replay) = Replay::new(body, limit, out);
+        let (unread, replay) = Replay::new(body, limit, announced, out);
         (Self::unread(unread), replay)
     }
 }

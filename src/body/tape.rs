@@ -50,6 +50,8 @@ pub(super) struct Recording {
     /// Bytes that may still come.
     room: usize,
     len: u64,
+    /// Whether the source knew its length, which trailers don't change.
+    exact: bool,
     /// On its own, so that a body of one chunk needs no list.
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
@@ -58,8 +60,16 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { room: limit, len: 0, first: None, chunks: Vec::new(), small: BytesMut::new(), trailers: None }
+    pub(super) fn new(limit: usize, exact: bool) -> Self {
+        Self {
+            room: limit,
+            len: 0,
+            exact,
+            first: None,
+            chunks: Vec::new(),
+            small: BytesMut::new(),
+            trailers: None,
+        }
     }
 
     /// False when the frame doesn't fit: the recording is then worth nothing.
@@ -101,11 +111,17 @@ impl Recording {
         }
     }
 
+    /// How much data there is so far.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
     pub(super) fn finish(mut self) -> Tape {
         self.flush();
+        let exact = self.exact || self.trailers.is_none();
         let rest = (!self.chunks.is_empty() || self.trailers.is_some())
             .then(|| Arc::new(Rest { chunks: self.chunks, trailers: self.trailers }));
-        Tape { first: self.first, rest, at: 0, left: self.len }
+        Tape { first: self.first, rest, at: 0, left: self.len, exact }
     }
 }
 
@@ -117,6 +133,9 @@ pub(super) struct Tape {
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
+    /// Whether a length may go before it: not before trailers that came after a body of unknown length, for over
+    /// HTTP/1 they would be lost.
+    exact: bool,
 }
 
 struct Rest {
@@ -126,17 +145,16 @@ struct Rest {
 
 impl Tape {
     /// A request without content: nothing to play, and nothing allocated.
-    pub(super) const EMPTY: Self = Self { first: None, rest: None, at: 0, left: 0 };
+    pub(super) const EMPTY: Self = Self { first: None, rest: None, at: 0, left: 0, exact: true };
 
     pub(super) fn is_end(&self) -> bool {
         self.first.is_none() && self.rest.is_none()
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
-        if self.rest.as_ref().is_none_or(|rest| rest.trailers.is_none()) {
+        if self.exact {
             return SizeHint::with_exact(self.left);
         }
-        // With an exact length hyper writes `content-length` to HTTP/1, and drops the trailers.
         let mut hint = SizeHint::new();
         hint.set_lower(self.left);
         hint
@@ -184,7 +202,7 @@ mod tests {
     #[test]
     fn one_chunk_is_kept_by_reference_and_needs_no_list() {
         let sent = Bytes::from(vec![1; 10]);
-        let mut recording = Recording::new(10);
+        let mut recording = Recording::new(10, false);
         assert!(recording.push(&Frame::data(sent.clone())));
         let mut tape = recording.finish();
         assert!(tape.rest.is_none());
@@ -197,7 +215,7 @@ mod tests {
 
     #[test]
     fn small_chunks_are_gathered_and_empty_ones_dropped() {
-        let mut recording = Recording::new(1000);
+        let mut recording = Recording::new(1000, false);
         for _ in 0..100 {
             assert!(recording.push(&data("")));
             assert!(recording.push(&data("x")));
@@ -213,8 +231,8 @@ mod tests {
     fn trailers_count_and_are_the_end() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("12345"));
-        assert!(!Recording::new(9).push(&Frame::trailers(trailers.clone())));
-        let mut recording = Recording::new(13);
+        assert!(!Recording::new(9, false).push(&Frame::trailers(trailers.clone())));
+        let mut recording = Recording::new(13, false);
         assert!(recording.push(&data("abc")));
         assert!(recording.push(&Frame::trailers(trailers.clone())));
         let mut tape = recording.finish();
@@ -227,7 +245,7 @@ mod tests {
 
     #[test]
     fn debug_has_no_content() {
-        let mut recording = Recording::new(100);
+        let mut recording = Recording::new(100, false);
         assert!(recording.push(&data("secret")));
         assert!(!format!("{:?}", recording.finish()).contains("secret"));
     }

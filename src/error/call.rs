@@ -110,9 +110,17 @@ impl Error {
         error
     }
 
-    /// Adds the report, unless a layer further in has given one.
-    pub(crate) fn with_report(mut self, report: impl FnOnce() -> Report) -> Self {
-        self.inner.report.get_or_insert_with(report);
+    /// Of a call that was sent before: what it says of readiness is no proof any more that nothing was.
+    pub(crate) fn after_sending(mut self) -> Self {
+        if self.inner.kind == Kind::NotReady {
+            self.inner.kind = Kind::Service;
+        }
+        self
+    }
+
+    /// Adds the report of the call, in place of one that another call may have left in it.
+    pub(crate) fn with_report(mut self, report: Report) -> Self {
+        self.inner.report = Some(report);
         self
     }
 
@@ -124,6 +132,11 @@ impl Error {
     /// Nothing was sent by this attempt and nothing was spent.
     pub fn is_rate_limited(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. })
+    }
+
+    /// The limiter refused the attempt, for now or for good.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.inner.kind, Kind::RateLimited { .. } | Kind::TooCostly)
     }
 
     /// The request costs more permits than its limiter can ever give: no wait helps. Nothing was sent.

@@ -13,7 +13,7 @@ use super::{
     layer::{CostOf, Heeds},
 };
 use crate::{
-    call::Call,
+    call::{Call, Deadline},
     error::{BoxError, Error},
 };
 
@@ -58,7 +58,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = request.extensions().get::<Call>().cloned();
-        let deadline = call.as_ref().and_then(Call::deadline);
+        let deadline = Deadline::of(request.extensions());
         let head = Head::of(&request);
         let cost = match &self.cost {
             Some(cost) => cost(head),

@@ -6,11 +6,11 @@ use std::{
 };
 
 use http::{
-    HeaderMap, HeaderName,
+    HeaderMap, HeaderName, StatusCode,
     header::{DATE, RETRY_AFTER},
 };
 
-use super::http_date;
+use super::{http_date, rate_limit};
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
@@ -98,6 +98,21 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     }
     // All digits, so the one error left is a number too large.
     Some(text.parse().unwrap_or(u64::MAX))
+}
+
+/// For how long the server wants no further request, read off the head of an answer: [`retry_after`], or on a 429 or
+/// 503 without one the longest time until it has more of what it has none left of ([`remaining`]). None when it asks for
+/// nothing, or for what is over.
+///
+/// [`remaining`]: super::remaining()
+pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
+    let throttled = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let asked = retry_after(headers, &wall).or_else(|| {
+        let remaining = throttled.then(|| rate_limit::remaining(headers, &wall))?;
+        let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
+        empty.map(|remaining| remaining.more_in()).max()
+    });
+    asked.filter(|asked| !asked.is_zero())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | the limiter | [`Quota`]: how many in any window, how many back to back |
 //! | an answer or a failure | [`classify()`]: would another attempt help, and why; [`may_repeat`]: would it do no harm |
-//! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for |
+//! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for; [`asked`]: with `RateLimit` in its place |
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
 //! | the choice to send it again | [`Budget`]: can all calls together afford another retry |
@@ -59,7 +59,7 @@ pub use self::{
     backoff::{ExponentialBackoff, Jitter},
     budget::{Budget, Spent},
     classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent, may_repeat},
-    feedback::{MAX_ASK, retry_after},
+    feedback::{MAX_ASK, asked, retry_after},
     http_date::parse_http_date,
     quota::Quota,
     rate_limit::{MAX_POLICIES, Remaining, RemainingList, remaining},

@@ -56,7 +56,7 @@ where
                 }
                 Ok(response)
             }
-            Err(error) => Err(error.with_report(|| report)),
+            Err(error) => Err(error.with_report(report)),
         })
     }
 }

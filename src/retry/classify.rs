@@ -122,11 +122,12 @@ impl Classify for Standard {
 
 /// What the server says; nothing when it says neither or both.
 fn should_retry(headers: &HeaderMap) -> Option<bool> {
-    let mut said = headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes() {
-        b"true" => Some(true),
-        b"false" => Some(false),
-        _ => None,
-    });
+    let mut said =
+        headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
+            said if said.eq_ignore_ascii_case(b"true") => Some(true),
+            said if said.eq_ignore_ascii_case(b"false") => Some(false),
+            _ => None,
+        });
     let first = said.next()?;
     first.filter(|_| said.all(|other| other == first))
 }

@@ -21,7 +21,7 @@ use crate::{
     body::{Drain, ReplayBody},
     call::{Call, Ended},
     clock::{self, Instant},
-    error::{BoxError, Error, Kind},
+    error::{BoxError, Error, Kind, Scope},
     log,
 };
 
@@ -46,8 +46,8 @@ pin_project! {
     impl<S: Service<Request<ReplayBody<B>>>, B, R> PinnedDrop for ResponseFuture<S, B, R> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            // Dropped in its back-off, a retry was not sent.
-            if matches!(*this.state, State::Draining { .. } | State::Sleeping { .. }) {
+            // Dropped before it is called, a retry was not sent.
+            if !matches!(*this.state, State::Calling { .. }) {
                 if let (Some(budget), Some(spent)) = (&this.policy.budget, this.kept.spent.take()) {
                     budget.give_back(spent);
                 }
@@ -94,6 +94,9 @@ where
             // Whether the inner service was called, and what came of it.
             let (called, result) = match this.state.as_mut().project() {
                 StateProj::Starting => {
+                    if let Some(late) = overdue(this.call) {
+                        return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
+                    }
                     this.kept.attempts += 1;
                     this.call.start_attempt();
                     this.state.set(State::Readying);
@@ -118,7 +121,8 @@ where
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
                     // A limiter in between is called before the service below it is ready.
-                    (!matches!(&result, Err(error) if error.kind() == Kind::NotReady), result)
+                    let ready = !matches!(&result, Err(error) if error.kind() == Kind::NotReady);
+                    (ready, result)
                 }
                 StateProj::Draining { body, timer, until } => {
                     if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
@@ -137,12 +141,18 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
+            // What the limiter refused did not begin either.
+            let called = called && !matches!(&result, Err(error) if error.is_refusal());
+            this.kept.sent |= called;
             let Again { request, delay, reason } =
                 match this.kept.judge(this.policy, this.call, called, &result) {
                     Ok(again) => again,
                     Err(ended) => {
-                        let earlier = this.kept.failed.take().filter(|_| !called).map(Err);
-                        return Poll::Ready(finish(this.call, ended, earlier.unwrap_or(result)));
+                        let outcome = this.kept.failed.take().filter(|_| !called).map_or(result, Err);
+                        let sent = this.kept.sent;
+                        let outcome =
+                            outcome.map_err(|error| if sent { error.after_sending() } else { error });
+                        return Poll::Ready(finish(this.call, ended, outcome));
                     }
                 };
             this.call.set_delay(delay, reason);
@@ -172,6 +182,12 @@ where
     }
 }
 
+/// What is said in place of an attempt that would begin after the deadline.
+fn overdue(call: &Call) -> Option<Error> {
+    let deadline = call.deadline().filter(|deadline| *deadline < clock::now())?;
+    Some(Error::timeout(Scope::Call, deadline.saturating_duration_since(call.started())))
+}
+
 fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> Result<Response<R>, Error> {
     call.end(ended);
     let report = call.report();
@@ -181,7 +197,7 @@ fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> R
             response.extensions_mut().insert(report);
             Ok(response)
         }
-        Err(error) => Err(error.with_report(|| report)),
+        Err(error) => Err(error.with_report(report)),
     }
 }
 

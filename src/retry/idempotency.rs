@@ -39,7 +39,9 @@ impl IdempotencyKey {
 
     /// Puts a key on a request that needs one to be sent twice. True when it has one now.
     pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> bool {
-        if head.headers.contains_key(&self.header) {
+        // One without content is none.
+        let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
+        if head.headers.get(&self.header).is_some_and(is_key) {
             return true;
         }
         if policy::is_idempotent(&head.method) {

@@ -1,8 +1,12 @@
 //! What comes after an attempt: another one, or why not.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
-use http::{Request, Response, StatusCode, request};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONTENT_LENGTH, TRAILER},
+    request,
+};
 use http_body::Body;
 
 use super::{
@@ -15,7 +19,7 @@ use crate::{
     body::{Replay, ReplayBody},
     call::{self, Call, DelayReason, Ended},
     clock,
-    error::Error,
+    error::{Error, Reason, Refusal},
     log,
     policy::{self, Cause, Spent, Verdict, feedback},
 };
@@ -30,8 +34,10 @@ pub(super) struct Kept<B> {
     used: Used,
     /// Of the budget, by the attempt under way.
     pub(super) spent: Option<Spent>,
-    /// What the attempt before failed with.
+    /// What the last attempt that was called failed with, where that was not an answer.
     pub(super) failed: Option<Error>,
+    /// Whether any attempt was called.
+    pub(super) sent: bool,
 }
 
 /// Another attempt: what to send, and after how long.
@@ -45,7 +51,9 @@ impl<B: Body> Kept<B> {
     /// Keeps what a further attempt needs, and gives the first one.
     pub(super) fn of(request: Request<B>, policy: &Policy) -> (Self, Request<ReplayBody<B>>) {
         let (mut head, body) = request.into_parts();
-        let (body, replay) = ReplayBody::record(body, policy.replay_limit);
+        let announced = length(&head).or(body.size_hint().exact());
+        let announced = announced.filter(|_| !head.headers.contains_key(TRAILER));
+        let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
         let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
         let idempotent = keyed || own.idempotent || policy::is_idempotent(&head.method);
@@ -59,6 +67,7 @@ impl<B: Body> Kept<B> {
             used: Used::default(),
             spent: None,
             failed: None,
+            sent: false,
         };
         (kept, first)
     }
@@ -74,7 +83,7 @@ impl<B: Body> Kept<B> {
         let (told, outcome, failed, asked) = match result {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
-                let asked = feedback::retry_after(headers, clock::wall).filter(|asked| !asked.is_zero());
+                let asked = feedback::asked(status, headers, clock::wall);
                 (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
             }
             Err(error) => {
@@ -87,10 +96,14 @@ impl<B: Body> Kept<B> {
             log::attempt(&call.report(), &attempt);
         }
         let mut spent = self.spent.take();
-        // What the limiter refused has burdened nobody.
-        let refused = spent.take_if(|_| told == call::Outcome::Refused);
-        if let (Some(budget), Some(spent)) = (&policy.budget, refused) {
+        // What did not go out has burdened nobody.
+        if let (Some(budget), Some(spent)) = (&policy.budget, spent.take_if(|_| !called)) {
             budget.give_back(spent);
+        }
+        if let Some(wait) =
+            result.as_ref().err().filter(|error| error.is_refusal()).and_then(Error::retry_after)
+        {
+            call.set_retry_after(wait);
         }
         let cause = match outcome {
             Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
@@ -102,6 +115,7 @@ impl<B: Body> Kept<B> {
                     return Err(Ended::Success);
                 }
                 Verdict::Retry(cause) => cause,
+                Verdict::NotRetryable if failed_by_deadline(result) => return Err(Ended::Deadline),
                 Verdict::NotRetryable => return Err(Ended::NotRetryable),
             },
         };
@@ -151,4 +165,14 @@ impl<B: Body> Kept<B> {
             (_, Cause::Transient) => (own, DelayReason::Transient),
         })
     }
+}
+
+fn length(head: &request::Parts) -> Option<u64> {
+    head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Whether the limiter refused because the wait would have ended after the deadline.
+fn failed_by_deadline<R>(result: &Result<Response<R>, Error>) -> bool {
+    let refusal = result.as_ref().err().and_then(|error| error.source()?.downcast_ref::<Refusal>());
+    refusal.is_some_and(|refusal| refusal.reason() == Reason::Deadline)
 }

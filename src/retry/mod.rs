@@ -45,7 +45,8 @@
 //!
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
 //! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
-//! asked for in `Retry-After`, with jitter only ever added to that. When the server asks for more than
+//! asked for in `Retry-After`, or on a 429 or 503 without one by a `RateLimit` or `X-RateLimit` field with nothing left
+//! ([`policy::asked`](crate::policy::asked)), with jitter only ever added to that. When the server asks for more than
 //! [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
 //!
 //! # Order
@@ -64,6 +65,10 @@
 //!   last stream.
 //! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the
 //!   attempt before it, if that had one.
+//! - What the limiter refused was no attempt either: the error is that of the attempt before it, and its
+//!   `retry_after()` the wait for the limiter. After an answer, whose body is gone by then, it is the refusal.
+//! - A body of announced length, by its own size hint or by `content-length`, is whole when so much was read of it;
+//!   trailers after it are sent again only with a `trailer` field in the head.
 //! - A 101 ends the call, whatever a rule says: the connection is the caller's.
 //! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
 //! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so

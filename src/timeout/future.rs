@@ -19,8 +19,9 @@ pin_project! {
     /// The future of [`Timeout`](super::Timeout).
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
+        // None when time was over before it began.
         #[pin]
-        future: F,
+        future: Option<F>,
         #[pin]
         timer: Option<Sleep>,
         ends: Instant,
@@ -31,7 +32,13 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, ends: Instant, scope: Scope, limit: Duration, call: Option<Call>) -> Self {
+    pub(super) fn new(
+        future: Option<F>,
+        ends: Instant,
+        scope: Scope,
+        limit: Duration,
+        call: Option<Call>,
+    ) -> Self {
         Self { future, timer: None, ends, scope, limit, call }
     }
 }
@@ -46,10 +53,10 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         // The work before the timer: an answer that is there counts, however late the task got its turn.
-        if let Poll::Ready(result) = this.future.poll(cx) {
+        if let Some(Poll::Ready(result)) = this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)) {
             return Poll::Ready(result.map_err(Error::from_service));
         }
-        if this.timer.is_none() {
+        if this.future.is_some() && this.timer.is_none() {
             this.timer.set(Some(tokio::time::sleep_until(*this.ends)));
         }
         if let Some(timer) = this.timer.as_pin_mut() {
@@ -64,7 +71,7 @@ where
         };
         let error = Error::timeout(*this.scope, limit);
         Poll::Ready(Err(match this.call {
-            Some(call) => error.with_report(|| call.report()),
+            Some(call) => error.with_report(call.report()),
             None => error,
         }))
     }

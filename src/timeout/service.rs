@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::ResponseFuture;
 use crate::{
-    call::Call,
+    call::{Call, Deadline},
     clock,
     error::{BoxError, Error, Scope},
 };
@@ -53,12 +53,14 @@ where
             }
             Scope::Attempt => request.extensions().get::<Call>().cloned(),
         };
-        let deadline = call.as_ref().and_then(Call::deadline);
+        let deadline = Deadline::of(request.extensions());
         // Whichever comes first names the error: an attempt cut off by the deadline is not a slow attempt.
         let (ends, scope) = match deadline {
             Some(deadline) if deadline <= own => (deadline, Scope::Call),
             _ => (own, self.scope),
         };
-        ResponseFuture::new(self.inner.call(request), ends, scope, self.limit, call)
+        // What is over before it begins is not sent.
+        let future = (clock::now() <= ends).then(|| self.inner.call(request));
+        ResponseFuture::new(future, ends, scope, self.limit, call)
     }
 }

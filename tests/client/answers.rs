@@ -139,3 +139,37 @@ async fn an_answer_that_is_not_http_is_an_error() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
     talking.abort();
 }
+
+#[tokio::test]
+async fn an_upgrade_is_handed_over_with_its_connection_and_asked_for_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello";
+        stream.write_all(answer).await.unwrap();
+        let mut said = [0; 4];
+        stream.read_exact(&mut said).await.unwrap();
+        stream.write_all(&said).await.unwrap();
+        // Nobody else connects before all is over.
+        tokio::time::timeout(Duration::ZERO, listener.accept()).await.is_err()
+    });
+    let request = http::Request::get("/socket").header("connection", "upgrade").header("upgrade", "echo");
+    let client = preset(&url).client().unwrap();
+    let response =
+        within(client.request(request.body(tower_outbound::Body::empty()).unwrap())).await.unwrap();
+    assert_eq!((response.status(), report(&response).attempt_count()), (StatusCode::SWITCHING_PROTOCOLS, 1));
+    assert_eq!(report(&response).ended(), Some(Ended::Success));
+
+    let mut socket = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
+    let mut heard = [0; 9];
+    socket.read_exact(&mut heard[..5]).await.unwrap();
+    socket.write_all(b"echo").await.unwrap();
+    socket.read_exact(&mut heard[5..]).await.unwrap();
+    assert_eq!(&heard, b"helloecho");
+    assert!(server.await.unwrap(), "one connection");
+}

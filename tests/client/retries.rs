@@ -179,3 +179,44 @@ async fn a_get_whose_connection_always_breaks_ends_in_the_error() {
     assert_eq!(error.report().unwrap().ended(), Some(Ended::Exhausted));
     assert_eq!(server.seen().len(), 3);
 }
+
+/// Knows its length, and not its end.
+struct Counted(Vec<&'static str>);
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Self::Error>>> {
+        let next = (!self.0.is_empty()).then(|| self.0.remove(0));
+        std::task::Poll::Ready(
+            next.map(|chunk| Ok(http_body::Frame::data(Bytes::from_static(chunk.as_bytes())))),
+        )
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.0.iter().map(|chunk| chunk.len() as u64).sum())
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_known_length_that_nobody_reads_past_its_end_is_sent_again() {
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let request = http::Request::put("/v1").body(Body::new(Counted(vec!["hel", "lo"]))).unwrap();
+    assert_eq!(status(client(&server).request(request)).await, 200);
+    assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
+    assert_eq!(server.seen().len(), 2);
+
+    // Of a stream the header tells.
+    let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
+    let frames = ["hel", "lo"].map(|chunk| {
+        Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from_static(chunk.as_bytes())))
+    });
+    let stream = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
+    let request = http::Request::put("/v1").header("content-length", "5").body(Body::new(stream)).unwrap();
+    assert_eq!(status(client(&server).request(request)).await, 200);
+    assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
+}

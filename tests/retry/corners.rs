@@ -132,3 +132,79 @@ async fn two_layers_of_one_seed_give_two_calls_two_keys() {
     let keys: Vec<_> = probe.seen().iter().map(|seen| seen.head.headers["idempotency-key"].clone()).collect();
     assert_ne!(keys[0], keys[1]);
 }
+
+/// A service that gets ready every other time and answers 503, whatever reaches it.
+#[derive(Clone)]
+struct Flaps(Arc<AtomicUsize>, Probe);
+impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
+    type Response = Response<Content>;
+    type Error = BoxError;
+    type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match self.0.fetch_add(1, Relaxed) % 2 {
+            0 => Service::<Request<ReplayBody<Content>>>::poll_ready(&mut self.1, cx),
+            _ => Poll::Ready(Err(Broken.into())),
+        }
+    }
+    fn call(&mut self, request: Request<ReplayBody<ReplayBody<Content>>>) -> Self::Future {
+        let (head, _) = request.into_parts();
+        self.1.call(Request::from_parts(head, ReplayBody::from(Content::default())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_below_a_retry_does_not_pass_on_that_nothing_was_sent_when_it_was() {
+    let probe = Probe::new([Is(503)]);
+    let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(honoured.with_max_attempts(2).unwrap())
+        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .service(Flaps(Arc::default(), probe.clone()));
+    service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!(probe.calls(), 1, "a POST, and the outer layer has no key for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_key_is_none() {
+    for own in ["", " ", "\"\""] {
+        let probe = Probe::new([Io(ConnectionReset), Is(200)]);
+        let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+        let mut request = request("POST", URI);
+        request.headers_mut().insert("idempotency-key", own.parse().unwrap());
+        layer.layer(probe.clone()).oneshot(request).await.unwrap();
+        let keys: Vec<_> =
+            probe.seen().iter().map(|seen| seen.head.headers["idempotency-key"].len()).collect();
+        assert_eq!(keys, [36, 36], "{own:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_rate_limit_field_asks_of_a_throttled_caller_is_an_ask() {
+    let throttled = |more_in: &'static str| {
+        let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
+            let answer = Response::builder().status(429).header("ratelimit", more_in);
+            Ok::<_, BoxError>(answer.body(Content::default()).unwrap())
+        });
+        RetryLayer::new().with_max_attempts(2).unwrap().layer(service).oneshot(get(URI))
+    };
+    let response = throttled("\"d\";r=0;t=30").await.unwrap();
+    let attempts = report(&response).attempts();
+    assert!(attempts[1].started() >= secs(30), "{attempts:?}");
+    assert_eq!(attempts[0].asked(), Some(secs(30)));
+    let response = throttled("\"d\";r=0;t=300").await.unwrap();
+    assert_eq!(report(&response).ended(), Some(Ended::AskedTooLong));
+    assert_eq!(report(&response).retry_after(), Some(secs(300)));
+    let response = throttled("\"d\";r=1;t=300").await.unwrap();
+    assert_eq!(report(&response).attempts()[0].asked(), None, "something is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_calls_report_does_not_stand_for_this_one() {
+    let service = tower::service_fn(|_: Request<ReplayBody<Content>>| async {
+        let inner = RetryLayer::new().with_max_attempts(1).unwrap().layer(Probe::new([Io(ConnectionReset)]));
+        inner.oneshot(get(URI)).await
+    });
+    let error = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 3);
+}

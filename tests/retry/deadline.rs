@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Quota,
+    body::ReplayBody,
     call::{Deadline, Ended, Outcome},
     limit::{RateLimitLayer, TokenBucket},
     retry::RetryLayer,
@@ -160,10 +161,41 @@ async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_has_passed_lets_no_retry_out() {
+async fn a_deadline_that_has_passed_lets_nothing_out() {
     tokio::time::advance(secs(10)).await;
     let probe = Probe::new([Is(503)]);
-    let response =
-        RetryLayer::new().layer(probe.clone()).oneshot(until(Instant::now() - secs(5))).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).ended()), (1, Some(Ended::Deadline)));
+    let late = || until(Instant::now() - secs(5));
+    let error = RetryLayer::new().layer(probe.clone()).oneshot(late()).await.unwrap_err();
+    assert!(error.is_deadline(), "{error:?}");
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+    // Each layer reads it by itself, too.
+    let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
+    let service =
+        attempt.layer(probe.clone().map_request(|request: Request<Content>| request.map(ReplayBody::from)));
+    assert!(service.oneshot(late()).await.unwrap_err().is_deadline());
+    assert_eq!(probe.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_wakes_up_after_the_deadline_sends_nothing_more() {
+    let probe = Probe::new([Is(503)]);
+    let service = RetryLayer::new().layer(probe.clone());
+    let mut call = tokio_test::task::spawn(service.oneshot(until(Instant::now() + secs(2))));
+    tokio_test::assert_pending!(call.poll());
+    tokio::time::advance(secs(60)).await;
+    assert!(tokio_test::assert_ready!(call.poll()).unwrap_err().is_deadline());
+    assert_eq!(probe.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_by_itself_keeps_the_deadline_of_the_request() {
+    let start = Instant::now();
+    let silent =
+        || Probe::new([Silent]).map_request(|request: Request<Content>| request.map(ReplayBody::from));
+    let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(silent());
+    assert!(attempt.oneshot(until(start + secs(1))).await.unwrap_err().is_deadline());
+    assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
+    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap()).starting_empty();
+    let limit = RateLimitLayer::new(bucket).layer(silent());
+    assert!(limit.oneshot(until(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod budget;
+#[path = "../probe/cases.rs"]
+mod cases;
 mod corners;
 mod deadline;
 mod drained;

@@ -18,6 +18,7 @@ use tower_outbound::{
 
 use super::{
     URI,
+    cases::cases,
     probe::{
         Answer::{self, *},
         Probe, Seen, millis, request, secs,
@@ -174,14 +175,8 @@ fn is_throttle(answer: Answer) -> bool {
     matches!(answer, Is(429) | Asks(429, _))
 }
 
-/// Five hundred cases of each property, or as many as `PROPTEST_CASES` says.
-fn cases() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    ProptestConfig::with_cases(cases.unwrap_or(500))
-}
-
 proptest! {
-    #![proptest_config(cases())]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn attempts_and_waits_keep_within_what_was_set(answers in answers(), settings in settings()) {
