@@ -6,6 +6,7 @@ mod probe;
 use std::{
     error::Error as _,
     fmt,
+    future::Future as _,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -23,7 +24,10 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Error,
-    auth::{AuthLayer, Authorize, Bearer, BearerAuthLayer, Origin, QueryKey},
+    auth::{
+        AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, QueryKey,
+        Rotating,
+    },
     call::{Ended, Outcome},
     preset,
     retry::RetryLayer,
@@ -433,4 +437,31 @@ fn clones_share_the_credential() {
     shared(&layer);
     shared(&layer.layer(Probe::new([Is(200)])).clone());
     let _: Request<Full<bytes::Bytes>> = get(URI);
+}
+
+/// Whatever the source: a key that is there costs a request no allocation.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_there_allocates_nothing() {
+    let provided = ProvidedKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k")?)) });
+    let provided = Keys::from(provided);
+    provided.current().await.unwrap();
+    let inner = tower::service_fn(|_: Request<()>| std::future::ready(Ok::<_, BoxError>(Response::new(()))));
+    for keys in [Keys::from(key()), provided] {
+        let layer = AuthLayer::with(Rotating::new(Form::bearer(), keys), origin(URI)).unwrap();
+        let mut service = layer.layer(inner);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut allocated = 0;
+        // The first one makes the header's value.
+        for _ in 0..2 {
+            let mut request = Request::get(URI).body(()).unwrap();
+            request.headers_mut().reserve(4);
+            let counted = allocation_counter::measure(|| {
+                assert!(service.poll_ready(&mut cx).is_ready());
+                let response = std::pin::pin!(service.call(request)).poll(&mut cx);
+                assert!(matches!(response, std::task::Poll::Ready(Ok(_))));
+            });
+            allocated = counted.count_total;
+        }
+        assert_eq!(allocated, 0, "{layer:?}");
+    }
 }

@@ -182,3 +182,25 @@ impl Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_is_not_read_again_while_its_stamp_is_settled_and_the_same() {
+        let path = std::env::temp_dir().join(format!("tower-outbound-stamp-{}", std::process::id()));
+        fs::write(&path, "read").unwrap();
+        let fresh = Stamp::of(&path).unwrap();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let settled = Stamp::of(&path).unwrap();
+        let held = |stamp| {
+            let key = ApiKey::new("held").unwrap();
+            let interval = KeyFile::DEFAULT_INTERVAL;
+            Watched::new(KeyFile { path: path.clone(), interval, key, stamp }).current().key().clone()
+        };
+        assert_eq!(held(settled).expose(), "held");
+        assert_eq!((fresh, held(fresh).expose()), (None, "read"), "it may change within a tick of its clock");
+        fs::remove_file(&path).unwrap();
+    }
+}

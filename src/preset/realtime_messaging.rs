@@ -4,8 +4,8 @@ use crate::error::InvalidConfig;
 /// Realtime messaging: no quota, for the service publishes none; its own asks to pause are obeyed.
 ///
 /// The service knows an application id, a key and a secret, but how they are sent is not shown:
-/// [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature of them. The
-/// bearer form of the service's samples, with the key from `REALTIME_MESSAGING_API_KEY`, is used otherwise.
+/// [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature of them, and
+/// [`Preset::with_signature`] a hook that may await something and see the body. The bearer form of the service's samples, with the key from `REALTIME_MESSAGING_API_KEY`, is used otherwise.
 /// Once you know your limit, give it: [`Preset::with_quota`].
 ///
 /// # Errors

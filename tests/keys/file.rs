@@ -90,23 +90,6 @@ async fn a_refused_key_is_looked_up_at_once() {
     assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
 }
 
-/// A file that has not changed for a while is not read, only looked at.
-#[tokio::test(start_paused = true)]
-async fn what_looks_as_before_is_not_read_again() {
-    let secret = Secret::new("settled", "key-1");
-    advance(secs(10)).await;
-    let server = Server::accepting("key");
-    let client = client(KeyFile::open(&secret.0).unwrap(), &server);
-    send(&client).await.unwrap();
-    let read = |path: &Path| fs::metadata(path).unwrap().accessed().unwrap();
-    let before = read(&secret.0);
-    for _ in 0..10 {
-        advance(KeyFile::DEFAULT_INTERVAL).await;
-        send(&client).await.unwrap();
-    }
-    assert_eq!(read(&secret.0), before);
-}
-
 #[test]
 fn a_file_that_is_not_there_is_refused_at_once() {
     assert_eq!(KeyFile::open("no/such/file").unwrap_err().field(), "api key");

@@ -54,14 +54,23 @@ async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_under_way_drives_the_refresh() {
-    let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
-    let keys = Keys::from(provided);
+    let given = Asked(Arc::default());
+    let count = given.clone();
+    let keys = Keys::from(ProvidedKey::new(move || {
+        let count = count.clone();
+        async move {
+            tokio::time::sleep(millis(500)).await;
+            count.0.fetch_add(1, Ordering::Relaxed);
+            let key = ApiKey::new(format!("key-{}", count.times()))?;
+            Ok::<_, BoxError>(FreshKey::new(key).with_lifetime(secs(1_000)))
+        }
+    }));
     assert_eq!(keys.current().await.unwrap().key().expose(), "key-1");
     advance(secs(850)).await;
     let slow = probe::Probe::new([probe::Answer::Late(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
+    assert_eq!(given.times(), 2, "before anybody asked for it");
     assert_eq!(keys.current().await.unwrap().key().expose(), "key-2");
-    assert_eq!(asked.times(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,6 +55,10 @@ async fn a_key_withdrawn_long_after_is_replaced_at_once_every_time() {
         assert_eq!(send_again(client.clone()).await.unwrap().status(), 200, "{next}");
         assert_eq!(asked.times(), round + 2);
     }
+    // Nor do refusals of long ago make the rest of a new key longer than the shortest one.
+    advance(secs(1)).await;
+    server.accept("key-5");
+    assert_eq!(send_again(client.clone()).await.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
