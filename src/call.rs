@@ -53,6 +53,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    service: Option<&'static str>,
     request_id: Option<HeaderValue>,
     /// The headers in which the server's id is looked for.
     server_headers: Arc<[HeaderName]>,
@@ -210,6 +211,11 @@ impl Call {
         self.shared.state().deadline
     }
 
+    /// The name of the service that is called, where the request id layer was given one.
+    pub fn service(&self) -> Option<&'static str> {
+        self.shared.state().service
+    }
+
     /// The number of the attempt under way, from 1; 0 before the first.
     pub fn attempt(&self) -> u32 {
         self.shared.state().attempts.last().map_or(0, |attempt| attempt.number)
@@ -240,9 +246,15 @@ impl Call {
         state.deadline = Some(state.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
-    /// The call's id, and where the server's own ids are to be looked for.
-    pub(crate) fn set_request_id(&self, id: HeaderValue, server_headers: &Arc<[HeaderName]>) {
+    /// Whom it goes to, the call's id, and where the server's own ids are to be looked for.
+    pub(crate) fn identify(
+        &self,
+        service: Option<&'static str>,
+        id: HeaderValue,
+        server_headers: &Arc<[HeaderName]>,
+    ) {
         let mut state = self.shared.state();
+        state.service = service;
         state.request_id = Some(id);
         state.server_headers = Arc::clone(server_headers);
     }
@@ -320,6 +332,11 @@ impl Report {
     /// [`Error::report`](crate::Error::report).
     pub fn of<B>(response: &Response<B>) -> Option<&Self> {
         response.extensions().get()
+    }
+
+    /// The name of the service that was called, where the request id layer was given one.
+    pub fn service(&self) -> Option<&'static str> {
+        self.shared.state().service
     }
 
     /// The id of the call, as it was sent in the request id header.
@@ -429,6 +446,7 @@ impl Report {
     fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.shared.state();
         f.debug_struct(name)
+            .field("service", &state.service)
             .field("request_id", &state.request_id)
             .field("server_request_id", &state.server_request_id)
             .field("waited", &state.waited)

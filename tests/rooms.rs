@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("policy", &[&["error::InvalidConfig"]]),
     ("body", &[&["error"]]),
     ("id", &[&["clock", "random"]]),
-    ("log", &[&["clock", "call", "error"]]),
+    ("observe", &[&["clock", "call", "error"]]),
     // The layers see all of the base, and never one another.
     ("attempt", &[BASE]),
     ("auth", &[BASE]),
@@ -33,7 +33,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "log"];
+const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or

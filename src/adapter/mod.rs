@@ -1,11 +1,13 @@
 //! Optional edges: what other crates bring, put in the form that a layer here takes. A feature and a file for each,
-//! all off by default; nothing else in this crate names them.
+//! all off by default; nothing else in this crate names them, but for the metrics, which are counted where the events
+//! are told.
 //!
 //! | feature | type | what it makes |
 //! |---|---|---|
 //! | `backoff` | `FromBackoff` | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
 //! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
 //! | `otel` | `TraceContext` | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
+//! | `metrics` | `metrics` | counters, gauges and histograms for the recorder of the `metrics` facade |
 //!
 //! ```
 //! # #[cfg(feature = "backon")] {
@@ -35,6 +37,8 @@
 mod backoff;
 #[cfg(feature = "backon")]
 mod backon;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
 

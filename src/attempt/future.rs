@@ -9,10 +9,8 @@ use pin_project_lite::pin_project;
 use tracing::{Instrument, Span, instrument::Instrumented};
 
 use crate::{
-    call::Call,
-    clock,
     error::{BoxError, Error},
-    log,
+    observe::Sending,
 };
 
 pin_project! {
@@ -21,25 +19,20 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: Instrumented<F>,
-        // Whose deadline may cut the attempt off; none when it has ended, or nobody would hear of it.
-        call: Option<Call>,
+        sending: Sending,
     }
 
     impl<F> PinnedDrop for ResponseFuture<F> {
-        // Dropped by its caller an attempt did not fail; by the layer that keeps the deadline it did.
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            let deadline = this.call.as_ref().and_then(Call::deadline);
-            if deadline.is_some_and(|deadline| clock::now() >= deadline) {
-                log::cut_off(this.future.span());
-            }
+            this.sending.dropped(this.future.span());
         }
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, span: Span, call: Option<Call>) -> Self {
-        Self { future: future.instrument(span), call }
+    pub(super) fn new(future: F, span: Span, sending: Sending) -> Self {
+        Self { future: future.instrument(span), sending }
     }
 }
 
@@ -53,8 +46,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
-        log::end_attempt(this.future.span(), result.as_ref().map(Response::status));
-        *this.call = None;
+        this.sending.ended(this.future.span(), result.as_ref().map(Response::status));
         Poll::Ready(result)
     }
 }

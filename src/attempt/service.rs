@@ -5,9 +5,8 @@ use tower_service::Service;
 
 use super::{ResponseFuture, layer::Settings};
 use crate::{
-    call::Call,
     error::{BoxError, Error},
-    log,
+    observe::Sending,
 };
 
 /// The service of [`AttemptLayer`](super::AttemptLayer).
@@ -40,21 +39,15 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let span = log::attempt_span(&request);
-        let mut call = None;
-        // Nobody would hear of the number otherwise.
-        if self.settings.header.is_some() || !span.is_disabled() {
-            call = request.extensions().get::<Call>().cloned();
-            let (number, earlier) = call.as_ref().map_or((1, 0), Call::hand_on);
-            log::resent(&span, earlier);
-            if let Some(header) = &self.settings.header {
-                request.headers_mut().insert(header, HeaderValue::from(number));
-            }
+        let header = self.settings.header.as_ref();
+        let (sending, span, number) = Sending::begin(&request, header.is_some());
+        if let Some(header) = header {
+            request.headers_mut().insert(header, HeaderValue::from(number));
         }
         if let Some(propagate) = &self.settings.propagate {
             propagate.propagate(&span, request.headers_mut());
         }
         let future = span.in_scope(|| self.inner.call(request));
-        ResponseFuture::new(future, span, call)
+        ResponseFuture::new(future, span, sending)
     }
 }

@@ -5,10 +5,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{ApiKey, CurrentKey, KeyError, event, key_error::What};
+use super::{ApiKey, CurrentKey, KeyError, key_error::What};
 use crate::{
     clock::{self, Instant},
     error::InvalidConfig,
+    observe,
 };
 
 /// A key in a file, such as a mounted secret, which is read again when the file changes.
@@ -166,7 +167,7 @@ impl Watched {
                 if key != *state.current.key() {
                     state.current = CurrentKey::new(key, state.current.generation() + 1);
                     drop(state);
-                    event::changed();
+                    observe::key_changed();
                 }
             }
             Err(error) => {
@@ -176,7 +177,7 @@ impl Watched {
                 let known = state.failed.replace(error.clone()).is_some();
                 drop(state);
                 if !known {
-                    event::failed(&error, true);
+                    observe::key_refresh_failed(&error, error.retry_in(), true);
                 }
             }
         }

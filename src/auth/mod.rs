@@ -101,7 +101,6 @@
 //!   the body.
 
 mod authorize;
-mod event;
 mod file;
 mod future;
 mod header;

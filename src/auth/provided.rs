@@ -4,13 +4,14 @@ use std::{
 };
 
 use super::{
-    CurrentKey, KeyError, ProvidedKey, event,
+    CurrentKey, KeyError, ProvidedKey,
     key_error::What,
     keys::Lease,
     refresh::{Fetch, Fetched, Refresh, fetch},
 };
 use crate::{
     clock::{self, Instant},
+    observe,
     random::Random,
 };
 
@@ -147,8 +148,8 @@ impl Provided {
         // A subscriber is not ours: outside the lock.
         drop(state);
         match &settled {
-            Ok(_) => event::refreshed(),
-            Err(error) => event::failed(error, kept),
+            Ok(_) => observe::key_refreshed(),
+            Err(error) => observe::key_refresh_failed(error, error.retry_in(), kept),
         }
         settled
     }
@@ -194,7 +195,7 @@ impl Provided {
         *refused = refused.saturating_add(1);
         held.refused = true;
         drop(state);
-        event::refused();
+        observe::key_refused();
         true
     }
 }

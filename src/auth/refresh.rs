@@ -11,11 +11,14 @@ use std::{
 use futures_util::{FutureExt, future::Shared};
 
 use super::{
-    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys, event,
+    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys,
     key_error::What,
     provided::{Provided, Settled},
 };
-use crate::clock::{self, Instant};
+use crate::{
+    clock::{self, Instant},
+    observe,
+};
 
 /// One question to the provider, shared by all who wait for the answer: whoever is awake polls it, and when one of
 /// them is dropped the others are woken in its place.
@@ -26,7 +29,7 @@ pub(super) type Fetched = Result<(ApiKey, Option<(Duration, Instant)>), KeyError
 
 pub(super) fn fetch(provider: Arc<dyn KeyProvider>, started: Instant, limit: Duration) -> Fetch {
     let fetch = async move {
-        event::refreshing();
+        observe::key_refresh_begins();
         // The provider is called at the first poll: under no lock, and where its panic is caught.
         let asked = AssertUnwindSafe(async { provider.fetch().await }).catch_unwind();
         let FreshKey { key, lifetime } = match tokio::time::timeout(limit, asked).await {

@@ -24,6 +24,19 @@ pub enum Reason {
     TooCostly,
 }
 
+impl Reason {
+    /// The reason in one word, as it stands in the metrics.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::MaxWait => "max_wait",
+            Self::QueueFull => "queue_full",
+            Self::TooManyKeys => "too_many_keys",
+            Self::TooCostly => "too_costly",
+        }
+    }
+}
+
 impl Refusal {
     /// A refusal for `reason`, after which a request would have had to wait for `wait`, where that is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {

@@ -15,7 +15,7 @@ use crate::{
     call::Call,
     clock::{self, Instant},
     error::{BoxError, Error},
-    log,
+    observe::{self, Waiting},
 };
 
 pin_project! {
@@ -34,7 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<A, F> {
         // The clock is read only for a request that has to wait.
-        Acquiring { #[pin] acquire: A, since: Option<Instant> },
+        Acquiring { #[pin] acquire: A, waiting: Option<Waiting> },
         Refused { refusal: Option<Refusal> },
         Readying { since: Option<Instant> },
         Calling { #[pin] future: F },
@@ -43,15 +43,20 @@ pin_project! {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
-        let state = State::Acquiring { acquire: permits.acquire(), since: None };
+        let state = State::Acquiring { acquire: permits.acquire(), waiting: None };
         Self { state, inner, permits: Some(permits), request: Some(request), call }
     }
 
     /// For a request that no limiter takes.
-    pub(super) fn refused(refusal: Refusal, inner: S) -> Self {
+    pub(super) fn refused(refusal: Refusal, inner: S, call: Option<Call>) -> Self {
         let state = State::Refused { refusal: Some(refusal) };
-        Self { state, inner, permits: None, request: None, call: None }
+        Self { state, inner, permits: None, request: None, call }
     }
+}
+
+fn refused(call: Option<&Call>, refusal: Refusal) -> Error {
+    observe::refused(call, &refusal);
+    Error::refused(refusal)
 }
 
 impl<S, L, B, R> Future for ResponseFuture<S, L, B>
@@ -65,26 +70,28 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, since } => {
+                StateProj::Acquiring { acquire, waiting } => {
+                    let call = this.call.as_ref();
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
-                        since.get_or_insert_with(clock::now);
+                        waiting.get_or_insert_with(|| Waiting::begin(call));
                         return Poll::Pending;
                     };
-                    if let Some(since) = since {
-                        let waited = since.elapsed();
-                        log::waited(waited);
-                        if let Some(call) = this.call {
+                    if let Some(waiting) = waiting.take() {
+                        let waited = waiting.over();
+                        if let Some(call) = call {
                             call.add_wait(waited);
                         }
                     }
-                    outcome.map_err(Error::refused)?;
+                    outcome.map_err(|refusal| refused(call, refusal))?;
+                    observe::granted(call);
                     if let Some(permits) = this.permits {
                         permits.held = Held::Granted;
                     }
                     this.state.set(State::Readying { since: None });
                 }
                 StateProj::Refused { refusal } => {
-                    return refusal.take().map_or(Poll::Pending, |no| Poll::Ready(Err(Error::refused(no))));
+                    let refusal = refusal.take().map(|refusal| refused(this.call.as_ref(), refusal));
+                    return refusal.map_or(Poll::Pending, |refused| Poll::Ready(Err(refused)));
                 }
                 StateProj::Readying { since } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
@@ -100,7 +107,7 @@ where
                     let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
                     if let Some(permits) = stale {
                         let acquire = permits.renew();
-                        this.state.set(State::Acquiring { acquire, since: None });
+                        this.state.set(State::Acquiring { acquire, waiting: None });
                         continue;
                     }
                     let Some(request) = this.request.take() else {
@@ -115,7 +122,7 @@ where
                 StateProj::Calling { future } => {
                     let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
                     if let Some(permits) = this.permits.take() {
-                        permits.hear(&response);
+                        permits.hear(this.call.as_ref(), &response);
                     }
                     return Poll::Ready(Ok(response));
                 }
@@ -163,14 +170,14 @@ impl<L: Limiter> Permits<L> {
     }
 
     /// Gives the permits back first: the server has counted this request in what it says is left.
-    fn hear<R>(mut self, response: &Response<R>) {
+    fn hear<R>(mut self, call: Option<&Call>, response: &Response<R>) {
         self.release();
         if !self.heeded {
             return;
         }
         if let Some(feedback) = Feedback::read(response.status(), response.headers(), clock::wall) {
             if let Some(pause) = feedback.asked_pause() {
-                log::paused(pause);
+                observe::paused(call, pause);
             }
             self.limiter.observe(&feedback);
         }

@@ -70,7 +70,7 @@ where
                 let permits = Permits::new(limiter, Ask { cost, deadline, ..self.bounds }, heeded);
                 ResponseFuture::new(self.inner.clone(), permits, request, call)
             }
-            Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone()),
+            Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone(), call),
         }
     }
 }

@@ -11,7 +11,7 @@ use tracing::{Instrument, Span, instrument::Instrumented};
 use crate::{
     call::{Call, Report},
     error::{BoxError, Error},
-    log::{self, Subject},
+    observe::{self, Subject},
 };
 
 pin_project! {
@@ -46,8 +46,8 @@ where
         }
         let (span, report) = (this.future.span(), this.call.report());
         let outcome = result.as_ref().map(Response::status);
-        span.in_scope(|| log::call(this.subject, &report, outcome));
-        log::end_call(span, &report, outcome);
+        span.in_scope(|| observe::call(this.subject, &report, outcome));
+        observe::end_call(span, &report, outcome);
         Poll::Ready(match result {
             Ok(mut response) => {
                 // A retry layer further in has put it there already.

@@ -42,8 +42,18 @@
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `waited_ms` |
 //! | `tower_outbound::limit` | info | paused: the server asked for it | the server paused the limiter | `pause_ms` |
 //!
-//! All of them are inside the call's span and outside the attempt's: the retry layer and the limiter write them, above
+//! | `tower_outbound::auth` | debug | key refresh begins | a key provider is asked | |
+//! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
+//! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
+//! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key, or a file could not be read again | `error` `kept` `retry_in_ms` |
+//! | `tower_outbound::auth` | info | key refused by the server | a 401, and the key is replaced | |
+//!
+//! All that a call tells is inside its span. The events of a key are told by the call that drives the refresh, before
+//! its attempt or in it, and the rest outside the attempts' spans: the retry layer and the limiter write them, above
 //! it.
+//!
+//! `error` says what failed, but not why: that a provider's error holds no secret is not known here. It is the source
+//! of the call's error. `kept` tells whether there is a key in use all the same.
 //!
 //! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call and in the
 //! spans, where it is the status of a 4xx or 5xx, too; `timeout`, `rate_limited`, `not_sent` or `failed` in an

@@ -11,7 +11,7 @@ use crate::{
     call::Call,
     clock,
     error::{BoxError, Error},
-    log::{self, Subject},
+    observe::{self, Subject},
 };
 
 /// The service of [`RequestIdLayer`](super::RequestIdLayer).
@@ -51,8 +51,8 @@ where
             .headers_mut()
             .entry(&settings.header)
             .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
-        let span = log::call_span(settings.service, id);
-        call.set_request_id(id.clone(), &settings.server_headers);
+        let span = observe::call_span(settings.service, id);
+        call.identify(settings.service, id.clone(), &settings.server_headers);
         let subject = Subject {
             service: settings.service,
             method: request.method().clone(),

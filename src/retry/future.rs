@@ -22,7 +22,7 @@ use crate::{
     call::{Call, Ended},
     clock::{self, Instant},
     error::{BoxError, Error, Kind, Scope},
-    log,
+    observe,
 };
 
 /// The most that is read of a failed answer's body so that its connection can be used again: more costs more
@@ -156,7 +156,7 @@ where
                     }
                 };
             this.call.set_delay(delay, reason);
-            log::retry(&this.call.report(), delay, reason);
+            observe::retry(this.call, delay, reason);
             *this.next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
@@ -190,8 +190,8 @@ fn overdue(call: &Call) -> Option<Error> {
 
 fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> Result<Response<R>, Error> {
     call.end(ended);
+    observe::gave_up(call, ended);
     let report = call.report();
-    log::gave_up(&report, ended);
     match result {
         Ok(mut response) => {
             response.extensions_mut().insert(report);

@@ -20,7 +20,7 @@ use crate::{
     call::{self, Call, DelayReason, Ended},
     clock,
     error::{Error, Reason, Refusal},
-    log,
+    observe,
     policy::{self, Cause, Spent, Verdict, feedback},
 };
 
@@ -93,7 +93,7 @@ impl<B: Body> Kept<B> {
         };
         let headers = result.as_ref().ok().map(Response::headers);
         if let Some(attempt) = call.end_attempt(told, asked, headers) {
-            log::attempt(&call.report(), &attempt);
+            observe::attempt(&call.report(), &attempt);
         }
         let mut spent = self.spent.take();
         // What did not go out has burdened nobody.

@@ -9,6 +9,7 @@ mod quiet;
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
+    env, fs,
     future::{Ready, ready},
     io::ErrorKind::*,
     sync::{
@@ -30,6 +31,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt::AttemptLayer,
+    auth::{FreshKey, KeyFile, Keys, ProvidedKey},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -56,14 +58,15 @@ fn documented() -> BTreeSet<Row> {
     let mut rows = BTreeSet::new();
     for line in manual.lines() {
         let Some(line) = line.strip_prefix("//! | ") else { continue };
-        let cells: Vec<_> = line.trim_end_matches(" |").split(" | ").collect();
-        let [target, level, name, _, fields] = cells[..] else { panic!("{line}") };
+        let cells: Vec<_> = line.trim_end_matches(['|', ' ']).split(" | ").collect();
+        let [target, level, name, _, ref fields @ ..] = cells[..] else { panic!("{line}") };
+        let fields = fields.concat();
         if target == "target" {
             kind = Some(if name == "span" { "span" } else { "event" });
             continue;
         }
         let plain = |cell: &str| cell.trim_matches('`').to_owned();
-        let fields = fields.split(' ').map(plain).collect();
+        let fields = fields.split_whitespace().map(plain).collect();
         rows.insert((kind.unwrap(), plain(target), level.to_owned(), plain(name), fields));
     }
     rows
@@ -81,9 +84,33 @@ async fn what_is_logged_is_what_the_manual_says() {
     for _ in 0..3 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
+    tell_of_keys().await;
     let (heard, documented) = (capture.rows(), documented());
-    assert_eq!(documented.len(), 9);
+    assert_eq!(documented.len(), 14);
     assert_eq!(heard, documented);
+}
+
+/// A provider that gives a key, which is refused, and then fails; and a file whose key changes.
+async fn tell_of_keys() {
+    let asked = AtomicBool::new(false);
+    let provided = ProvidedKey::new(move || {
+        let first = !asked.swap(true, Relaxed);
+        let fetched = ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from);
+        ready(if first { fetched } else { Err("closed".into()) })
+    });
+    let file = env::temp_dir().join(format!("tower-outbound-told-{}", std::process::id()));
+    fs::write(&file, "key-1").unwrap();
+    let changing = KeyFile::open(&file).unwrap().with_interval(secs(1));
+    for keys in [Keys::from(provided), Keys::from(changing)] {
+        let preset = preset::currency_rates(URI).unwrap().with_keys(keys);
+        let service = preset.layer().unwrap().layer(Probe::new([Is(401)]));
+        for _ in 0..2 {
+            let _ = service.clone().oneshot(get(URI)).await;
+            fs::write(&file, "key-2").unwrap();
+            tokio::time::advance(secs(2)).await;
+        }
+    }
+    fs::remove_file(&file).unwrap();
 }
 
 // ---- the spans

@@ -1,25 +1,16 @@
-//! Every event and span of the crate, written here and nowhere else. The contract is in the manual of
-//! [`request_id`](crate::request_id); nothing is formatted for a level that is off.
-
-mod span;
-
-pub(crate) use self::span::{attempt_span, call_span, cut_off, end_attempt, end_call, resent};
+//! The events.
 
 use std::{fmt, time::Duration};
 
-use http::{HeaderValue, Method, StatusCode, Uri};
-use tracing::{Level, debug, enabled, event, info};
+use http::{Method, StatusCode, Uri};
+use tracing::{Level, debug, enabled, event, info, warn};
 
+use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, address, error_type, failed, metric, port, text};
 use crate::{
-    call::{Attempt, DelayReason, Ended, Outcome, Report},
+    call::{Attempt, Call, DelayReason, Ended, Outcome, Report},
     clock::Instant,
-    error::{Error, Kind},
+    error::{Error, Refusal},
 };
-
-const CALL: &str = "tower_outbound::call";
-const ATTEMPT: &str = "tower_outbound::attempt";
-const RETRY: &str = "tower_outbound::retry";
-const LIMIT: &str = "tower_outbound::limit";
 
 /// What the line of a call says of its request. Neither query nor user info: keys travel in both.
 pub(crate) struct Subject {
@@ -37,20 +28,6 @@ impl fmt::Debug for Subject {
             .field("host", &self.uri.host())
             .finish_non_exhaustive()
     }
-}
-
-/// An IPv6 address without the brackets that it has in a URI.
-fn address(uri: &Uri) -> Option<&str> {
-    uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'))
-}
-
-/// Its own, or that of its scheme.
-fn port(uri: &Uri) -> Option<u16> {
-    uri.port_u16().or_else(|| match uri.scheme_str() {
-        Some("https") => Some(443),
-        Some("http") => Some(80),
-        _ => None,
-    })
 }
 
 pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode, &Error>) {
@@ -77,6 +54,7 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
             )
         };
     }
+    metric::called(subject.service, result, subject.started);
     match result {
         Ok(status) if !failed(status) => {
             if enabled!(target: CALL, Level::INFO) {
@@ -117,52 +95,83 @@ pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
     );
 }
 
-pub(crate) fn retry(report: &Report, delay: Duration, reason: DelayReason) {
-    debug!(
-        target: RETRY,
-        request_id = text(report.request_id().as_ref()),
-        delay_ms = millis(delay),
-        reason = reason.as_str(),
-        "retrying after back-off"
-    );
-}
-
-pub(crate) fn gave_up(report: &Report, ended: Ended) {
-    if ended != Ended::Success {
+pub(crate) fn retry(call: &Call, delay: Duration, reason: DelayReason) {
+    metric::retried(call, reason);
+    if enabled!(target: RETRY, Level::DEBUG) {
         debug!(
             target: RETRY,
-            request_id = text(report.request_id().as_ref()),
+            request_id = text(call.report().request_id().as_ref()),
+            delay_ms = millis(delay),
+            reason = reason.as_str(),
+            "retrying after back-off"
+        );
+    }
+}
+
+pub(crate) fn gave_up(call: &Call, ended: Ended) {
+    if ended == Ended::Success {
+        return;
+    }
+    metric::gave_up(call, ended);
+    if enabled!(target: RETRY, Level::DEBUG) {
+        debug!(
+            target: RETRY,
+            request_id = text(call.report().request_id().as_ref()),
             ended = ended.as_str(),
             "no further attempt"
         );
     }
 }
 
-pub(crate) fn waited(waited: Duration) {
+pub(super) fn waited(waited: Duration) {
     debug!(target: LIMIT, waited_ms = millis(waited), "waited for the limiter");
 }
 
-pub(crate) fn paused(pause: Duration) {
+pub(crate) fn granted(call: Option<&Call>) {
+    metric::granted(call);
+}
+
+/// Without an event of its own: the call's line says it.
+pub(crate) fn refused(call: Option<&Call>, refusal: &Refusal) {
+    metric::refused(call, refusal.reason());
+}
+
+pub(crate) fn paused(call: Option<&Call>, pause: Duration) {
+    metric::paused(call, pause);
     info!(target: LIMIT, pause_ms = millis(pause), "paused: the server asked for it");
 }
 
-fn failed(status: StatusCode) -> bool {
-    status.is_client_error() || status.is_server_error()
+/// The file holds another key.
+pub(crate) fn key_changed() {
+    metric::key_refreshed(true);
+    info!(target: AUTH, "key changed");
 }
 
-fn error_type(error: &Error) -> &'static str {
-    match error.kind() {
-        Kind::RateLimited { .. } => "rate_limited",
-        Kind::TooCostly => "too_costly",
-        Kind::Timeout { .. } => "timeout",
-        Kind::Auth => "auth",
-        Kind::Request => "invalid_request",
-        Kind::Service | Kind::NotReady => "service",
-    }
+pub(crate) fn key_refresh_begins() {
+    debug!(target: AUTH, "key refresh begins");
 }
 
-fn text(id: Option<&HeaderValue>) -> Option<&str> {
-    id.and_then(|id| id.to_str().ok())
+pub(crate) fn key_refreshed() {
+    metric::key_refreshed(true);
+    info!(target: AUTH, "key refreshed");
+}
+
+/// `kept` says whether there is a key in use all the same.
+pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
+    metric::key_refreshed(false);
+    warn!(
+        target: AUTH,
+        error = %why,
+        kept,
+        retry_in_ms = retry_in.map(millis),
+        "key refresh failed"
+    );
+}
+
+/// The server has refused the key, and another one is asked for.
+pub(crate) fn key_refused() {
+    metric::key_refused();
+    info!(target: AUTH, "key refused by the server");
 }
 
 fn millis(duration: Duration) -> f64 {

@@ -2,11 +2,15 @@
 
 use std::fmt;
 
-use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderValue, Request, StatusCode, Uri};
 use tracing::{Span, field::Empty, info_span};
 
-use super::{ATTEMPT, CALL, address, error_type, failed, port, text};
-use crate::{call::Report, error::Error};
+use super::{ATTEMPT, CALL, OTHER, address, error_type, failed, known, metric::Stopwatch, port, text};
+use crate::{
+    call::{Call, Report},
+    clock,
+    error::Error,
+};
 
 /// The span of a call: ours, not an HTTP client's, for it covers what was never sent.
 pub(crate) fn call_span(service: Option<&'static str>, id: &HeaderValue) -> Span {
@@ -35,7 +39,7 @@ pub(crate) fn end_call(span: &Span, report: &Report, result: Result<StatusCode, 
 
 /// The span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`, for
 /// `tracing-opentelemetry` makes text of a `u64`.
-pub(crate) fn attempt_span<B>(request: &Request<B>) -> Span {
+fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());
     info_span!(
         target: ATTEMPT,
@@ -43,7 +47,7 @@ pub(crate) fn attempt_span<B>(request: &Request<B>) -> Span {
         otel.kind = "client",
         otel.name = known(method).unwrap_or("HTTP"),
         otel.status_code = Empty,
-        http.request.method = known(method).unwrap_or("_OTHER"),
+        http.request.method = known(method).unwrap_or(OTHER),
         http.request.method_original = known(method).is_none().then_some(method.as_str()),
         http.request.resend_count = Empty,
         server.address = address(uri),
@@ -54,26 +58,52 @@ pub(crate) fn attempt_span<B>(request: &Request<B>) -> Span {
     )
 }
 
-/// How often the request was sent before; nothing for the first time.
-pub(crate) fn resent(span: &Span, times: u32) {
-    if times > 0 {
-        span.record("http.request.resend_count", i64::from(times));
-    }
+/// What follows an attempt that is under way, besides its span.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    stopwatch: Option<Stopwatch>,
+    /// Whose deadline may cut the attempt off; none when it has ended, or nobody would hear of it.
+    call: Option<Call>,
 }
 
-pub(crate) fn end_attempt(span: &Span, result: Result<StatusCode, &Error>) {
-    if span.is_disabled() {
-        return;
+impl Sending {
+    /// And the attempt's span and number; `numbered` says whether the number is needed although nobody listens.
+    pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
+        let span = attempt_span(request);
+        let call = request.extensions().get::<Call>();
+        let stopwatch = Stopwatch::start(request, call);
+        let heard = numbered || stopwatch.is_some() || !span.is_disabled();
+        let call = call.filter(|_| heard).cloned();
+        let (number, earlier) = call.as_ref().map_or((1, 0), Call::hand_on);
+        if earlier > 0 {
+            span.record("http.request.resend_count", i64::from(earlier));
+        }
+        (Self { stopwatch, call }, span, number)
     }
-    if let Ok(status) = result {
-        span.record("http.response.status_code", i64::from(status.as_u16()));
-    }
-    end(span, result);
-}
 
-/// The deadline of the call cut the attempt off from above.
-pub(crate) fn cut_off(span: &Span) {
-    error(span, "timeout");
+    pub(crate) fn ended(&mut self, span: &Span, result: Result<StatusCode, &Error>) {
+        self.call = None;
+        if let Some(stopwatch) = self.stopwatch.take() {
+            stopwatch.stop(result);
+        }
+        if !span.is_disabled() {
+            if let Ok(status) = result {
+                span.record("http.response.status_code", i64::from(status.as_u16()));
+            }
+            end(span, result);
+        }
+    }
+
+    /// Dropped by its caller an attempt did not fail; by the layer that keeps the deadline it did.
+    pub(crate) fn dropped(&mut self, span: &Span) {
+        let deadline = self.call.as_ref().and_then(Call::deadline);
+        if deadline.is_some_and(|deadline| clock::now() >= deadline) {
+            if let Some(stopwatch) = self.stopwatch.take() {
+                stopwatch.cut_off();
+            }
+            error(span, "timeout");
+        }
+    }
 }
 
 fn end(span: &Span, result: Result<StatusCode, &Error>) {
@@ -87,22 +117,6 @@ fn end(span: &Span, result: Result<StatusCode, &Error>) {
 fn error(span: &Span, kind: &str) {
     span.record("error.type", kind);
     span.record("otel.status_code", "error");
-}
-
-/// Others could be as many as a caller makes up, so OpenTelemetry has one name for them all.
-fn known(method: &Method) -> Option<&str> {
-    match *method {
-        Method::CONNECT
-        | Method::DELETE
-        | Method::GET
-        | Method::HEAD
-        | Method::OPTIONS
-        | Method::PATCH
-        | Method::POST
-        | Method::PUT
-        | Method::TRACE => Some(method.as_str()),
-        _ => None,
-    }
 }
 
 /// A URL as it may be shown: neither user info nor query, for keys travel in both.

@@ -1,0 +1,84 @@
+//! Metrics through the [`metrics`](https://docs.rs/metrics) facade, for whichever recorder the program installs: a
+//! Prometheus exporter, OpenTelemetry, statsd.
+//!
+//! ```
+//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+//! use tower_outbound::adapter::metrics;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let prometheus = PrometheusBuilder::new()
+//!     .set_buckets_for_metric(Matcher::Suffix("duration".into()), &metrics::BUCKETS)?
+//!     .install_recorder()?;
+//! metrics::enable();
+//! // ... calls ...
+//! println!("{}", prometheus.render());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The metrics
+//!
+//! A contract, which a test holds this crate to. Durations are histograms of seconds. A label without a value is left
+//! out.
+//!
+//! | metric | kind | what | labels |
+//! |---|---|---|---|
+//! | `http.client.request.duration` | histogram | one attempt, from the limiter's grant to the head of its answer | `service` `http.request.method` `server.address` `server.port` `http.response.status_code` `error.type` |
+//! | `tower_outbound.call.duration` | histogram | one call, with its waits and back-offs, to the head of its answer | `service` `error.type` |
+//! | `tower_outbound.limit.wait.duration` | histogram | the wait for a permit, of the requests that had to wait | `service` |
+//! | `tower_outbound.limit.queue` | gauge | requests that wait for a permit now | `service` |
+//! | `tower_outbound.limit.grants` | counter | requests that were granted their permits | `service` |
+//! | `tower_outbound.limit.refusals` | counter | requests that were refused | `service` `reason` |
+//! | `tower_outbound.limit.pause.duration` | histogram | the pauses that the server asked for, once for each answer that did | `service` |
+//! | `tower_outbound.retry.retries` | counter | back-offs that began | `service` `reason` |
+//! | `tower_outbound.retry.give_ups` | counter | calls whose failure was not tried again | `service` `reason` |
+//! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended | `outcome` |
+//! | `tower_outbound.auth.refusals` | counter | keys that the server refused and that are replaced | |
+//!
+//! `http.client.request.duration` is OpenTelemetry's, with its attributes; the [`attempt`](crate::attempt) layer
+//! measures it. `error.type` is the status of a 4xx or 5xx, or the kind of the error, as in the
+//! [spans](crate::request_id). `service` is the name given to the [`request_id`](crate::request_id) layer; the presets
+//! give theirs. `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
+//! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed`.
+//!
+//! Every label has few values, but for `server.address`: it has as many as there are hosts that you call.
+//! Prometheus' exporter writes underscores for dots.
+//!
+//! # Surprises
+//!
+//! - Nothing is measured before [`enable`]: features add up over a whole program, and whoever did not ask for metrics
+//!   does not pay for them. Switched off, each costs one load of a flag.
+//! - A call that its caller drops is in no duration; an attempt that the total deadline cuts off is, as a `timeout`.
+//! - A wait that ends in a refusal, or whose caller drops it, leaves the queue; only the first is in the wait's
+//!   duration.
+
+use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+use crate::observe::metric;
+
+/// Upper bounds for a histogram of durations, in seconds: those that OpenTelemetry's semantic conventions advise for
+/// `http.client.request.duration`.
+///
+/// The facade has no buckets; they are set in the recorder, and without them Prometheus' exporter makes summaries. Waits
+/// and pauses can be longer than the last of them.
+pub const BUCKETS: [f64; 14] =
+    [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+
+/// Describes the metrics to the recorder that is installed, and records them from now on, in the whole program.
+///
+/// Again, for another recorder, it describes them to that one, too.
+pub fn enable() {
+    use Unit::{Count, Seconds};
+    describe_histogram!(metric::REQUEST_DURATION, Seconds, "Duration of HTTP client requests.");
+    describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, with their waits and back-offs.");
+    describe_histogram!(metric::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
+    describe_histogram!(metric::PAUSE_DURATION, Seconds, "Pauses that the server asked for.");
+    describe_gauge!(metric::QUEUE, Count, "Requests that wait for a permit.");
+    describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits.");
+    describe_counter!(metric::REFUSALS, Count, "Requests that the limiter refused, by reason.");
+    describe_counter!(metric::RETRIES, Count, "Retries, by the reason of their back-off.");
+    describe_counter!(metric::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
+    describe_counter!(metric::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");
+    describe_counter!(metric::KEY_REFUSALS, Count, "Keys that the server refused and that are replaced.");
+    metric::switch_on();
+}

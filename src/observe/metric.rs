@@ -1,0 +1,179 @@
+//! The metrics, through the `metrics` facade. Until somebody switches them on each costs one relaxed load.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use metrics::{Label, counter, gauge, histogram};
+
+use super::{OTHER, address, error_type, failed, known, port};
+use crate::{
+    call::{Call, DelayReason, Ended},
+    clock::{self, Instant},
+    error::{Error, Reason},
+};
+
+pub(crate) const REQUEST_DURATION: &str = "http.client.request.duration";
+pub(crate) const CALL_DURATION: &str = "tower_outbound.call.duration";
+pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
+pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
+pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
+pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
+pub(crate) const REFUSALS: &str = "tower_outbound.limit.refusals";
+pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
+pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
+pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
+pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn switch_on() {
+    ON.store(true, Relaxed);
+}
+
+fn on() -> bool {
+    ON.load(Relaxed)
+}
+
+fn labels<const N: usize>(
+    service: Option<&'static str>,
+    own: [(&'static str, &'static str); N],
+) -> Vec<Label> {
+    let service = service.map(|service| ("service", service));
+    service.into_iter().chain(own).map(|(name, value)| Label::from_static_parts(name, value)).collect()
+}
+
+fn service(call: Option<&Call>) -> Option<&'static str> {
+    call.and_then(Call::service)
+}
+
+/// As in the spans: the status of a 4xx or 5xx, or the kind of the error.
+fn failure(result: Result<StatusCode, &Error>) -> Option<Label> {
+    Some(match result {
+        Ok(status) if failed(status) => Label::new("error.type", status.as_str().to_owned()),
+        Ok(_) => return None,
+        Err(error) => Label::from_static_parts("error.type", error_type(error)),
+    })
+}
+
+/// The time of one attempt, by OpenTelemetry's attributes.
+#[derive(Debug)]
+pub(super) struct Stopwatch {
+    started: Instant,
+    labels: Vec<Label>,
+}
+
+impl Stopwatch {
+    pub(super) fn start<B>(request: &Request<B>, call: Option<&Call>) -> Option<Self> {
+        if !on() {
+            return None;
+        }
+        let method = known(request.method()).unwrap_or(OTHER);
+        let mut labels = labels(service(call), [("http.request.method", method)]);
+        labels.extend(address(request.uri()).map(|address| Label::new("server.address", address.to_owned())));
+        labels.extend(port(request.uri()).map(|port| Label::new("server.port", port.to_string())));
+        Some(Self { started: clock::now(), labels })
+    }
+
+    pub(super) fn stop(mut self, result: Result<StatusCode, &Error>) {
+        let status = result.ok().map(|status| status.as_str().to_owned());
+        self.labels.extend(status.map(|status| Label::new("http.response.status_code", status)));
+        self.labels.extend(failure(result));
+        self.record();
+    }
+
+    /// By the deadline of the call.
+    pub(super) fn cut_off(mut self) {
+        self.labels.push(Label::from_static_parts("error.type", "timeout"));
+        self.record();
+    }
+
+    fn record(self) {
+        histogram!(REQUEST_DURATION, self.labels).record(self.started.elapsed());
+    }
+}
+
+/// One more in the queue, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// None when nothing was measured as it began.
+    service: Option<Option<&'static str>>,
+}
+
+impl Queued {
+    pub(super) fn begin(call: Option<&Call>) -> Self {
+        let service = on().then(|| service(call));
+        if let Some(service) = service {
+            gauge!(QUEUE, labels(service, [])).increment(1.0);
+        }
+        Self { service }
+    }
+
+    pub(super) fn over(self, waited: Duration) {
+        if let Some(service) = self.service {
+            histogram!(WAIT_DURATION, labels(service, [])).record(waited);
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(service) = self.service {
+            gauge!(QUEUE, labels(service, [])).decrement(1.0);
+        }
+    }
+}
+
+pub(super) fn called(service: Option<&'static str>, result: Result<StatusCode, &Error>, started: Instant) {
+    if on() {
+        let mut labels = labels(service, []);
+        labels.extend(failure(result));
+        histogram!(CALL_DURATION, labels).record(started.elapsed());
+    }
+}
+
+pub(super) fn retried(call: &Call, reason: DelayReason) {
+    if on() {
+        counter!(RETRIES, labels(call.service(), [("reason", reason.as_str())])).increment(1);
+    }
+}
+
+pub(super) fn gave_up(call: &Call, ended: Ended) {
+    if on() {
+        counter!(GIVE_UPS, labels(call.service(), [("reason", ended.as_str())])).increment(1);
+    }
+}
+
+pub(super) fn granted(call: Option<&Call>) {
+    if on() {
+        counter!(GRANTS, labels(service(call), [])).increment(1);
+    }
+}
+
+pub(super) fn refused(call: Option<&Call>, reason: Reason) {
+    if on() {
+        counter!(REFUSALS, labels(service(call), [("reason", reason.as_str())])).increment(1);
+    }
+}
+
+pub(super) fn paused(call: Option<&Call>, pause: Duration) {
+    if on() {
+        histogram!(PAUSE_DURATION, labels(service(call), [])).record(pause);
+    }
+}
+
+/// Or not, where it failed.
+pub(super) fn key_refreshed(worked: bool) {
+    if on() {
+        let outcome = if worked { "refreshed" } else { "failed" };
+        counter!(KEY_REFRESHES, labels(None, [("outcome", outcome)])).increment(1);
+    }
+}
+
+pub(super) fn key_refused() {
+    if on() {
+        counter!(KEY_REFUSALS, labels(None, [])).increment(1);
+    }
+}

@@ -1,0 +1,81 @@
+//! What the crate tells of itself: every event, span and metric, written here and nowhere else. The contract of the log
+//! is in the manual of [`request_id`](crate::request_id), that of the metrics in `adapter::metrics`; nothing is formatted
+//! or allocated for what is off.
+
+mod event;
+#[cfg(feature = "metrics")]
+pub(crate) mod metric;
+#[cfg(not(feature = "metrics"))]
+#[path = "unmetered.rs"]
+mod metric;
+mod span;
+mod waiting;
+
+pub(crate) use self::event::{
+    Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
+    key_refreshed, key_refused, paused, refused, retry,
+};
+pub(crate) use self::span::{Sending, call_span, end_call};
+pub(crate) use self::waiting::Waiting;
+
+use http::{HeaderValue, Method, StatusCode, Uri};
+
+use crate::error::{Error, Kind};
+
+const CALL: &str = "tower_outbound::call";
+const ATTEMPT: &str = "tower_outbound::attempt";
+const RETRY: &str = "tower_outbound::retry";
+const LIMIT: &str = "tower_outbound::limit";
+const AUTH: &str = "tower_outbound::auth";
+
+/// An IPv6 address without the brackets that it has in a URI.
+fn address(uri: &Uri) -> Option<&str> {
+    uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'))
+}
+
+/// Its own, or that of its scheme.
+fn port(uri: &Uri) -> Option<u16> {
+    uri.port_u16().or_else(|| match uri.scheme_str() {
+        Some("https") => Some(443),
+        Some("http") => Some(80),
+        _ => None,
+    })
+}
+
+/// Others could be as many as a caller makes up, so OpenTelemetry has one name for them all.
+fn known(method: &Method) -> Option<&'static str> {
+    Some(match *method {
+        Method::CONNECT => "CONNECT",
+        Method::DELETE => "DELETE",
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        Method::PATCH => "PATCH",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::TRACE => "TRACE",
+        _ => return None,
+    })
+}
+
+/// OpenTelemetry's name for a method that has none in HTTP.
+const OTHER: &str = "_OTHER";
+
+fn failed(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+fn error_type(error: &Error) -> &'static str {
+    match error.kind() {
+        Kind::RateLimited { .. } => "rate_limited",
+        Kind::TooCostly => "too_costly",
+        Kind::Timeout { .. } => "timeout",
+        Kind::Auth => "auth",
+        Kind::Request => "invalid_request",
+        Kind::Service | Kind::NotReady => "service",
+    }
+}
+
+fn text(id: Option<&HeaderValue>) -> Option<&str> {
+    id.and_then(|id| id.to_str().ok())
+}

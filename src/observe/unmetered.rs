@@ -1,0 +1,44 @@
+//! Feature `metrics` is off: the names of `metric.rs`, and nothing behind them.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+
+use crate::{
+    call::{Call, DelayReason, Ended},
+    clock::Instant,
+    error::{Error, Reason},
+};
+
+#[derive(Debug)]
+pub(super) enum Stopwatch {}
+
+impl Stopwatch {
+    pub(super) fn start<B>(_: &Request<B>, _: Option<&Call>) -> Option<Self> {
+        None
+    }
+
+    pub(super) fn stop(self, _: Result<StatusCode, &Error>) {}
+
+    pub(super) fn cut_off(self) {}
+}
+
+#[derive(Debug)]
+pub(super) struct Queued;
+
+impl Queued {
+    pub(super) fn begin(_: Option<&Call>) -> Self {
+        Self
+    }
+
+    pub(super) fn over(self, _: Duration) {}
+}
+
+pub(super) fn called(_: Option<&'static str>, _: Result<StatusCode, &Error>, _: Instant) {}
+pub(super) fn retried(_: &Call, _: DelayReason) {}
+pub(super) fn gave_up(_: &Call, _: Ended) {}
+pub(super) fn granted(_: Option<&Call>) {}
+pub(super) fn refused(_: Option<&Call>, _: Reason) {}
+pub(super) fn paused(_: Option<&Call>, _: Duration) {}
+pub(super) fn key_refreshed(_: bool) {}
+pub(super) fn key_refused() {}
