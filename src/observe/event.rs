@@ -174,6 +174,7 @@ pub(crate) fn key_refused() {
     info!(target: AUTH, "key refused by the server");
 }
 
+/// Whole microseconds, so that nobody reads `22.428946000000003`.
 fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
+    duration.as_micros() as f64 / 1e3
 }

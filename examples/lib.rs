@@ -1,0 +1,1 @@
+//! The examples stand beside this file; a package needs a target of its own.
