@@ -34,6 +34,7 @@
 //! [`Preset::with_body_idle_timeout`] is said.
 
 mod base_url;
+mod credential;
 mod currency_rates;
 mod email_delivery;
 mod realtime_messaging;

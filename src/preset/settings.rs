@@ -1,17 +1,13 @@
-use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
-use http::{HeaderName, HeaderValue, Uri, header::CONTENT_TYPE, request};
-use tower::util::Either;
+use http::{HeaderValue, Uri, header::CONTENT_TYPE};
 use tower_http::set_header::SetRequestHeaderLayer;
 
-use super::{BaseUrl, PresetLayer, stack::CredentialLayer};
+use super::{BaseUrl, PresetLayer, credential::Credential};
 use crate::{
     attempt::AttemptLayer,
-    auth::{
-        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyProvider, Keys, Origin, ProvidedKey, Rotating,
-        Sign, SignLayer,
-    },
-    error::{BoxError, InvalidConfig},
+    auth::Origin,
+    error::InvalidConfig,
     limit::{RateLimitLayer, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
@@ -30,8 +26,8 @@ use crate::{
 pub struct Preset {
     name: &'static str,
     base: BaseUrl,
-    credential: Credential,
-    allowed: Vec<Origin>,
+    pub(super) credential: Credential,
+    pub(super) allowed: Vec<Origin>,
     quota: Option<Quota>,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
@@ -40,29 +36,6 @@ pub struct Preset {
     total_timeout: Duration,
     attempt_timeout: Option<Duration>,
     body_idle_timeout: Option<Duration>,
-}
-
-#[derive(Clone)]
-enum Credential {
-    Key { source: KeySource, form: KeyForm },
-    Own(Arc<dyn Authorize>),
-    Signature(Arc<dyn Sign>),
-}
-
-#[derive(Clone)]
-enum KeySource {
-    Environment(Cow<'static, str>),
-    File(PathBuf),
-    Keys(Keys),
-}
-
-/// A [`Form`] that is not checked yet.
-#[derive(Clone)]
-enum KeyForm {
-    Bearer,
-    Header(HeaderName),
-    Basic(Cow<'static, str>),
-    Query(Cow<'static, str>),
 }
 
 impl Preset {
@@ -86,10 +59,7 @@ impl Preset {
         Ok(Self {
             name,
             base: BaseUrl::parse(base_url)?,
-            credential: Credential::Key {
-                source: KeySource::Environment("API_KEY".into()),
-                form: KeyForm::Bearer,
-            },
+            credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
             quota: None,
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
@@ -115,96 +85,6 @@ impl Preset {
     /// The quota; none where none is known.
     pub fn quota(&self) -> Option<Quota> {
         self.quota
-    }
-
-    /// Sends this key. The limiter stays: a clone for another key wants a quota of its own, too.
-    pub fn with_api_key(self, key: ApiKey) -> Self {
-        self.with_keys(key)
-    }
-
-    /// Sends the key in this environment variable, read once, when the layer or client is made.
-    pub fn with_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
-        self.with_key(KeySource::Environment(variable.into()))
-    }
-
-    /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
-    /// [`KeyFile`](crate::auth::KeyFile), which [`with_keys`](Self::with_keys) takes with an interval of your own.
-    pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
-        self.with_key(KeySource::File(path.into()))
-    }
-
-    /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which
-    /// [`with_keys`](Self::with_keys) takes with settings of your own.
-    pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
-        self.with_keys(ProvidedKey::new(provider))
-    }
-
-    /// Sends the key from this source, which all clones share.
-    pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
-        self.with_key(KeySource::Keys(keys.into()))
-    }
-
-    fn with_key(mut self, source: KeySource) -> Self {
-        let form = match self.credential {
-            Credential::Key { form, .. } => form,
-            _ => KeyForm::Bearer,
-        };
-        self.credential = Credential::Key { source, form };
-        self
-    }
-
-    /// Sends the key in the query parameter of this name and not as a bearer header. Changes nothing once
-    /// [`with_authorize`](Self::with_authorize) or [`with_credentials`](Self::with_credentials) was said: what
-    /// they send is no key.
-    pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Query(parameter.into()))
-    }
-
-    /// Sends the key in the header of this name, such as `x-api-key`, and not as a bearer header; as
-    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
-    pub fn with_key_in_header(self, name: HeaderName) -> Self {
-        self.with_form(KeyForm::Header(name))
-    }
-
-    /// Sends the key as the password of this user, and not as a bearer header; as
-    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
-    pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Basic(user.into()))
-    }
-
-    fn with_form(mut self, new: KeyForm) -> Self {
-        if let Credential::Key { form, .. } = &mut self.credential {
-            *form = new;
-        }
-        self
-    }
-
-    /// Signs every attempt, in place of a key: [`Sign`] sees the request's head and, when it asks for it, the body, and
-    /// may await something.
-    pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
-        self.credential = Credential::Signature(Arc::new(sign));
-        self
-    }
-
-    /// Lets the credential go to this origin, too, when a request goes there: through a layer that follows redirects.
-    pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
-        self.allowed.push(origin);
-        self
-    }
-
-    /// Sends what `authorize` makes of these three: headers, or a signature over the request's head.
-    pub fn with_credentials(
-        self,
-        credentials: AppCredentials,
-        authorize: impl Fn(&AppCredentials, &mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
-    ) -> Self {
-        self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
-    }
-
-    /// Sends whatever `authorize` puts on the request, in place of a key.
-    pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
-        self.credential = Credential::Own(Arc::new(authorize));
-        self
     }
 
     /// Lets the credential travel without TLS, where everybody on the way can read it.
@@ -299,42 +179,13 @@ impl Preset {
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
             attempt: self.attempt.clone(),
-            auth: self.credential()?,
+            auth: self.credential.layer(self.base.origin(), &self.allowed)?,
             attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
         })
     }
 
     pub(crate) fn base(&self) -> &BaseUrl {
         &self.base
-    }
-
-    fn credential(&self) -> Result<CredentialLayer, InvalidConfig> {
-        let (origin, mut allowed) = (self.base.origin().clone(), self.allowed.iter().cloned());
-        let authorize: Arc<dyn Authorize> = match &self.credential {
-            Credential::Signature(sign) => {
-                let layer = SignLayer::new(Arc::clone(sign), origin)?;
-                return Ok(Either::Right(allowed.try_fold(layer, SignLayer::with_allowed_origin)?));
-            }
-            Credential::Own(authorize) => Arc::clone(authorize),
-            Credential::Key { source, form } => Arc::new(Self::rotating(source, form)?),
-        };
-        let layer = AuthLayer::with(authorize, origin)?;
-        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
-    }
-
-    fn rotating(source: &KeySource, form: &KeyForm) -> Result<Rotating, InvalidConfig> {
-        let keys = match source {
-            KeySource::Environment(variable) => ApiKey::from_env(variable)?.into(),
-            KeySource::File(path) => Keys::from_file(path)?,
-            KeySource::Keys(keys) => keys.clone(),
-        };
-        let form = match form {
-            KeyForm::Bearer => Form::bearer(),
-            KeyForm::Header(name) => Form::header(name.clone())?,
-            KeyForm::Basic(user) => Form::basic(user)?,
-            KeyForm::Query(name) => Form::query(name)?,
-        };
-        Ok(Rotating::new(form, keys))
     }
 }
 
