@@ -330,6 +330,16 @@ fn main() -> Result<(), BoxError> {
     compare("a call that succeeds", rows()?, &settings)?;
     compare("beside tower-http, no subscriber", beside::rows()?, &settings)?;
     beside::at_info(|| compare("beside tower-http, INFO to a sink", beside::rows()?, &settings))?;
+    #[cfg(feature = "metrics")]
+    metered(|| compare("a call that succeeds, metrics to Prometheus' recorder", rows()?, &settings))?;
     // Made only now: once a clock was paused, every reading of tokio's takes longer.
     compare("503, then 200, without a back-off", rows_of_a_retry()?, &settings)
+}
+
+/// Runs `work` with the metrics on; they can't be switched off again, but without a recorder they cost little.
+#[cfg(feature = "metrics")]
+fn metered<T>(work: impl FnOnce() -> T) -> T {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    tower_outbound::adapter::metrics::enable();
+    metrics::with_local_recorder(&recorder, work)
 }
