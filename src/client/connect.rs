@@ -26,9 +26,16 @@ pub(super) type Connector = HttpConnector;
 pub struct Transport {
     connect_timeout: Duration,
     idle_timeout: Duration,
-    http2_only: bool,
+    version: Version,
     #[cfg(feature = "rustls")]
     roots: rustls::RootCertStore,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    Negotiated,
+    Http1,
+    Http2,
 }
 
 /// As for every other setting; hyper-util adds it to a clock.
@@ -40,7 +47,7 @@ impl Transport {
         Self {
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(90),
-            http2_only: false,
+            version: Version::Negotiated,
             #[cfg(feature = "rustls")]
             roots: webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
         }
@@ -60,7 +67,14 @@ impl Transport {
 
     /// Speaks HTTP/2 from the first byte, also without TLS, to a server that is known to speak it.
     pub fn with_http2_prior_knowledge(mut self) -> Self {
-        self.http2_only = true;
+        self.version = Version::Http2;
+        self
+    }
+
+    /// Speaks HTTP/1.1 alone, also where TLS would negotiate HTTP/2: for requests that ask for an upgrade, such as to a
+    /// WebSocket, which HTTP/2 does not know.
+    pub fn with_http1_only(mut self) -> Self {
+        self.version = Version::Http1;
         self
     }
 
@@ -132,7 +146,7 @@ impl Transport {
         builder
             .pool_idle_timeout(self.idle_timeout)
             .pool_timer(TokioTimer::new())
-            .http2_only(self.http2_only);
+            .http2_only(self.version == Version::Http2);
         Ok(builder.build(self.connector(http, origin)?))
     }
 
@@ -148,9 +162,10 @@ impl Transport {
             .with_root_certificates(self.roots)
             .with_no_client_auth();
         let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        Ok(match self.http2_only {
-            true => builder.enable_http2().wrap_connector(http),
-            false => builder.enable_http1().enable_http2().wrap_connector(http),
+        Ok(match self.version {
+            Version::Http1 => builder.enable_http1().wrap_connector(http),
+            Version::Http2 => builder.enable_http2().wrap_connector(http),
+            Version::Negotiated => builder.enable_http1().enable_http2().wrap_connector(http),
         })
     }
 
@@ -175,7 +190,7 @@ impl fmt::Debug for Transport {
         f.debug_struct("Transport")
             .field("connect_timeout", &self.connect_timeout)
             .field("idle_timeout", &self.idle_timeout)
-            .field("http2_only", &self.http2_only)
+            .field("version", &self.version)
             .finish_non_exhaustive()
     }
 }
