@@ -148,3 +148,12 @@ fn what_is_no_certificate_is_refused_at_construction() {
         assert_eq!(error.field(), "root certificates", "{pem}: {error}");
     }
 }
+
+#[tokio::test]
+async fn http1_alone_is_spoken_also_where_the_server_has_http2() {
+    let certificate = certificate();
+    let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
+    let transport = trusting(&certificate).with_http1_only();
+    let response = within(client(&server.url(), transport).get("/")).await.unwrap();
+    assert_eq!(response.version(), Version::HTTP_11);
+}

@@ -1,0 +1,144 @@
+//! A WebSocket through the whole stack, that comes back after it drops.
+//!
+//! The opening request is a call like any other: it carries the key and the request id, waits for its permit, and is
+//! retried while the server refuses. tokio-tungstenite speaks the protocol on the connection that the 101 hands over.
+//! When that drops, `Reconnect` says how long to wait. The path and the messages are made up: the service shows none.
+//!
+//! `cargo run --example websocket`
+
+mod server;
+
+use std::{error::Error, time::Duration};
+
+use futures_util::{SinkExt, StreamExt};
+use http::{
+    Request, StatusCode,
+    header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
+};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use server::{Opening, Server};
+use tokio::time::Instant;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Message,
+        handshake::{client::generate_key, derive_accept_key},
+        protocol::Role,
+    },
+};
+use tower_outbound::{
+    ApiKey, Body, BoxError, Client, ExponentialBackoff, Quota, Report, client::Transport, preset,
+    retry::Reconnect,
+};
+
+const KEY: &str = "k3y-of-the-example";
+const MESSAGES: usize = 9;
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let server = Server::start(
+        KEY,
+        [
+            Opening::Unavailable,
+            Opening::Accepted { messages: 3 },
+            Opening::Throttled,
+            Opening::Accepted { messages: 3 },
+            Opening::Accepted { messages: 9 },
+        ],
+    )
+    .await?;
+    let messaging = preset::realtime_messaging(&server.base_url())?
+        .with_api_key(ApiKey::new(KEY)?)
+        .with_quota(Quota::per_second(5)?.with_burst(2)?)
+        // Over TLS a server may choose HTTP/2, which has no upgrade.
+        .client_over(Transport::new().with_http1_only())?;
+    // Shorter than the defaults, for nobody waits for an example.
+    let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
+    let mut reconnect = Reconnect::new().with_backoff(backoff);
+
+    let start = Instant::now();
+    let mut heard = 0;
+    while heard < MESSAGES {
+        match open(&messaging).await {
+            Ok(mut socket) => {
+                reconnect.connected();
+                if let Err(error) = talk(&mut socket, &mut heard).await {
+                    println!("{:5.2} s  lost: {error}", start.elapsed().as_secs_f64());
+                }
+            }
+            // A key that is refused is refused again.
+            Err(Refused::ForGood(error)) => return Err(error),
+            Err(Refused::ForNow(error)) => println!("not opened: {error}"),
+        }
+        if heard < MESSAGES {
+            let wait = reconnect.lost();
+            println!("{:5.2} s  back in {wait:.0?}", start.elapsed().as_secs_f64());
+            tokio::time::sleep(wait).await;
+        }
+    }
+    println!("\n{heard} messages; the server saw {} openings:", server.seen().len());
+    for seen in server.seen() {
+        println!(
+            "  {:5.2} s  {}  request id {}",
+            (seen.at - start).as_secs_f64(),
+            seen.status,
+            seen.request_id
+        );
+    }
+    Ok(())
+}
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+enum Refused {
+    ForNow(BoxError),
+    ForGood(BoxError),
+}
+
+impl<E: Into<BoxError>> From<E> for Refused {
+    fn from(error: E) -> Self {
+        Self::ForNow(error.into())
+    }
+}
+
+/// Asks for the WebSocket at `/socket`, and checks that it is one that was opened.
+async fn open(client: &Client) -> Result<Socket, Refused> {
+    let key = generate_key();
+    let request = Request::get("/socket")
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, "websocket")
+        .header(SEC_WEBSOCKET_VERSION, "13")
+        .header(SEC_WEBSOCKET_KEY, &key)
+        .body(Body::empty())?;
+    let response = client.request(request).await?;
+    let status = response.status();
+    let attempts = Report::of(&response).map_or(0, Report::attempt_count);
+    if status != StatusCode::SWITCHING_PROTOCOLS {
+        let error = format!("{status} after {attempts} attempts").into();
+        let lasting = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
+        return Err(if lasting { Refused::ForGood(error) } else { Refused::ForNow(error) });
+    }
+    let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+    if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
+        return Err("the server has not accepted this key".into());
+    }
+    println!("         open, after {attempts} attempts");
+    let upgraded = TokioIo::new(hyper::upgrade::on(response).await?);
+    Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
+}
+
+/// Until the connection ends, or enough was heard.
+async fn talk(socket: &mut Socket, heard: &mut usize) -> Result<(), Box<dyn Error>> {
+    while *heard < MESSAGES {
+        socket.send(Message::text(format!("hello {}", *heard + 1))).await?;
+        match socket.next().await.ok_or("the stream has ended")?? {
+            Message::Text(text) => {
+                *heard += 1;
+                println!("         {text}");
+            }
+            other => return Err(format!("{other:?}").into()),
+        }
+    }
+    Ok(socket.close(None).await?)
+}
