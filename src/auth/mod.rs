@@ -121,7 +121,7 @@ mod signed;
 
 pub use self::authorize::Authorize;
 pub use self::file::KeyFile;
-pub use self::future::{KeyReplaced, ResponseFuture};
+pub use self::future::ResponseFuture;
 pub use self::header::{Basic, Bearer, HeaderKey};
 pub use self::key::{ApiKey, AppCredentials};
 pub use self::key_error::KeyError;
@@ -135,3 +135,4 @@ pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;
 pub use self::sign::{Sign, SignLayer, Signing};
 pub use self::signed::{Signed, SignedFuture};
+pub use crate::call::KeyReplaced;
