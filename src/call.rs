@@ -120,8 +120,8 @@ pub enum DelayReason {
     Throttled,
     /// The server asked for more than the back-off.
     Asked,
-    /// None at all: the server refused the key with a 401, another one is there or on its way ([`KeyReplaced`]), and the
-    /// request is sent once more with that.
+    /// There was none: the server refused the key with a 401, another one is there or on its way
+    /// ([`KeyReplaced`]), and the request is sent once more with that.
     KeyReplaced,
 }
 
@@ -141,8 +141,8 @@ impl DelayReason {
 /// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is.
 ///
 /// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The
-/// [`retry`](crate::retry) layer does, without a back-off. A layer of your own that replaces keys may put it there, too: by that
-/// it says that the 401 is an answer to this very request, and not to another one that was sent after it.
+/// retry layer does, without a back-off. A layer of your own that replaces keys may put it there, too: it says by
+/// that that the 401 is the answer to this very request, and not to another one that was sent after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 

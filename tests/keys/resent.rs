@@ -5,7 +5,7 @@ use probe::{
     Answer::{self, Asks, Is, Late},
     Probe,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower::ServiceBuilder;
 use tower_outbound::{
     Quota, Report,
@@ -70,7 +70,8 @@ async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
         let service = (retry, layer(provided)).layer(server.clone());
         for round in 1..=3 {
-            let response = service.clone().oneshot(get(URI)).await.unwrap();
+            let call = timeout(secs(3_600), service.clone().oneshot(get(URI)));
+            let response = call.await.expect("no end to it").unwrap();
             assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is yet another one");
             assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
             assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
