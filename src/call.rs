@@ -121,6 +121,9 @@ pub enum DelayReason {
     Throttled,
     /// The server asked for more than the back-off.
     Asked,
+    /// There was none: the server refused the key with a 401, another one is there or on its way
+    /// ([`KeyReplaced`]), and the request is sent once more with that.
+    KeyReplaced,
 }
 
 impl DelayReason {
@@ -130,9 +133,19 @@ impl DelayReason {
             Self::Transient => "transient",
             Self::Throttled => "throttled",
             Self::Asked => "asked",
+            Self::KeyReplaced => "key_replaced",
         }
     }
 }
+
+/// Stands in the extensions of a 401 when the key that it refused is replaced, so that sending the request once more,
+/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is.
+///
+/// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The
+/// retry layer does, without a back-off. A layer of your own that replaces keys may put it there, too: it says by
+/// that that the 401 is the answer to this very request, and not to another one that was sent after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyReplaced;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

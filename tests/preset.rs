@@ -8,7 +8,10 @@ mod server;
 use std::{
     convert::Infallible,
     env,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,15 +21,15 @@ use http_body_util::Empty;
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
-    ApiKey, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
-    auth::AppCredentials,
+    ApiKey, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
+    auth::{AppCredentials, FreshKey},
     body::{IdleBody, ReplayBody},
-    call::{Ended, Outcome},
+    call::{DelayReason, Ended, Outcome},
     preset::{self, Preset},
     retry::RetryLayer,
 };
 
-use self::server::{Seen, Server, Wire, within};
+use self::server::{Seen, Server, Wire, reply, within};
 
 const KEY: &str = "k3y-of-the-tests";
 const SECOND: Duration = Duration::from_secs(1);
@@ -231,6 +234,44 @@ async fn credentials_become_what_the_hook_makes_of_them_on_every_attempt() {
         assert_eq!(seen.header("x-signature"), Some("GET/v1/eventss3cret"));
         assert_eq!(seen.header("authorization"), None);
     }
+}
+
+#[tokio::test]
+async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_more() {
+    let server = Server::start(Wire::Http1, |number, seen| async move {
+        let status = if seen.header("authorization") == Some("Bearer key-2") { 200 } else { 401 };
+        Some(reply(status, format!("answer {number}")))
+    })
+    .await;
+    let given = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&given);
+    let client = preset::email_delivery(&server.url())
+        .unwrap()
+        .with_key_provider(move || {
+            let key = ApiKey::new(format!("key-{}", count.fetch_add(1, Ordering::Relaxed) + 1));
+            async { Ok::<_, BoxError>(FreshKey::new(key?)) }
+        })
+        .client()
+        .unwrap();
+    let response = within(client.post("/v1/resources", "a letter")).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let report = Report::of(&response).unwrap();
+    let attempt = &report.attempts()[0];
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+    assert_eq!(
+        (attempt.delay(), attempt.delay_reason()),
+        (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
+    );
+    let seen = server.seen();
+    assert!(
+        seen.iter().map(|seen| seen.header("authorization")).eq([Some("Bearer key-1"), Some("Bearer key-2")])
+    );
+    assert!(seen.iter().all(|seen| seen.method == "POST" && seen.body == "a letter"));
+    assert_eq!(seen[0].header("x-request-id"), seen[1].header("x-request-id"));
+    assert_eq!(server.connections(), 1, "the body of the 401 was read");
+    // From now on it is the new one.
+    assert_eq!(get(&client, "/").await.unwrap(), 200);
+    assert_eq!((server.seen().len(), given.load(Ordering::Relaxed)), (3, 2));
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_outbound::{
     ApiKey, Body, Error, Quota, Report,
+    auth::FreshKey,
     body::{IdleBody, ReplayBody},
     call::{Ended, Outcome},
     policy::{Cause, Verdict},
@@ -242,6 +243,25 @@ async fn promise_5_never_twice() {
     let (service, seen) = stack(&realtime().with_retry(honoured), |_, _| async { answer(503) });
     service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
     assert_eq!(seen.count(), 3);
+
+    // A 401 says that it was not processed: once more when the key is replaced, and never twice more.
+    let rotating = || {
+        let given = AtomicUsize::new(0);
+        realtime().with_key_provider(move || {
+            let key = ApiKey::new(format!("{KEY}-{}", given.fetch_add(1, Ordering::Relaxed)));
+            async { Ok::<_, BoxError>(FreshKey::new(key?)) }
+        })
+    };
+    for then in [200, 401, 503] {
+        let (service, seen) =
+            stack(&rotating(), move |number, _| async move { answer(if number == 0 { 401 } else { then }) });
+        let response = service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+        assert_eq!((response.status().as_u16(), seen.count()), (then, 2));
+        assert!(seen.bodies.lock().unwrap().iter().all(|body| body == "pay"));
+    }
+    let (service, seen) = stack(&realtime(), |_, _| async { answer(401) });
+    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    assert_eq!(seen.count(), 1, "and not with a key that stays the same");
 
     // Nothing of a request reached a server that refused the connection.
     let (service, seen) = stack(&realtime(), |number, _| async move {

@@ -8,7 +8,10 @@ use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 
 use super::refresh::Watch;
-use crate::error::{BoxError, Error};
+use crate::{
+    call::KeyReplaced,
+    error::{BoxError, Error},
+};
 
 pin_project! {
     /// The future of [`Auth`](super::Auth).
@@ -67,10 +70,3 @@ where
         }
     }
 }
-
-/// Stands in the extensions of a 401 when the key that it refused is replaced, so that sending the request once more,
-/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is.
-///
-/// The layer itself never sends again: it stands inside the limiter, which would not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyReplaced;

@@ -25,8 +25,8 @@
 //! | [`Keys`] from | read | a 401 |
 //! |---|---|---|
 //! | [`ApiKey`]: a value, an environment variable, a file | once, now | is handed over |
-//! | [`KeyFile`] | by the first request after the interval, when the file looks different | makes it look at once |
-//! | [`ProvidedKey`]: a [`KeyProvider`], or a closure | by the first request, and ahead of the expiry | makes it ask at once |
+//! | [`KeyFile`] | by the first request after the interval, when the file looks different | makes it look at once; sent once more when the file holds another key |
+//! | [`ProvidedKey`]: a [`KeyProvider`], or a closure | by the first request, and ahead of the expiry | makes it ask at once; sent once more |
 //!
 //! [`Rotating`] sends a key from any of them in any [`Form`]: bearer, a header, Basic, a query parameter. For a key that
 //! never changes [`Bearer`], [`HeaderKey`], [`Basic`] and [`QueryKey`] are shorter.
@@ -57,8 +57,10 @@
 //!
 //! The key is given up, unless another one has come since it was sent, so that many requests refused together cause one
 //! refresh. The layer doesn't send again by itself, for it stands inside the limiter, which has to admit that request
-//! as any other: it puts [`KeyReplaced`] into the extensions of the answer, for a layer outside the limiter to send the
-//! request once more. A key that is refused as soon as it was fetched is kept for a back-off, and its 401 handed over.
+//! as any other: it puts [`KeyReplaced`] into the extensions of the answer, and the [`retry`](crate::retry) layer outside
+//! the limiter sends the request once more with the new key, once, whatever its method: a request that was refused for
+//! its credentials has not been applied. Without a retry layer the 401 is handed over, and the next request has the new
+//! key. A key that is refused as soon as it was fetched is kept for a back-off, and its 401 handed over.
 //!
 //! # Order
 //!
@@ -74,7 +76,8 @@
 //! | query parameter | safe | not sent to where the redirect leads, not even to its own origin |
 //!
 //! Safe means that each hop is looked at anew: the key goes to its own origin and those that
-//! [`AuthLayer::with_allowed_origin`] names, and nowhere else. So follow redirects above.
+//! [`AuthLayer::with_allowed_origin`] names, and nowhere else. So follow redirects above, and above the retry layer, too:
+//! a 401 at the second hop would have it send the first once more.
 //!
 //! # Events
 //!
@@ -120,7 +123,7 @@ mod signed;
 
 pub use self::authorize::Authorize;
 pub use self::file::KeyFile;
-pub use self::future::{KeyReplaced, ResponseFuture};
+pub use self::future::ResponseFuture;
 pub use self::header::{Basic, Bearer, HeaderKey};
 pub use self::key::{ApiKey, AppCredentials};
 pub use self::key_error::KeyError;
@@ -134,3 +137,4 @@ pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;
 pub use self::sign::{Sign, SignLayer, Signing};
 pub use self::signed::{Signed, SignedFuture};
+pub use crate::call::KeyReplaced;

@@ -139,6 +139,11 @@ impl Error {
         matches!(self.inner.kind, Kind::RateLimited { .. } | Kind::TooCostly)
     }
 
+    /// The service was not called: the limiter refused the attempt, or the service did not get ready for it.
+    pub(crate) fn was_not_called(&self) -> bool {
+        self.is_refusal() || self.inner.kind == Kind::NotReady
+    }
+
     /// The request costs more permits than its limiter can ever give: no wait helps. Nothing was sent.
     pub fn is_too_costly(&self) -> bool {
         matches!(self.inner.kind, Kind::TooCostly)

@@ -89,12 +89,14 @@ impl Preset {
 
     /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
     /// [`KeyFile`](crate::auth::KeyFile), which [`with_keys`](Self::with_keys) takes with an interval of your own.
+    /// A request that the server refuses with a 401 is sent once more when the file holds another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
         self.with_key(KeySource::File(path.into()))
     }
 
     /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which
-    /// [`with_keys`](Self::with_keys) takes with settings of your own.
+    /// [`with_keys`](Self::with_keys) takes with settings of your own. A request that the server refuses with a 401 is
+    /// sent once more, with the key that the provider then gives.
     pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
         self.with_keys(ProvidedKey::new(provider))
     }

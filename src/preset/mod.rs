@@ -27,6 +27,12 @@
 //!
 //! A preset for a fourth service is a function of its own that starts from [`Preset::new`].
 //!
+//! # A key that the server refuses
+//!
+//! After a 401 a key from a file or a provider is replaced, once for all calls that were refused together, and each of
+//! their requests is sent once more with the new one, a POST as well; the second 401 is the answer. See
+//! [`retry`](crate::retry#after-a-401). A key that was given, or read from the environment, stays, and so does its 401.
+//!
 //! # Order
 //!
 //! Request id and log, total deadline, retry, rate limit, the attempt's span, auth, per-attempt timeout, then the client:

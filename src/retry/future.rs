@@ -19,9 +19,9 @@ use super::{
 };
 use crate::{
     body::{Drain, ReplayBody},
-    call::{Call, Ended},
+    call::{Call, DelayReason, Ended},
     clock::{self, Instant},
-    error::{BoxError, Error, Kind, Scope},
+    error::{BoxError, Error, Scope},
     observe,
 };
 
@@ -120,9 +120,9 @@ where
                 },
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // A limiter in between is called before the service below it is ready.
-                    let ready = !matches!(&result, Err(error) if error.kind() == Kind::NotReady);
-                    (ready, result)
+                    // A limiter in between is called before the service below it, which it may then not call.
+                    let called = !matches!(&result, Err(error) if error.was_not_called());
+                    (called, result)
                 }
                 StateProj::Draining { body, timer, until } => {
                     if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
@@ -141,8 +141,6 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
-            // What the limiter refused did not begin either.
-            let called = called && !matches!(&result, Err(error) if error.is_refusal());
             this.kept.sent |= called;
             let Again { request, delay, reason } =
                 match this.kept.judge(this.policy, this.call, called, &result) {
@@ -160,13 +158,15 @@ where
             *this.next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
+            // There is no back-off to do it in after a key was replaced, and the connection is worth as much.
+            let drain = if reason == DelayReason::KeyReplaced { DRAIN_TIME } else { DRAIN_TIME.min(delay) };
             // The answer is read to its end and dropped before the sleep, or its connection is lost.
             this.state.set(match result {
                 Ok(response) => {
                     this.kept.failed = None;
                     State::Draining {
                         body: Drain::new(response.into_body(), DRAIN_LIMIT),
-                        timer: tokio::time::sleep_until(until.min(clock::after(now, DRAIN_TIME))),
+                        timer: tokio::time::sleep_until(clock::after(now, drain)),
                         until,
                     }
                 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     body::{Replay, ReplayBody},
-    call::{self, Call, DelayReason, Ended},
+    call::{self, Call, DelayReason, Ended, KeyReplaced},
     clock,
     error::{Error, Reason, Refusal},
     observe,
@@ -30,7 +30,10 @@ pub(super) struct Kept<B> {
     replay: Replay<B>,
     idempotent: bool,
     max_attempts: u32,
+    /// All but the one whose key was refused and is replaced.
     pub(super) attempts: u32,
+    /// Whether it may be sent once more with another key.
+    rekey: bool,
     used: Used,
     /// Of the budget, by the attempt under way.
     pub(super) spent: Option<Spent>,
@@ -64,6 +67,7 @@ impl<B: Body> Kept<B> {
             idempotent,
             max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
             attempts: 0,
+            rekey: !own.never,
             used: Used::default(),
             spent: None,
             failed: None,
@@ -106,6 +110,9 @@ impl<B: Body> Kept<B> {
             call.set_retry_after(wait);
         }
         let cause = match outcome {
+            // Before any rule, for no rule and no server knows that there is another key. The request has not been
+            // applied (RFC 9110 §15.5.2), so that it does no harm whatever its method.
+            _ if self.rekey && has_other_key(result) => None,
             Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
             _ => match self.verdict(policy, &outcome) {
                 Verdict::Success => {
@@ -114,30 +121,43 @@ impl<B: Body> Kept<B> {
                     }
                     return Err(Ended::Success);
                 }
-                Verdict::Retry(cause) => cause,
+                Verdict::Retry(cause) => Some(cause),
                 Verdict::NotRetryable if failed_by_deadline(result) => return Err(Ended::Deadline),
                 Verdict::NotRetryable => return Err(Ended::NotRetryable),
             },
         };
-        if !policy::may_repeat(self.idempotent, failed) {
+        if cause.is_some() && !policy::may_repeat(self.idempotent, failed) {
             return Err(Ended::NotIdempotent);
         }
-        if self.attempts >= self.max_attempts {
+        if cause.is_some() && self.attempts >= self.max_attempts {
             return Err(Ended::Exhausted);
         }
         if let Some(asked) = asked.filter(|asked| *asked > policy.max_retry_after) {
             call.set_retry_after(asked);
             return Err(Ended::AskedTooLong);
         }
-        let (delay, reason) = self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?;
+        let (delay, reason) = match (cause, asked) {
+            (Some(cause), _) => self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?,
+            (None, Some(asked)) if !asked.is_zero() => (asked, DelayReason::Asked),
+            (None, _) => (Duration::ZERO, DelayReason::KeyReplaced),
+        };
         if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
             call.set_retry_after(delay);
             return Err(Ended::Deadline);
         }
         let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
         // Last, for what is given up here costs nothing.
-        if let Some(budget) = &policy.budget {
-            self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+        match (cause, &policy.budget) {
+            (Some(cause), Some(budget)) => {
+                self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+            }
+            (Some(_), None) => {}
+            // The same attempt, paid for or not, with another key: only once, and it does not count.
+            (None, _) => {
+                self.spent = spent;
+                self.attempts = self.attempts.saturating_sub(1);
+                self.rekey = false;
+            }
         }
         Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, reason })
     }
@@ -165,6 +185,13 @@ impl<B: Body> Kept<B> {
             (_, Cause::Transient) => (own, DelayReason::Transient),
         })
     }
+}
+
+/// Whether the server refused a key that is being replaced.
+fn has_other_key<R>(result: &Result<Response<R>, Error>) -> bool {
+    result.as_ref().is_ok_and(|response| {
+        response.status() == StatusCode::UNAUTHORIZED && response.extensions().get::<KeyReplaced>().is_some()
+    })
 }
 
 fn length(head: &request::Parts) -> Option<u64> {

@@ -72,7 +72,9 @@ impl RetryLayer {
         }
     }
 
-    /// At most `max_attempts` attempts, the first counted. 3 by default; 1 means that nothing is sent again.
+    /// At most `max_attempts` attempts, the first counted. 3 by default; 1 means that nothing is sent again, but for the
+    /// one time after a 401 whose key is replaced, which does not count;
+    /// [`PerRequest::never`](super::PerRequest::never) rules out that, too.
     ///
     /// # Errors
     ///

@@ -41,6 +41,19 @@
 //! end was not. Whatever it is that stands in the way, the last answer or error is handed over at once, and its
 //! [`Report`](crate::Report) says which ([`Ended`](crate::call::Ended)).
 //!
+//! # After a 401
+//!
+//! An answer of 401 with [`KeyReplaced`](crate::call::KeyReplaced) in its extensions, which the auth layer puts there when
+//! another key is there or on its way, is no failure of the server's and no matter for a rule: the request is sent once
+//! more with the new key, without a back-off, through all that is below. It is counted neither against the attempts, not
+//! even where there is only one, nor in the budget; the report and the log have it as an attempt like any other, its
+//! reason [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced). A method that is not idempotent makes no
+//! difference: a request that was answered with a 401 has not been applied (RFC 9110 §15.5.2).
+//!
+//! The deadline holds, a pause that the 401 itself asks for is kept, and a body that was not kept leaves the 401 as the
+//! answer. So does [`PerRequest::never`]. It happens once in a call: the next 401 is judged as any other answer, and with
+//! [`Standard`] it is the last.
+//!
 //! # How long it waits
 //!
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
@@ -58,6 +71,9 @@
 //!
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
+//! - A 401 with the mark must be an answer to the request itself, as an error must be its own: a layer or client below that
+//!   follows a redirect after a POST was processed, and is refused where it leads, has the POST sent again. Follow
+//!   redirects above.
 //! - The proof is read off hyper's and hyper-util's errors, also where another client's error wraps them, and off
 //!   an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
 //!   be of the request it was called with, and not of another one that it sends after that.
@@ -72,7 +88,7 @@
 //! - A 101 ends the call, whatever a rule says: the connection is the caller's.
 //! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
 //! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
-//!   that its connection can be used again.
+//!   that its connection can be used again. For a key that was replaced there is no back-off, and the 100 ms alone bound it.
 
 mod classify;
 mod future;

@@ -16,6 +16,8 @@ use crate::error::InvalidConfig;
 pub struct PerRequest {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
+    /// Not even when its key is replaced.
+    pub(super) never: bool,
 }
 
 impl PerRequest {
@@ -24,19 +26,21 @@ impl PerRequest {
         Self::default()
     }
 
-    /// Is sent once, whatever comes of it.
+    /// Is sent once, whatever comes of it: not even when the server refused its key and there is another one.
     pub fn never(mut self) -> Self {
         self.max_attempts = Some(1);
+        self.never = true;
         self
     }
 
-    /// At most `max_attempts` attempts, the first counted.
+    /// At most `max_attempts` attempts, the first counted, and not the one that follows a key's replacement.
     ///
     /// # Errors
     ///
     /// When it is 0.
     pub fn with_max_attempts(mut self, max_attempts: u32) -> Result<Self, InvalidConfig> {
         self.max_attempts = Some(at_least_one(max_attempts)?);
+        self.never = false;
         Ok(self)
     }
 

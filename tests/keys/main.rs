@@ -7,11 +7,13 @@ mod forms;
 mod probe;
 mod provider;
 mod refused;
+mod resent;
 mod secret;
 mod sign;
 
 use std::{
     convert::Infallible,
+    fmt::Debug,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -23,19 +25,22 @@ use std::{
 use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::AUTHORIZATION};
-use http_body_util::Full;
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Jitter,
     auth::{Auth, AuthLayer, Form, FreshKey, KeyReplaced, Keys, Origin, ProvidedKey, Rotating},
+    body::ReplayBody,
+    retry::RetryLayer,
 };
 
-use probe::{Content, get, millis, secs};
+use probe::{Content, get, millis, request, secs};
 
 const URI: &str = "https://api.example.com/v1";
 
-/// Keeps every request with its time, and refuses all keys but those that begin with what it accepts.
+/// Reads every request and keeps its key and time, and refuses all keys but those that begin with what it accepts.
 #[derive(Clone)]
 struct Server {
     seen: Arc<Mutex<Vec<(Instant, String)>>>,
@@ -65,7 +70,7 @@ impl Server {
     }
 }
 
-impl Service<Request<Content>> for Server {
+impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for Server {
     type Response = Response<Content>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Response<Content>, Infallible>>;
@@ -74,13 +79,14 @@ impl Service<Request<Content>> for Server {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Content>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let key = request.headers().get(AUTHORIZATION).map_or("", |value| value.to_str().unwrap());
         let key = key.trim_start_matches("Bearer ").to_owned();
         let status = if key.starts_with(*self.accepts.lock().unwrap()) { 200 } else { 401 };
         self.seen.lock().unwrap().push((Instant::now(), key));
         let latency = self.latency;
         async move {
+            assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
             if !latency.is_zero() {
                 tokio::time::sleep(latency).await;
             }
@@ -147,16 +153,12 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// What a retry layer does of a 401: once more, through all that is below it, and only once.
+/// Below a retry layer that sends nothing again, but for a key that is replaced.
 async fn send_again<S>(service: S) -> Result<Response<Content>, Error>
 where
-    S: Service<Request<Content>, Response = Response<Content>, Error = Error> + Clone,
+    S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,
 {
-    let response = service.clone().oneshot(get(URI)).await?;
-    match response.extensions().get::<KeyReplaced>() {
-        Some(_) => service.oneshot(get(URI)).await,
-        None => Ok(response),
-    }
+    RetryLayer::new().with_max_attempts(1).unwrap().layer(service).oneshot(get(URI)).await
 }
 
 /// So many at once, on one task each.

@@ -15,12 +15,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_outbound::{ExponentialBackoff, body::ReplayBody, call::Ended::Success, retry::RetryLayer};
+use tower_outbound::{
+    ExponentialBackoff,
+    body::ReplayBody,
+    call::{Ended::Success, KeyReplaced},
+    retry::RetryLayer,
+};
 
 use super::{
     Headers, URI,
@@ -36,6 +41,8 @@ pub(crate) enum Kind {
     Endless,
     /// 10 bytes each 10 ms.
     Dripping,
+    /// 10 bytes after 10 ms, and its end.
+    Soon,
     /// Nothing, ever.
     Stalled,
     /// 1 KiB, and then an error.
@@ -83,6 +90,10 @@ impl Body for RecordedBody {
         let this = &mut *self;
         let bytes = match this.recorded.kind {
             Kind::Stalled => return Poll::Pending,
+            Kind::Soon if this.frames == 1 => {
+                this.recorded.ended.fetch_add(1, Ordering::Relaxed);
+                return Poll::Ready(None);
+            }
             Kind::Short(frames) if this.frames == frames => {
                 this.recorded.ended.fetch_add(1, Ordering::Relaxed);
                 return Poll::Ready(None);
@@ -92,7 +103,7 @@ impl Body for RecordedBody {
             }
             Kind::Short(_) | Kind::Failing => 1_024,
             Kind::Endless => 8_192,
-            Kind::Dripping => {
+            Kind::Dripping | Kind::Soon => {
                 let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(millis(10))));
                 std::task::ready!(timer.as_mut().poll(cx));
                 this.timer = None;
@@ -189,6 +200,27 @@ async fn a_stalled_body_is_not_held_longer_than_the_back_off() {
     let starts = starts.take();
     assert!(starts[1] - starts[0] <= millis(21), "{:?}", starts[1] - starts[0]);
     assert!(bodies.drops()[0] <= starts[1], "dropped before the next attempt");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_key_was_replaced_100_ms_are_left_to_drain_in_and_no_more() {
+    for (kind, within) in [(Kind::Short(40), 0..=1), (Kind::Soon, 10..=12), (Kind::Stalled, 100..=102)] {
+        let (bodies, starts) = (Recorded::new(kind), Rc::new(Cell::new(Vec::new())));
+        let service = failing_first(&bodies, &[], &starts);
+        let service = service.map_response(|mut response: Response<RecordedBody>| {
+            if response.status() == 503 {
+                *response.status_mut() = StatusCode::UNAUTHORIZED;
+                response.extensions_mut().insert(KeyReplaced);
+            }
+            response
+        });
+        RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
+        let starts = starts.take();
+        let between = u64::try_from((starts[1] - starts[0]).as_millis()).unwrap();
+        assert!(within.contains(&between), "{kind:?}: {between} ms");
+        assert_eq!(bodies.ended.load(Ordering::Relaxed), u64::from(kind != Kind::Stalled), "{kind:?}");
+        assert!(bodies.drops()[0] <= starts[1], "dropped before the next attempt");
+    }
 }
 
 #[tokio::test(start_paused = true)]

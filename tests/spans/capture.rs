@@ -35,6 +35,7 @@ pub(crate) struct Span {
 pub(crate) struct Line {
     pub(crate) target: String,
     pub(crate) message: String,
+    pub(crate) fields: BTreeMap<String, String>,
     /// The names of the spans that it is in, outermost first.
     pub(crate) scope: Vec<&'static str>,
 }
@@ -136,7 +137,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Ca
         let scope = context.event_scope(event).into_iter().flat_map(|scope| scope.from_root());
         let scope = scope.map(|span| span.name()).collect();
         let target = event.metadata().target().to_owned();
-        self.0.lock().unwrap().lines.push(Line { target, message, scope });
+        self.0.lock().unwrap().lines.push(Line { target, message, fields, scope });
     }
 
     fn on_close(&self, id: span::Id, context: Context<'_, S>) {

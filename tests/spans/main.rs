@@ -14,7 +14,7 @@ use std::{
     io::ErrorKind::*,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     task::{Context, Poll},
 };
@@ -368,6 +368,36 @@ async fn at_level_warn_there_is_no_span() {
     layers.layer(Probe::new([Is(500)])).oneshot(get(URI)).await.unwrap();
     assert!(capture.spans("call").is_empty() && capture.spans("attempt").is_empty());
     assert_eq!(capture.lines().len(), 1);
+}
+
+/// What is sent again for a key that was replaced is told as any other attempt is.
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_replaced_is_told() {
+    let (capture, _guard) = Capture::all();
+    let probe = Probe::new([Is(401), Is(200)]);
+    let given = AtomicU32::new(0);
+    let preset = preset::realtime_messaging(URI).unwrap().with_key_provider(move || {
+        let key = ApiKey::new(format!("k3y-{}", given.fetch_add(1, Relaxed)));
+        async { Ok::<_, BoxError>(FreshKey::new(key?)) }
+    });
+    let numbered = AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let layer = preset.with_attempt(numbered).layer().unwrap();
+    layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
+    assert_eq!(numbers(&probe), ["1", "2"].map(|number| Some(number.to_owned())));
+    let keys: Vec<_> = probe.seen().iter().map(|seen| seen.head.headers["authorization"].clone()).collect();
+    assert_eq!(keys, ["Bearer k3y-0", "Bearer k3y-1"]);
+    let resent: Vec<_> = capture
+        .spans("attempt")
+        .iter()
+        .map(|span| span.fields.get("http.request.resend_count").cloned())
+        .collect();
+    assert_eq!(resent, [None, Some("1".to_owned())]);
+    let again: Vec<_> = capture.lines().into_iter().filter(|line| line.target.ends_with("retry")).collect();
+    assert_eq!(again.len(), 1);
+    assert_eq!(
+        (again[0].fields["reason"].as_str(), again[0].fields["delay_ms"].as_str()),
+        ("key_replaced", "0.0")
+    );
 }
 
 // ---- the number on the wire

@@ -1,0 +1,244 @@
+//! A 401 whose key is replaced, through the retry layer.
+
+use http::StatusCode;
+use probe::{
+    Answer::{self, Asks, Is, Late},
+    Probe,
+};
+use tokio::time::{sleep, timeout};
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Quota, Report,
+    call::{
+        Deadline, DelayReason, Ended,
+        Outcome::{self, Refused},
+    },
+    limit::{RateLimitLayer, SlidingWindow},
+    policy::{Budget, Cause},
+    preset,
+    retry::{Classify, PerRequest, Standard},
+};
+
+use super::*;
+
+const UNAUTHORIZED: Outcome = Outcome::Answer(StatusCode::UNAUTHORIZED);
+
+/// What lets nothing be sent again otherwise.
+fn strict() -> (RetryLayer, Budget) {
+    let budget = Budget::new().with_capacity(14).unwrap();
+    let _spent = budget.try_spend(Cause::Transient).unwrap();
+    (RetryLayer::new().with_max_attempts(1).unwrap().with_budget(budget.clone()), budget)
+}
+
+fn report(response: &Response<Content>) -> &Report {
+    Report::of(response).unwrap()
+}
+
+/// Sends this to a server that answers by this script, with keys that never end; gives the answer's status, why there
+/// was no other, and how often it was asked.
+async fn scripted(retry: &RetryLayer, request: Request<Content>, script: &[Answer]) -> (u16, Ended, usize) {
+    let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let probe = Probe::new(script.iter().copied());
+    let response = (retry, layer(provided)).layer(probe.clone()).oneshot(request).await.unwrap();
+    (response.status().as_u16(), report(&response).ended().unwrap(), probe.calls())
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
+    for method in ["GET", "POST", "PATCH"] {
+        let server = Server::accepting("key-2");
+        let (provided, asked) = provided(millis(300), &[Fetch::Lasting]);
+        let (retry, budget) = strict();
+        let service = (retry, layer(provided)).layer(server.clone());
+        let response = service.oneshot(request(method, URI)).await.unwrap();
+        assert_eq!((response.status().as_u16(), asked.times()), (200, 2), "{method}");
+        assert_eq!(server.keys(), ["key-1", "key-2"], "{method}");
+        let attempts = report(&response).attempts();
+        assert_eq!((attempts.len(), attempts[0].outcome()), (2, Some(UNAUTHORIZED)));
+        let reason = attempts[0].delay_reason().unwrap();
+        assert_eq!((attempts[0].delay(), reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
+        assert_eq!((attempts[1].delay(), report(&response).ended()), (None, Some(Ended::Success)));
+        assert_eq!(budget.left(), 1, "nothing was left, and a success at the first try gives one");
+    }
+}
+
+/// The provider has another key each time, and each is refused later than the longest back-off of the keys.
+#[tokio::test(start_paused = true)]
+async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
+    for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), strict().0] {
+        let server = Server::accepting("none of them").after(secs(25));
+        let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+        let service = (retry, layer(provided)).layer(server.clone());
+        for round in 1..=3 {
+            let call = timeout(secs(3_600), service.clone().oneshot(get(URI)));
+            let response = call.await.expect("no end to it").unwrap();
+            assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is yet another one");
+            assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
+            assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+            assert_eq!((server.keys().len(), asked.times()), (2 * round, 2 * round));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_another_call_replaced_meanwhile_is_not_replaced_again() {
+    let server = Server::accepting("key-2").after(secs(5));
+    let (provided, asked) = provided(millis(100), &[Fetch::Lasting]);
+    let keys = Keys::from(provided);
+    let slow = layer(keys.clone()).layer(server.clone());
+    let quick = layer(keys).layer(server.clone().after(Duration::ZERO));
+    // Both go out with key-1; the answer to one of them is long on its way.
+    let slow = tokio::spawn(send_again(slow));
+    sleep(secs(1)).await;
+    assert_eq!(send_again(quick).await.unwrap().status(), 200);
+    assert_eq!((server.keys().len(), asked.times()), (3, 2));
+    assert_eq!(slow.await.unwrap().unwrap().status(), 200);
+    assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-2"]);
+    assert_eq!(asked.times(), 2, "the one that is there will do");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_can_not_change_is_not_sent_again() {
+    let server = Server::accepting("none of them");
+    let client = client(ApiKey::new("fixed").unwrap(), &server);
+    let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1));
+    assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_not_kept_leaves_the_401_as_the_answer() {
+    let kept = RetryLayer::new().with_replay_limit(5);
+    let script = [Is(401), Is(200)];
+    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (200, Ended::Success, 2));
+    let over = RetryLayer::new().with_replay_limit(4);
+    assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, Ended::NotReplayable, 1));
+    // Nor one of which the server did not read the end.
+    let script = [Answer::Keeps(401), Is(200)];
+    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, Ended::NotReplayable, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
+    let budget = Budget::new();
+    let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
+    for (script, ended, left) in [
+        ([401, 503, 200], Ended::Success, 500),
+        // What a retry had spent comes back when it helps in the end, with another key.
+        ([503, 401, 200], Ended::Success, 500),
+        ([401, 503, 503], Ended::Exhausted, 486),
+        ([503, 401, 503], Ended::Exhausted, 472),
+        ([503, 401, 401], Ended::NotRetryable, 458),
+    ] {
+        let expected = (script[2], ended, 3);
+        assert_eq!(scripted(&retry, get(URI), &script.map(Is)).await, expected, "{script:?}");
+        assert_eq!(budget.left(), left, "{script:?}");
+    }
+    // The back-off after it is the first.
+    let probe = Probe::new([Is(401), Is(503), Is(200)]);
+    let layer = layer(provided(Duration::ZERO, &[Fetch::Lasting]).0);
+    let response = (retry, layer).layer(probe).oneshot(get(URI)).await.unwrap();
+    assert!(report(&response).attempts()[1].delay().unwrap() <= millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_are_asked_about_the_second_401_and_not_about_the_first() {
+    let never = RetryLayer::new().with_classify(Standard.never_on(StatusCode::UNAUTHORIZED));
+    assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, Ended::Success, 2));
+    // Nor does a server that would have the same request not come again know of another key.
+    let asks = Answer::With(401, &[("x-should-retry", "false")]);
+    assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, Ended::Success, 2));
+    // Who wants it tried again all the same has it tried as often as anything else.
+    let eager = RetryLayer::new().with_max_attempts(2).unwrap();
+    let eager = eager.with_classify(Standard.retry_on(StatusCode::UNAUTHORIZED));
+    assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, Ended::Exhausted, 3));
+    assert_eq!(scripted(&eager, request("POST", URI), &[Is(401)]).await, (401, Ended::NotIdempotent, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_may_rule_it_out() {
+    let script = [Is(401), Is(200)];
+    for (own, expected) in [
+        (PerRequest::new().with_max_attempts(1).unwrap(), (200, Ended::Success, 2)),
+        (PerRequest::new().never(), (401, Ended::NotRetryable, 1)),
+        (PerRequest::new().never().with_max_attempts(1).unwrap(), (200, Ended::Success, 2)),
+    ] {
+        let mut request = get(URI);
+        request.extensions_mut().insert(own);
+        assert_eq!(scripted(&RetryLayer::new(), request, &script).await, expected, "{own:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
+    let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
+    let probe = Probe::new([Asks(401, "3"), Is(200)]);
+    let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let attempt = &report(&response).attempts()[0];
+    assert_eq!((attempt.delay(), attempt.delay_reason()), (Some(secs(3)), Some(DelayReason::Asked)));
+    assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
+    let script = [Asks(401, "121"), Is(200)];
+    assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, Ended::AskedTooLong, 1));
+
+    let mut late = get(URI);
+    late.extensions_mut().insert(Deadline::after(millis(50)));
+    let script = [Late(50, 401), Is(200)];
+    assert_eq!(scripted(&RetryLayer::new(), late, &script).await, (401, Ended::Deadline, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_pays_the_limiter_and_may_be_refused_by_it() {
+    for (quota, answered) in [(2, true), (1, false)] {
+        let window = SlidingWindow::new(Quota::new(quota, secs(60)).unwrap());
+        let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
+        let (retry, budget) = strict();
+        let probe = Probe::new([Is(401), Is(200)]);
+        let service = ServiceBuilder::new()
+            .layer(retry)
+            .layer(RateLimitLayer::new(window).with_max_wait(millis(500)))
+            .layer(layer(provided))
+            .service(probe.clone());
+        let result = service.clone().oneshot(get(URI)).await;
+        assert_eq!((result.is_ok(), probe.calls()), (answered, quota as usize));
+        // After an answer, whose body is gone by then, it is the refusal that comes out.
+        if let Err(error) = result {
+            assert!(error.is_rate_limited() && error.retry_after().unwrap() > secs(59), "{error:?}");
+            let outcomes = error.report().unwrap().attempts();
+            assert!(outcomes.iter().map(|attempt| attempt.outcome().unwrap()).eq([UNAUTHORIZED, Refused]));
+            assert_eq!(budget.left(), 0);
+        }
+        assert!(service.oneshot(get(URI)).await.unwrap_err().is_rate_limited(), "all {quota} are spent");
+    }
+}
+
+/// A layer of one's own that replaces keys says so by the same mark, of a 401 and of nothing else.
+#[tokio::test(start_paused = true)]
+async fn the_mark_counts_on_a_401_alone() {
+    for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
+        let probe = Probe::new([Is(status), Is(200)]);
+        let marked = ServiceBuilder::new()
+            .layer(RetryLayer::new())
+            .map_response(|mut response: Response<Content>| {
+                response.extensions_mut().insert(KeyReplaced);
+                response
+            })
+            .service(probe.clone());
+        marked.oneshot(get(URI)).await.unwrap();
+        assert_eq!(probe.calls(), expected, "{status}");
+    }
+}
+
+/// The whole stack, its order as it is, in which nothing else is ever sent again.
+#[tokio::test(start_paused = true)]
+async fn fifty_calls_of_a_preset_that_fail_together_cause_one_refresh() {
+    let server = Server::accepting("key-2").after(millis(20));
+    let (provided, asked) = provided(millis(300), &[Fetch::Lasting]);
+    let preset = preset::realtime_messaging(URI).unwrap().with_keys(provided).with_retry(strict().0);
+    let service = preset.layer().unwrap().layer(server.clone());
+    let ended = together(50, || service.clone().oneshot(request("POST", URI))).await;
+    assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
+    let keys = server.keys();
+    assert_eq!((asked.times(), keys.len()), (2, 100), "one key for all, and one more; each call twice");
+    assert_eq!(keys.iter().filter(|key| *key == "key-1").count(), 50);
+}
