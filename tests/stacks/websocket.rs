@@ -1,0 +1,116 @@
+//! A WebSocket by tokio-tungstenite, opened through the whole stack.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "../../examples/websocket/server.rs"]
+mod server;
+
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use http::{
+    Request, Response, StatusCode,
+    header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
+};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use server::{Opening, Server};
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Message,
+        handshake::{client::generate_key, derive_accept_key},
+        protocol::Role,
+    },
+};
+use tower_outbound::{
+    ApiKey, Body, Client, ExponentialBackoff, Quota, Report,
+    preset::{self, Preset},
+    retry::Reconnect,
+};
+
+const KEY: &str = "k3y";
+
+async fn messaging(plan: impl IntoIterator<Item = Opening>) -> (Server, Preset) {
+    let server = Server::start(KEY, plan).await.unwrap();
+    let preset = preset::realtime_messaging(&server.base_url()).unwrap();
+    let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());
+    (server, preset)
+}
+
+async fn ask(client: &Client) -> Response<Body> {
+    let key = generate_key();
+    let request = Request::get("/socket")
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, "websocket")
+        .header(SEC_WEBSOCKET_VERSION, "13")
+        .header(SEC_WEBSOCKET_KEY, &key)
+        .body(Body::empty());
+    let response = timeout(Duration::from_secs(20), client.request(request.unwrap())).await.unwrap().unwrap();
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], derive_accept_key(key.as_bytes()));
+    }
+    response
+}
+
+async fn open(client: &Client) -> WebSocketStream<TokioIo<Upgraded>> {
+    let upgraded = hyper::upgrade::on(ask(client).await).await.unwrap();
+    WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await
+}
+
+#[tokio::test]
+async fn it_opens_while_the_server_refuses_and_carries_what_both_say() {
+    let (server, preset) =
+        messaging([Opening::Unavailable, Opening::Throttled, Opening::Accepted { messages: 2 }]).await;
+    let mut socket = open(&preset.client().unwrap()).await;
+    let long = "a".repeat(1 << 20);
+    for said in ["hello", &long] {
+        socket.send(Message::text(said)).await.unwrap();
+        assert_eq!(socket.next().await.unwrap().unwrap(), Message::text(said));
+    }
+    let seen = server.seen();
+    let statuses: Vec<_> = seen.iter().map(|seen| seen.status.as_u16()).collect();
+    assert_eq!(statuses, [503, 429, 101]);
+    assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "asked for by Retry-After");
+    assert!(seen[0].request_id.len() == 36 && seen.iter().all(|one| one.request_id == seen[0].request_id));
+}
+
+#[tokio::test]
+async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
+    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+    let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
+    let refused = ask(&wrong).await;
+    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(Report::of(&refused).unwrap().attempt_count(), 1);
+
+    let quota = Quota::new(1, Duration::from_millis(200)).unwrap();
+    let client = preset.with_quota(quota).client().unwrap();
+    let start = Instant::now();
+    for _ in 0..3 {
+        open(&client).await;
+    }
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+    assert_eq!(server.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn what_drops_is_opened_again_after_a_back_off() {
+    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+    let client = preset.client().unwrap();
+    let backoff = ExponentialBackoff::new(Duration::from_millis(40), Duration::from_millis(80)).unwrap();
+    let mut reconnect = Reconnect::new().with_backoff(backoff);
+    for _ in 0..3 {
+        let mut socket = open(&client).await;
+        reconnect.connected();
+        socket.send(Message::text("hello")).await.unwrap();
+        assert!(socket.next().await.unwrap().is_ok());
+        // It has dropped, without a word.
+        assert!(socket.next().await.is_none_or(|message| message.is_err()));
+        reconnect.wait().await;
+    }
+    assert_eq!(reconnect.losses(), 3);
+    let seen = server.seen();
+    for (earlier, later, least) in [(0, 1, 20), (1, 2, 40)] {
+        assert!(seen[later].at - seen[earlier].at >= Duration::from_millis(least));
+    }
+}
