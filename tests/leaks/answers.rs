@@ -1,11 +1,12 @@
 //! Calls that are answered.
 
 use http::{Request, Version};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{Body, client::Transport};
 
 use super::{
-    probe::{Answer, Probe, get},
+    probe::{Answer, Probe, Seen, get},
     *,
 };
 
@@ -29,6 +30,22 @@ fn in_an_answer_over_either_version() {
                 hidden(&response.into_body().collect(1_024).await.unwrap());
                 assert!(place.reached(&server.seen()[0]), "{place:?} {version:?}");
             }
+        }
+    });
+}
+
+/// One that the caller puts on the request itself is no business of anybody's either.
+#[test]
+fn when_the_caller_brings_a_key_of_its_own() {
+    live(async {
+        let server = statuses(Wire::Http1, [200]).await;
+        let percent = utf8_percent_encode(KEY, NON_ALPHANUMERIC);
+        for place in PLACES {
+            let url = format!("/v1?api_key={percent}");
+            let request = Request::get(url).header("authorization", KEY).header("x-api-key", KEY);
+            let call = client(&server, place).request(request.body(Body::empty()).unwrap());
+            hidden(&call);
+            answered(&call.await.unwrap());
         }
     });
 }
@@ -124,8 +141,9 @@ fn when_the_request_goes_elsewhere() {
             for url in ["https://elsewhere.test/v1", "http://host/v1", "https://host:8443/"] {
                 answered(&service.clone().oneshot(get(url)).await.unwrap());
             }
-            for seen in probe.seen() {
-                hidden(&seen.head);
+            for Seen { head, .. } in probe.seen() {
+                search("a uri", &head.uri.to_string());
+                head.headers.values().for_each(|value| search("a header", value.to_str().unwrap()));
             }
             assert_eq!(probe.calls(), 3);
             // The ready client doesn't even go there.

@@ -360,7 +360,7 @@ fn adapters(seen: &Seen) {
         seen.layer(AttemptLayer::new().with_propagation(adapter::TraceContext::new()));
     }
     #[cfg(feature = "backoff")]
-    seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default));
+    seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default()));
     #[cfg(feature = "backon")]
     seen.debug(&adapter::FromBackoffBuilder::new(backon::ExponentialBuilder::default()));
 }
