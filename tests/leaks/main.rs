@@ -280,7 +280,8 @@ fn every_crate_is_heard_and_a_leak_would_be_found() {
     // Of another log, so that no other test finds it.
     let (log, subscriber) = Capture::subscriber(LevelFilter::TRACE);
     let planted = "planted: ".to_owned() + KEY;
-    let leaks: [(&str, Box<dyn Fn()>); 5] = [
+    type Leak<'a> = (&'a str, Box<dyn Fn() + 'a>);
+    let leaks: [Leak<'_>; 5] = [
         ("event", Box::new(|| tracing::trace!(target: "h2::x", value = ?planted, "text"))),
         ("message", Box::new(|| tracing::error!("text {planted}"))),
         ("span", Box::new(|| drop(tracing::debug_span!("named", planted)))),
