@@ -1,6 +1,9 @@
 //! The ten promises of the README, each held by one test of the whole preset stack on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "probe/capture.rs"]
+mod capture;
+
 use std::{
     collections::HashSet,
     error::Error as StdError,
@@ -274,30 +277,9 @@ async fn promise_5_never_twice() {
     assert_eq!(seen.count(), 2);
 }
 
-/// Collects all that a subscriber would print.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn promise_6_key() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = capture::Capture::all();
 
     // Where it goes: to its own origin, by the header or by the query.
     let carries = |request: &Request<()>| {
@@ -349,7 +331,7 @@ async fn promise_6_key() {
         }
         shown += &format!("{preset:?} {:?} {:?}", preset.layer().unwrap(), preset.client());
     }
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
     assert!(log.contains("call failed") && log.contains("attempt ended"), "the log was captured");
     assert!(!log.contains(KEY), "{log}");
     assert!(!shown.contains(KEY), "{shown}");
@@ -486,22 +468,19 @@ async fn promise_9_accounted() {
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
 
     // And a span for each attempt, inside that of the call: each line of the client's tells where it is.
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = capture::Capture::all();
     let (service, _) = stack(&realtime(), |number, _| async move {
         tracing::info!("client {number}");
         answer(503)
     });
     service.oneshot(request(Method::GET, url, "")).await.unwrap();
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let told: Vec<_> = log.lines().filter(|line| line.contains("client ")).collect();
+    let told: Vec<_> = log.lines().into_iter().filter(|line| line.message.starts_with("client ")).collect();
     assert_eq!(told.len(), 3);
     for (number, line) in told.iter().enumerate() {
-        let (_, attempt) = line.split_once("call{").unwrap().1.split_once(":attempt{").unwrap();
-        let resent = attempt.contains(&format!("http.request.resend_count={number}"));
-        assert!(resent == (number > 0) && line.ends_with(&format!("client {number}")), "{line}");
+        let resent = log.span(line.span.unwrap()).fields.get("http.request.resend_count").cloned();
+        let expected = (number > 0).then(|| number.to_string());
+        assert_eq!((line.message.clone(), resent), (format!("client {number}"), expected), "{line:?}");
+        assert_eq!(line.scope, ["call", "attempt"]);
     }
 }
 

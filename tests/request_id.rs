@@ -1,18 +1,18 @@
 //! The request id layer, over doubles, and the log contract of its manual.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "probe/capture.rs"]
+mod capture;
 mod probe;
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     fmt,
     io::ErrorKind::*,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
+use capture::{Capture, Line};
 use http::{HeaderName, HeaderValue, Request, Response};
 use probe::{
     Answer::{self, *},
@@ -30,17 +30,7 @@ use tower_outbound::{
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
-use tracing::{
-    Event, Level, Metadata, Subscriber,
-    field::{Field, Visit},
-    level_filters::LevelFilter,
-    span,
-};
-use tracing_subscriber::{
-    Registry,
-    layer::{Context, SubscriberExt},
-    registry::LookupSpan,
-};
+use tracing::{Level, level_filters::LevelFilter};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -354,70 +344,6 @@ impl std::error::Error for Never {}
 
 // ---- the log
 
-/// One event of the crate: its target, its level, its fields but for the message, and the message.
-#[derive(Debug, Clone, PartialEq)]
-struct Line {
-    target: String,
-    level: Level,
-    message: String,
-    fields: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Default)]
-struct Capture {
-    lines: Arc<Mutex<Vec<Line>>>,
-    spans: Arc<Mutex<Vec<String>>>,
-}
-
-impl Capture {
-    /// The guard puts the log back as it was.
-    fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
-        let capture = Self::default();
-        let subscriber = Registry::default().with(level).with(capture.clone());
-        (capture, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn of(&self, target: &str) -> Vec<Line> {
-        self.lines.lock().unwrap().iter().filter(|line| line.target == target).cloned().collect()
-    }
-
-    fn all(&self) -> Vec<Line> {
-        self.lines.lock().unwrap().clone()
-    }
-}
-
-struct Fields<'a>(&'a mut BTreeMap<String, String>);
-
-impl Visit for Fields<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.insert(field.name().to_owned(), format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.to_owned());
-    }
-}
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Capture {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let metadata: &Metadata<'_> = event.metadata();
-        if !metadata.target().starts_with("tower_outbound") {
-            return;
-        }
-        let mut fields = BTreeMap::new();
-        event.record(&mut Fields(&mut fields));
-        let message = fields.remove("message").unwrap_or_default();
-        let (target, level) = (metadata.target().to_owned(), *metadata.level());
-        self.lines.lock().unwrap().push(Line { target, level, message, fields });
-    }
-
-    fn on_new_span(&self, attributes: &span::Attributes<'_>, _: &span::Id, _: Context<'_, S>) {
-        let mut fields = BTreeMap::new();
-        attributes.record(&mut Fields(&mut fields));
-        self.spans.lock().unwrap().push(format!("{} {fields:?}", attributes.metadata().name()));
-    }
-}
-
 const CALL: &str = "tower_outbound::call";
 const ATTEMPT: &str = "tower_outbound::attempt";
 const RETRY: &str = "tower_outbound::retry";
@@ -513,7 +439,7 @@ async fn fields_without_a_value_are_left_out() {
         ])
     );
     assert_eq!(calls[0].fields["attempts"], "0", "no retry layer");
-    assert_eq!(capture.all().len(), 1);
+    assert_eq!(capture.ours().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -658,13 +584,13 @@ async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info()
 #[tokio::test(start_paused = true)]
 async fn at_level_info_no_attempt_is_recorded() {
     let capture = log_of(LevelFilter::INFO, &[Is(503), Is(503), Is(503)], "GET", URI).await;
-    let lines = capture.all();
+    let lines = capture.ours();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!((lines[0].target.as_str(), lines[0].level), (CALL, Level::WARN));
     let capture = log_of(LevelFilter::INFO, &[Is(503), Is(200)], "GET", URI).await;
-    assert_eq!((capture.all().len(), capture.of(CALL).len()), (1, 1));
+    assert_eq!((capture.ours().len(), capture.of(CALL).len()), (1, 1));
     let capture = log_of(LevelFilter::WARN, &[Is(503), Is(200)], "GET", URI).await;
-    assert!(capture.all().is_empty());
+    assert!(capture.ours().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -693,7 +619,7 @@ async fn no_query_key_header_body_or_user_info_is_ever_logged() {
             let _ = service.oneshot(request).await;
         }
     }
-    let shown = format!("{:?} {:?}", capture.all(), capture.spans.lock().unwrap());
+    let shown = capture.text();
     assert_eq!(capture.of(CALL).len(), 10);
     assert!(capture.of(ATTEMPT).len() > 10);
     assert!(!shown.contains("s3cret") && !shown.contains("token="), "{shown}");
@@ -707,5 +633,5 @@ async fn a_call_that_its_caller_drops_ends_without_a_line() {
     let mut call = task::spawn(RequestIdLayer::new().layer(Probe::new([Silent])).oneshot(get(URI)));
     assert_pending!(call.poll());
     drop(call);
-    assert!(capture.all().is_empty());
+    assert!(capture.ours().is_empty());
 }

@@ -98,14 +98,15 @@ pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
 }
 
 pub(super) fn check_user(user: &str) -> Result<(), InvalidConfig> {
-    match user.contains(|c: char| c == ':' || c.is_control()) {
-        true => Err(InvalidConfig::new(
-            "user",
-            user.escape_debug().to_string(),
-            "a name without colons and control characters",
-        )),
-        false => Ok(()),
+    if !user.contains(|c: char| c == ':' || c.is_control()) {
+        return Ok(());
     }
+    // What follows a colon was meant as the password.
+    let shown = match user.split_once(':') {
+        Some((name, _)) => format!("{}:…", name.escape_debug()),
+        None => user.escape_debug().to_string(),
+    };
+    Err(InvalidConfig::new("user", shown, "a name without colons and control characters"))
 }
 
 /// RFC 4648's alphabet, padded.
@@ -171,7 +172,7 @@ mod tests {
             base64(plain.as_bytes(), &mut out);
             assert_eq!(out, encoded);
         }
-        assert_eq!(Basic::new("a:b", ApiKey::new("x").unwrap()).unwrap_err().value(), "a:b");
+        assert_eq!(Basic::new("a:b", ApiKey::new("x").unwrap()).unwrap_err().value(), "a:…");
     }
 
     #[test]

@@ -97,6 +97,8 @@
 //! - An origin without TLS that is not loopback is refused when the layer is made, unless
 //!   [`Origin::allow_plaintext`] was said.
 //! - Header values are marked sensitive, so that `Debug` hides them and HTTP/2 doesn't index them.
+//! - A query parameter can't be hidden so: `Debug` of the request that the inner service gets, and of its URI, shows the
+//!   key. hyper-util, h2 and rustls log none of it at any level; a layer below this one that logs URIs does.
 //! - When the server refuses a key and no other can be had, that key goes out again after all, and the caller sees the
 //!   server's 401.
 //! - Keys are overwritten in memory when they are dropped. Copies that were made to be sent are not: see [`ApiKey`].

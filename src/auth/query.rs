@@ -1,7 +1,7 @@
 use std::fmt;
 
 use http::{
-    Uri, request,
+    Method, Uri, request,
     uri::{Parts, PathAndQuery},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -12,7 +12,8 @@ use crate::error::{BoxError, InvalidConfig};
 
 /// A query parameter that holds the key, percent-encoded, unless the request has one of that name already.
 ///
-/// Queries stand in the logs of servers and proxies: prefer a header where the service takes one.
+/// Queries stand in the logs of servers and proxies, and whoever shows a request shows its URI: prefer a header where
+/// the service takes one. A CONNECT request, which has no query, is an error.
 #[derive(Clone)]
 pub struct QueryKey {
     name: String,
@@ -68,6 +69,10 @@ impl QueryKey {
         let is_own = |pair: &str| percent_decode_str(&name(pair)).eq(self.name.bytes());
         if query.split('&').any(is_own) {
             return Ok(false);
+        }
+        // It would not arrive: the client strips it off, and hyper-util's logs what it strips.
+        if head.method == Method::CONNECT {
+            return Err("the key goes into the query, which a connect request has not".into());
         }
         let separator = if query.is_empty() { "" } else { "&" };
         let path = match head.uri.path() {

@@ -3,6 +3,8 @@
 
 mod answers;
 mod calls;
+#[cfg(feature = "rustls")]
+mod certificate;
 mod connections;
 mod retries;
 mod server;

@@ -4,16 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use http::Version;
-use rcgen::{CertifiedKey, KeyPair};
 use tokio::sync::Barrier;
-use tokio_rustls::{
-    TlsAcceptor,
-    rustls::{
-        ServerConfig,
-        crypto::ring,
-        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
-    },
-};
 use tower_outbound::{
     Client,
     call::{Ended, Outcome},
@@ -21,32 +12,11 @@ use tower_outbound::{
 };
 
 use super::{
+    certificate::{certificate, trusting, wire},
     chain, outcomes, preset, report,
     server::{Server, Wire, reply, settle, within},
     status, text,
 };
-
-/// A certificate for loopback that nobody else has signed.
-fn certificate() -> CertifiedKey<KeyPair> {
-    rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
-}
-
-fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Wire {
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
-    // The provider by name: another crate of the same build may bring a second one.
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.cert.der().clone()], key)
-        .unwrap();
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
-    Wire::Tls(TlsAcceptor::from(Arc::new(config)))
-}
-
-fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
-    Transport::new().without_roots().with_root_certificates(certificate.cert.pem().as_bytes()).unwrap()
-}
 
 fn client(url: &str, transport: Transport) -> Client {
     preset(url).client_over(transport).unwrap()

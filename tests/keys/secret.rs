@@ -1,40 +1,14 @@
-use std::{fmt::Debug, io};
+#[path = "../probe/capture.rs"]
+mod capture;
+
+use std::fmt::Debug;
 
 use tokio::time::advance;
 use tokio_test::{assert_pending, task::spawn};
 use tower_outbound::{auth::KeyFile, preset};
-use tracing_subscriber::fmt::MakeWriter;
+use tracing::level_filters::LevelFilter;
 
 use super::*;
-
-/// All that a subscriber is told, in one text.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(text);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
 
 /// No key of this file is in it, in plain or in base64: `key-1`, `key-2`, and with a user before them.
 fn hidden(shown: &dyn Debug) {
@@ -46,12 +20,7 @@ fn hidden(shown: &dyn Debug) {
 
 #[tokio::test(start_paused = true)]
 async fn no_key_is_in_a_log_an_error_or_debug() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
+    let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
     // For all threads: what another test met first would else be off for this one, too.
     tracing::subscriber::set_global_default(subscriber).unwrap();
 

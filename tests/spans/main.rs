@@ -1,6 +1,7 @@
 //! The spans of a call and its attempts, and the manual of `request_id` as the contract of all that is logged.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "../probe/capture.rs"]
 mod capture;
 #[path = "../probe/mod.rs"]
 mod probe;
@@ -358,7 +359,7 @@ async fn no_key_query_or_user_info_is_in_a_span() {
         }
     }
     assert_eq!(capture.spans("attempt").len(), 16);
-    assert!(!capture.shown().contains("s3cret"), "{}", capture.shown());
+    assert!(!capture.text().contains("s3cret"), "{}", capture.text());
 }
 
 #[tokio::test(start_paused = true)]

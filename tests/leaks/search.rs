@@ -1,0 +1,152 @@
+//! Finds a key in a text, whatever somebody may have made of it on the way there.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+/// What is looked for: so many characters from either end of a key, in every encoding that can be told from chance.
+pub(crate) const PIECE: usize = 12;
+
+/// One encoded piece of a key.
+pub(crate) struct Needle {
+    encoding: String,
+    text: String,
+}
+
+/// A search for one key, and for all others with the same two ends.
+pub(crate) struct Search(Vec<Needle>);
+
+impl Search {
+    pub(crate) fn new(key: &str) -> Self {
+        let ends = [&key[..PIECE], &key[key.len() - PIECE..]];
+        Self(ends.into_iter().flat_map(needles).collect())
+    }
+
+    /// The encoding that the key is found in first, and what stands around it.
+    pub(crate) fn find(&self, text: &str) -> Option<String> {
+        variants(text).find_map(|text| {
+            self.0.iter().find_map(|needle| {
+                let at = text.find(&needle.text)?;
+                let around: String = text[..at].chars().rev().take(120).collect();
+                let around: String = around.chars().rev().collect();
+                Some(format!("{} after: …{around}", needle.encoding))
+            })
+        })
+    }
+}
+
+fn needles(piece: &str) -> Vec<Needle> {
+    let bytes = piece.as_bytes();
+    let list = |number: fn(&u8) -> String| bytes.iter().map(number).collect::<Vec<_>>().join(",");
+    let mut needles = vec![
+        ("plain", piece.to_owned()),
+        ("hex", bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        ("upper hex", bytes.iter().map(|byte| format!("{byte:02X}")).collect()),
+        ("list of bytes", list(|byte| format!("{byte}"))),
+        ("list of hex bytes", list(|byte| format!("{byte:x}"))),
+        ("list of 0x bytes", list(|byte| format!("0x{byte:x}"))),
+    ];
+    // The bytes before it, such as those of `user:`, shift what comes out: all three shifts.
+    for before in 0..3 {
+        let encoded = base64(&[&vec![0; before], bytes].concat());
+        let whole = &encoded[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
+        needles.push(("base64", whole.to_owned()));
+        needles.push(("base64 of urls", whole.replace('+', "-").replace('/', "_")));
+    }
+    needles.into_iter().map(|(encoding, text)| Needle { encoding: encoding.to_owned(), text }).collect()
+}
+
+/// The text as it is and as it is read: `Debug` of a string, and of one that holds another, undone; percent-encoding,
+/// of every set of characters and in either case, undone; and without white space, which `{:#?}` puts in lists.
+fn variants(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
+    let mut variants = vec![Cow::Borrowed(text)];
+    for _ in 0..3 {
+        variants
+            .extend(variants.last().filter(|text| text.contains('\\')).map(|text| unescaped(text).into()));
+    }
+    for at in 0..variants.len() {
+        let mut decoded = variants[at].clone();
+        for _ in 0..2 {
+            if !decoded.contains('%') {
+                break;
+            }
+            decoded = percent_decode_str(&decoded).decode_utf8_lossy().into_owned().into();
+            variants.push(decoded.clone());
+        }
+    }
+    let dense: String = text.split_whitespace().collect();
+    variants.into_iter().chain([dense.into()])
+}
+
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        out.push(if char == '\\' { chars.next().unwrap_or(char) } else { char });
+    }
+    out
+}
+
+/// Without the padding, which a key may end before.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| usize::from(byte >> (7 - at % 8) & 1));
+    let sextets = (0..(8 * bytes.len()).div_ceil(6)).map(|place| 6 * place);
+    let index = |first: usize| (first..first + 6).fold(0, |index, at| index << 1 | bit(at));
+    sextets.map(|first| char::from(ALPHABET[index(first)])).collect()
+}
+
+/// Without this, a search that finds nothing would say nothing.
+#[test]
+fn what_is_planted_is_found_in_every_form() {
+    use percent_encoding::{CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
+
+    const SOME: &percent_encoding::AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');
+    // RFC 4648, section 10.
+    assert_eq!(
+        ["f", "fo", "foo", "foob"].map(|text| base64(text.as_bytes())),
+        ["Zg", "Zm8", "Zm9v", "Zm9vYg"]
+    );
+
+    let key = "planted/+=%~&\"\\>?key-\\\"&~%=+/end";
+    let search = Search::new(key);
+    let debug = |text: &str| format!("{text:?}");
+    let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let percent = utf8_percent_encode(key, NON_ALPHANUMERIC).to_string();
+    let some = utf8_percent_encode(key, SOME).to_string();
+    let urls = |text: String| text.replace('+', "-").replace('/', "_");
+    let planted = [
+        key.to_owned(),
+        key[..PIECE].to_owned(),
+        key[key.len() - PIECE..].to_owned(),
+        format!("Bearer {key}"),
+        debug(key),
+        debug(&debug(key)),
+        debug(&debug(&debug(key))),
+        format!("{:?}", bytes::Bytes::from(key)),
+        format!("{:?}", key.as_bytes()),
+        format!("{:#?}", key.as_bytes()),
+        format!("{:x?}", key.as_bytes()),
+        format!("{:#x?}", key.as_bytes()),
+        format!("{:?}", http::HeaderValue::from_str(key).unwrap()),
+        hex.to_uppercase(),
+        hex,
+        base64(key.as_bytes()),
+        base64(format!("u:{key}").as_bytes()),
+        base64(format!("me:{key}").as_bytes()),
+        base64(format!("ann:{key}").as_bytes()) + "==",
+        urls(base64(format!("u:{key}").as_bytes())),
+        utf8_percent_encode(&base64(key.as_bytes()), NON_ALPHANUMERIC).to_string(),
+        debug(&percent),
+        percent.replace("%2B", "%2b").replace("%2F", "%2f"),
+        utf8_percent_encode(&percent, NON_ALPHANUMERIC).to_string(),
+        percent,
+        some,
+    ];
+    for planted in planted {
+        assert!(search.find(&format!("before {planted} after")).is_some(), "not found: {planted}");
+    }
+    for harmless in ["", "before after", &key[..PIECE - 1], "Sensitive", "ApiKey(redacted)"] {
+        assert_eq!(search.find(harmless), None);
+    }
+}

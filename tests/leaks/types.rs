@@ -1,0 +1,409 @@
+//! Every public type, with a key in it or near it where it can be: none of them shows it. A type that is added to the
+//! crate has to be added here.
+
+use std::{
+    cell::RefCell,
+    fmt, fs,
+    num::NonZeroU32,
+    path::Path,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header::AUTHORIZATION};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use tokio_test::task;
+use tower::{Layer, Service, ServiceExt};
+use tower_outbound::{
+    Body, BoxError, Quota,
+    attempt::AttemptLayer,
+    auth::*,
+    body::{BodyTooLarge, NotReplayable, ReplayBody},
+    call::{Call, Deadline, DelayReason, Ended},
+    client::Transport,
+    limit::{
+        Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow,
+        TokenBucket,
+    },
+    policy,
+    request_id::{Id, RequestIdLayer},
+    retry::{self, Classify, IdempotencyKey, PerRequest, Standard},
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+};
+
+#[cfg(any(feature = "otel", feature = "backoff", feature = "backon"))]
+use tower_outbound::adapter;
+
+use super::{
+    probe::{Answer, Content, Probe, get, secs},
+    *,
+};
+
+const URI: &str = "https://host/v1";
+
+/// The room and the name of each type that was looked at, and of each whose `Display` was.
+#[derive(Default)]
+struct Seen {
+    types: RefCell<BTreeSet<String>>,
+    displays: RefCell<BTreeSet<String>>,
+}
+
+/// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.
+fn name_of<T: ?Sized>(_: &T) -> String {
+    let name = std::any::type_name::<T>();
+    let path = name.split('<').next().unwrap();
+    let room = path.split("::").nth(1).unwrap();
+    format!("{room}::{}", path.rsplit("::").next().unwrap())
+}
+
+/// A client whose `Debug` tells what it was given, but for the URI; answers 401, or nothing.
+#[derive(Debug, Clone)]
+struct Telling {
+    answers: bool,
+}
+
+struct Told<B> {
+    request: Request<B>,
+    answers: bool,
+}
+
+impl<B> Service<Request<B>> for Telling {
+    type Response = Response<Content>;
+    type Error = BoxError;
+    type Future = Told<B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Told<B> {
+        Told { request, answers: self.answers }
+    }
+}
+
+impl<B> Future for Told<B> {
+    type Output = Result<Response<Content>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.answers {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(Response::builder().status(401).body(Content::default())?))
+    }
+}
+
+impl<B> Debug for Told<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Told").field(self.request.headers()).field(self.request.extensions()).finish()
+    }
+}
+
+impl Seen {
+    #[track_caller]
+    fn debug<T: Debug>(&self, value: &T) {
+        hidden(value);
+        self.types.borrow_mut().insert(name_of(value));
+    }
+
+    #[track_caller]
+    fn both<T: Debug + Display>(&self, value: &T) {
+        self.debug(value);
+        unsaid(value);
+        self.displays.borrow_mut().insert(name_of(value));
+    }
+
+    #[track_caller]
+    fn error<T: StdError + 'static>(&self, value: &T) {
+        self.both(value);
+        chain(value);
+    }
+
+    /// The layer, its service, the future of a call that runs, with the key in its request, and what comes of it.
+    fn layer<L, S, R>(&self, layer: L)
+    where
+        L: Layer<Telling, Service = S> + Debug,
+        S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError> + Debug> + Clone + Debug,
+        S::Future: Debug,
+        R: Debug,
+    {
+        self.debug(&layer);
+        let request = || {
+            let mut request = get(&format!("{URI}?api_key=redacted"));
+            request.headers_mut().insert(AUTHORIZATION, key().header_value());
+            request
+        };
+        for answers in [false, true] {
+            let mut service = layer.layer(Telling { answers });
+            self.debug(&service);
+            let Poll::Ready(ready) = task::spawn(service.ready()).poll() else { panic!("it waits") };
+            let future = ready.unwrap().call(request());
+            self.debug(&future);
+            let mut future = task::spawn(future);
+            match future.poll() {
+                Poll::Ready(Ok(response)) => answered(&response),
+                Poll::Ready(Err(error)) => chain(&*error.into()),
+                Poll::Pending => hidden(&future),
+            }
+        }
+    }
+}
+
+#[test]
+fn no_public_type_shows_it_and_none_is_missing() {
+    let seen = Seen::default();
+    // What is made in one room is shown in others, too: by room only for who reads it.
+    paused(async {
+        auth(&seen).await;
+        layers(&seen);
+        calls_and_errors(&seen).await;
+        bodies(&seen);
+        rules(&seen);
+        adapters(&seen);
+    });
+
+    let (types, displays) = declared();
+    assert!(types.len() > 80 && displays.len() > 6, "{types:?} {displays:?}");
+    let missing: Vec<_> = types.difference(&seen.types.borrow()).cloned().collect();
+    assert!(missing.is_empty(), "public types that were not looked at: {missing:?}");
+    let missing: Vec<_> = displays.difference(&seen.displays.borrow()).cloned().collect();
+    assert!(missing.is_empty(), "of these `Display` was not looked at: {missing:?}");
+}
+
+async fn auth(seen: &Seen) {
+    let origin = || Origin::parse(URI).unwrap();
+    let header = || HeaderName::from_static("x-api-key");
+    seen.debug(&key());
+    seen.debug(&AppCredentials::new("app", key(), key()).unwrap());
+    seen.debug(&Bearer::from(key()));
+    seen.debug(&Basic::new("ann", key()).unwrap());
+    seen.debug(&HeaderKey::new(header(), key()).unwrap());
+    seen.debug(&QueryKey::new("api_key", key()).unwrap());
+    seen.debug(&FreshKey::new(key()));
+    seen.debug(&provided());
+    seen.both(&origin());
+    seen.debug(&KeyReplaced);
+
+    let path = std::env::temp_dir().join(format!("tower-outbound-leaks-types-{}", std::process::id()));
+    fs::write(&path, KEY).unwrap();
+    let file = KeyFile::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    seen.debug(&file);
+
+    let failing = Keys::from(ProvidedKey::new(|| async {
+        Err::<FreshKey, _>(ApiKey::new(format!("{KEY} ")).unwrap_err())
+    }));
+    seen.error(&failing.current().await.unwrap_err());
+    let forms = [Form::bearer(), Form::header(header()).unwrap(), Form::basic("ann").unwrap()];
+    for form in forms.into_iter().chain([Form::query("api_key").unwrap()]) {
+        seen.debug(&form);
+        for keys in [Keys::from(key()), provided().into(), failing.clone()] {
+            seen.debug(&keys);
+            if let Ok(current) = keys.current().await {
+                seen.debug(&current);
+            }
+            let rotating = Rotating::new(form.clone(), keys);
+            seen.debug(&rotating);
+            let layer = AuthLayer::with(rotating, origin()).unwrap();
+            seen.layer(layer.clone());
+            // Once more, with what was kept of the first time.
+            seen.layer(layer);
+        }
+    }
+
+    /// Holds its key while it signs.
+    struct Signer(ApiKey);
+    impl Sign for Signer {
+        fn sign<'a>(&'a self, head: &'a mut http::request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+            Box::pin(async move {
+                head.headers.insert("x-signed", self.0.header_value());
+                Ok(())
+            })
+        }
+    }
+    seen.layer(SignLayer::new(Signer(key()), origin()).unwrap());
+}
+
+fn layers(seen: &Seen) {
+    let quota = Quota::per_minute(1_000).unwrap();
+    let bucket = TokenBucket::new(quota);
+    seen.both(&quota);
+    seen.debug(&bucket);
+    seen.debug(&bucket.snapshot());
+    seen.debug(&SlidingWindow::new(quota));
+    seen.debug(&bucket.acquire(Ask::default()));
+    seen.debug(&Ask::default());
+    seen.debug(&Cost(NonZeroU32::MIN));
+    // The key of the service as the key of the table.
+    let keyed = || {
+        Keyed::new(
+            |head| head.headers[AUTHORIZATION].to_str().unwrap().to_owned(),
+            move |_: &String| TokenBucket::new(quota),
+        )
+    };
+    seen.debug(&keyed());
+    seen.layer(RateLimitLayer::new(keyed()));
+    seen.layer(RateLimitLayer::new(bucket));
+    let headers = HeaderMap::from_iter([
+        (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
+        (HeaderName::from_static("x-echo"), key().header_value()),
+    ]);
+    #[allow(clippy::disallowed_methods, reason = "any time will do")]
+    let feedback = Feedback::read(StatusCode::OK, &headers, std::time::SystemTime::now).unwrap();
+    seen.debug(&feedback);
+    #[allow(clippy::disallowed_methods, reason = "any time will do")]
+    let remaining = policy::remaining(&headers, std::time::SystemTime::now);
+    seen.debug(&remaining);
+    seen.debug(&remaining.as_slice()[0]);
+    let mut request = get(URI);
+    request.headers_mut().insert(AUTHORIZATION, key().header_value());
+    seen.debug(&Head::of(&request));
+
+    seen.layer(RequestIdLayer::new());
+    seen.debug(&Id(HeaderValue::from_static("mine")));
+    seen.layer(retry::RetryLayer::new());
+    seen.layer(AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")));
+    seen.layer(TimeoutLayer::total(secs(60)).unwrap());
+    seen.layer(TimeoutLayer::per_attempt(secs(60)).unwrap());
+    seen.layer(BodyIdleTimeoutLayer::new(secs(60)).unwrap());
+
+    for place in PLACES {
+        let preset = preset(URI, place);
+        seen.debug(&preset);
+        let layer = preset.layer().unwrap();
+        seen.debug(&layer);
+        seen.layer(layer);
+        let client = preset.client().unwrap();
+        seen.debug(&client);
+        seen.debug(&client.get("/v1"));
+        seen.debug(&client.get("//"));
+    }
+    let credentials = AppCredentials::new("app", key(), key()).unwrap();
+    let own = preset(URI, Place::Bearer).with_credentials(credentials, |credentials, head| {
+        head.headers.insert("x-key", credentials.key().header_value());
+        Ok(())
+    });
+    seen.debug(&own);
+    seen.layer(own.layer().unwrap());
+    seen.debug(&Transport::new());
+}
+
+async fn calls_and_errors(seen: &Seen) {
+    let probe = Probe::new([Answer::Is(503), Answer::Is(401)]);
+    let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let report = Report::of(&response).unwrap();
+    seen.debug(report);
+    let attempts = report.attempts();
+    seen.debug(&attempts[0]);
+    seen.debug(&attempts[0].outcome().unwrap());
+    seen.debug(probe.seen()[0].head.extensions.get::<Call>().unwrap());
+    seen.debug(response.body());
+    seen.debug(&Deadline::after(secs(1)));
+    seen.debug(&DelayReason::Asked);
+    seen.debug(&Ended::Success);
+
+    let error = preset(URI, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
+    seen.error(&error);
+    seen.debug(&retry::Outcome::Failure { error: &error, sent: policy::Sent::No });
+    let headers = HeaderMap::from_iter([(AUTHORIZATION, key().header_value())]);
+    seen.debug(&retry::Outcome::Answer { status: StatusCode::OK, headers: &headers });
+    seen.error(&ApiKey::new(format!("{KEY}\n")).unwrap_err());
+    seen.error(&Refusal::new(Reason::Deadline, secs(1)));
+    seen.debug(&Reason::Deadline);
+}
+
+fn bodies(seen: &Seen) {
+    seen.debug(&Body::from(KEY));
+    let (mut body, replay) = ReplayBody::record(Full::<Bytes>::from(KEY), 1_024);
+    seen.debug(&replay);
+    seen.debug(&body);
+    let mut frame = task::spawn(body.frame());
+    assert!(frame.poll().is_ready());
+    drop(frame);
+    seen.debug(&body);
+    assert!(body.is_end_stream());
+    seen.error(&NotReplayable::Incomplete);
+    let mut collect = task::spawn(Body::from(KEY).collect(1));
+    let Poll::Ready(Err(error)) = collect.poll() else { panic!("it is longer") };
+    seen.error(error.downcast_ref::<BodyTooLarge>().unwrap());
+}
+
+fn rules(seen: &Seen) {
+    let budget = policy::Budget::new();
+    seen.debug(&budget);
+    seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
+    seen.debug(&ExponentialBackoff::throttled());
+    seen.debug(&Jitter::none());
+    seen.debug(&policy::Sent::No);
+    seen.debug(&policy::Cause::Transient);
+    seen.debug(&policy::Outcome::Fatal);
+    seen.debug(&policy::Verdict::Retry(policy::Cause::Transient));
+    seen.debug(&PerRequest::new());
+    seen.debug(&IdempotencyKey::bare());
+    seen.debug(&Standard);
+    seen.debug(&Standard.never_on(StatusCode::CONFLICT));
+    // A rule that knows the key.
+    let own = key();
+    seen.debug(&Standard.when(move |head, _| {
+        let known = head.headers.get(AUTHORIZATION) == Some(&own.header_value());
+        known.then_some(policy::Verdict::NotRetryable)
+    }));
+}
+
+fn adapters(seen: &Seen) {
+    let _ = seen;
+    #[cfg(feature = "otel")]
+    {
+        seen.debug(&adapter::TraceContext::new());
+        seen.layer(AttemptLayer::new().with_propagation(adapter::TraceContext::new()));
+    }
+    #[cfg(feature = "backoff")]
+    seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default()));
+    #[cfg(feature = "backon")]
+    seen.debug(&adapter::FromBackoffBuilder::new(backon::ExponentialBuilder::default()));
+}
+
+/// Adapters that are switched off are not there to be looked at.
+fn is_on(name: &str) -> bool {
+    match name {
+        "adapter::TraceContext" => cfg!(feature = "otel"),
+        "adapter::FromBackoff" => cfg!(feature = "backoff"),
+        "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
+        // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.
+        "limit::Gcra" | "limit::Bucket" | "limit::Rings" => false,
+        _ => true,
+    }
+}
+
+/// The public types of `src` and those of them that have a `Display`, read off its text.
+fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut types, mut displays) = (BTreeSet::new(), BTreeSet::new());
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let root = folders[0].clone();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let room = path.strip_prefix(&root).unwrap().components().next().unwrap();
+            let room = Path::new(&room).file_stem().unwrap().to_str().unwrap().to_owned();
+            let named = |rest: &str| {
+                let name = rest.split(|char: char| !char.is_alphanumeric() && char != '_').next();
+                format!("{room}::{}", name.unwrap())
+            };
+            for line in fs::read_to_string(&path).unwrap().lines().map(str::trim) {
+                for kind in ["pub struct ", "pub enum ", "pub union "] {
+                    types.extend(line.strip_prefix(kind).map(named));
+                }
+                displays.extend(line.split_once("fmt::Display for ").map(|(_, rest)| named(rest)));
+            }
+        }
+    }
+    types.retain(|name| is_on(name));
+    displays.retain(|name| types.contains(name));
+    (types, displays)
+}
