@@ -331,6 +331,7 @@ fn bodies(seen: &Seen) {
 }
 
 fn rules(seen: &Seen) {
+    seen.debug(&retry::Reconnect::new());
     let budget = policy::Budget::new();
     seen.debug(&budget);
     seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
