@@ -74,6 +74,7 @@
 //! - `quanta`: a cheaper clock for a limiter, by choice.
 //! - `native-roots`: the roots of the operating system as well, by choice at run time.
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
+//! - `json`: JSON in and out of the ready client.
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -118,6 +118,11 @@ impl Watched {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Without a look at the file.
+    pub(super) fn known(&self) -> CurrentKey {
+        self.lock().current.clone()
+    }
+
     pub(super) fn current(&self) -> CurrentKey {
         let now = clock::now();
         let mut state = self.lock();
@@ -129,7 +134,7 @@ impl Watched {
         let stamp = state.stamp;
         drop(state);
         self.look(stamp);
-        self.lock().current.clone()
+        self.known()
     }
 
     /// Whether the file holds another key than this one.

@@ -102,6 +102,15 @@ impl Keys {
         }
     }
 
+    /// The key that was there last, valid or not.
+    pub(crate) fn known(&self) -> Option<CurrentKey> {
+        match &self.source {
+            Source::Fixed(key) => Some(key.clone()),
+            Source::File(file) => Some(file.known()),
+            Source::Provided(provided) => provided.known(),
+        }
+    }
+
     /// The key that never changes.
     pub(super) fn fixed(&self) -> Option<&ApiKey> {
         match &self.source {

@@ -75,6 +75,10 @@ impl Provided {
         self.lock().error.clone()
     }
 
+    pub(super) fn known(&self) -> Option<CurrentKey> {
+        self.lock().held.as_ref().map(|held| held.key.clone())
+    }
+
     pub(super) fn lease(self: &Arc<Self>) -> Lease {
         let now = clock::now();
         let mut state = self.lock();

@@ -29,8 +29,13 @@
 
 mod connect;
 mod future;
+#[cfg(feature = "json")]
+mod json;
+mod redact;
 mod service;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;
+#[cfg(feature = "json")]
+pub use self::json::JsonError;
 pub use self::service::Client;

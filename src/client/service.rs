@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use super::{ResponseFuture, Transport};
 use crate::{
+    auth::Keys,
     body::{Body, IdleBody},
     error::{Error, InvalidConfig},
     preset::{BaseUrl, Preset},
@@ -25,6 +26,7 @@ use crate::{
 pub struct Client {
     stack: BoxCloneSyncService<Request<Body>, Response<Body>, Error>,
     base_url: Arc<BaseUrl>,
+    pub(super) keys: Option<Keys>,
 }
 
 impl Preset {
@@ -44,11 +46,13 @@ impl Preset {
     /// As [`client`](Self::client).
     pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
+        let layer = self.layer()?;
+        let keys = layer.keys().cloned();
         let stack = ServiceBuilder::new()
             .map_response(|response: Response<IdleBody<Incoming>>| response.map(Body::incoming))
-            .layer(self.layer()?)
+            .layer(layer)
             .service(connections);
-        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()) })
+        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()), keys })
     }
 }
 

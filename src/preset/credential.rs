@@ -41,38 +41,49 @@ impl Credential {
         Self::Key { source: KeySource::Environment(variable.into()), form: KeyForm::Bearer }
     }
 
+    /// And the keys that it sends, where it is a key that it sends.
     pub(super) fn layer(
         &self,
         origin: &Origin,
         allowed: &[Origin],
-    ) -> Result<CredentialLayer, InvalidConfig> {
+    ) -> Result<(CredentialLayer, Option<Keys>), InvalidConfig> {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
+        let mut keys = None;
         let authorize: Arc<dyn Authorize> = match self {
             Self::Signature(sign) => {
                 let layer = SignLayer::new(Arc::clone(sign), origin)?;
-                return Ok(Either::Right(allowed.try_fold(layer, SignLayer::with_allowed_origin)?));
+                let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
+                return Ok((Either::Right(layer), None));
             }
             Self::Own(authorize) => Arc::clone(authorize),
-            Self::Key { source, form } => Arc::new(rotating(source, form)?),
+            Self::Key { source, form } => {
+                Arc::new(Rotating::new(form.checked()?, keys.insert(source.open()?).clone()))
+            }
         };
         let layer = AuthLayer::with(authorize, origin)?;
-        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
+        Ok((Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?), keys))
     }
 }
 
-fn rotating(source: &KeySource, form: &KeyForm) -> Result<Rotating, InvalidConfig> {
-    let keys = match source {
-        KeySource::Environment(variable) => ApiKey::from_env(variable)?.into(),
-        KeySource::File(path) => Keys::from_file(path)?,
-        KeySource::Keys(keys) => keys.clone(),
-    };
-    let form = match form {
-        KeyForm::Bearer => Form::bearer(),
-        KeyForm::Header(name) => Form::header(name.clone())?,
-        KeyForm::Basic(user) => Form::basic(user)?,
-        KeyForm::Query(name) => Form::query(name)?,
-    };
-    Ok(Rotating::new(form, keys))
+impl KeySource {
+    fn open(&self) -> Result<Keys, InvalidConfig> {
+        Ok(match self {
+            Self::Environment(variable) => ApiKey::from_env(variable)?.into(),
+            Self::File(path) => Keys::from_file(path)?,
+            Self::Keys(keys) => keys.clone(),
+        })
+    }
+}
+
+impl KeyForm {
+    fn checked(&self) -> Result<Form, InvalidConfig> {
+        match self {
+            Self::Bearer => Ok(Form::bearer()),
+            Self::Header(name) => Form::header(name.clone()),
+            Self::Basic(user) => Form::basic(user),
+            Self::Query(name) => Form::query(name),
+        }
+    }
 }
 
 /// Which key or signature, and where on a request it goes.

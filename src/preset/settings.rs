@@ -163,6 +163,7 @@ impl Preset {
             let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
+        let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
@@ -179,8 +180,9 @@ impl Preset {
                 self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
             },
             attempt: self.attempt.clone(),
-            auth: self.credential.layer(self.base.origin(), &self.allowed)?,
+            auth,
             attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
+            keys,
         })
     }
 

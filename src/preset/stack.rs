@@ -7,7 +7,7 @@ use tower_layer::Layer;
 
 use crate::{
     attempt::{Attempt, AttemptLayer},
-    auth::{Auth, AuthLayer, Authorize, Sign, SignLayer, Signed},
+    auth::{Auth, AuthLayer, Authorize, Keys, Sign, SignLayer, Signed},
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
@@ -33,6 +33,14 @@ pub struct PresetLayer {
     pub(super) attempt: AttemptLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
+    pub(super) keys: Option<Keys>,
+}
+
+impl PresetLayer {
+    /// The keys that it sends, where it is a key that it sends.
+    pub(crate) fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
 }
 
 /// The service that a [`PresetLayer`] makes, its layers in their order, outermost first.

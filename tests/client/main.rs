@@ -6,6 +6,8 @@ mod calls;
 #[cfg(feature = "rustls")]
 mod certificate;
 mod connections;
+#[cfg(feature = "json")]
+mod json;
 mod retries;
 mod server;
 #[cfg(feature = "rustls")]

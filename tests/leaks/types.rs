@@ -306,6 +306,8 @@ async fn calls_and_errors(seen: &Seen) {
 
     let error = preset(URI, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
     seen.error(&error);
+    #[cfg(feature = "json")]
+    seen.error(&preset(URI, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
     seen.debug(&retry::Outcome::Failure { error: &error, sent: policy::Sent::No });
     let headers = HeaderMap::from_iter([(AUTHORIZATION, key().header_value())]);
     seen.debug(&retry::Outcome::Answer { status: StatusCode::OK, headers: &headers });

@@ -1,0 +1,149 @@
+//! JSON in and out, and what an error keeps of an answer.
+
+use std::{collections::HashMap, error::Error as _};
+
+use http::{Request, StatusCode};
+use serde::{Deserialize, Serialize};
+use tower_outbound::client::JsonError;
+
+use super::{
+    server::{Server, Wire, reply},
+    *,
+};
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Rate {
+    code: String,
+    value: f64,
+}
+
+async fn answering(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
+    let body = body.into();
+    let server = Server::start(Wire::Http1, move |_, _| {
+        let body = body.clone();
+        async move { Some(reply(status, body)) }
+    });
+    let server = server.await;
+    let client = client(&server);
+    (server, client)
+}
+
+async fn fails(status: u16, body: impl Into<Bytes>) -> JsonError {
+    let (_server, client) = answering(status, body).await;
+    client.get_json::<Rate>("/v1/rate").await.unwrap_err()
+}
+
+/// All that it says, in both forms, with its causes.
+fn told(error: &JsonError) -> String {
+    let mut told = format!("{error} {error:?}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        told.push_str(&format!(" {error} {error:?}"));
+        cause = error.source();
+    }
+    told
+}
+
+#[tokio::test]
+async fn a_value_goes_out_and_another_comes_in() {
+    let (server, client) = answering(200, r#"{"code":"EUR","value":1.5}"#).await;
+    let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
+    assert_eq!(client.get_json::<Rate>("/v1/rate?of=EUR").await.unwrap(), euro);
+    assert_eq!(client.post_json::<Rate>("/v1/rate", &euro).await.unwrap(), euro);
+    let put = Request::put("/v1/rate").body("{}").unwrap();
+    assert_eq!(client.request_json::<Rate>(put).await.unwrap(), euro);
+    let seen = server.seen();
+    let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
+    assert_eq!(methods, ["GET", "POST", "PUT"]);
+    assert_eq!(seen[1].header("content-type"), Some("application/json"));
+    assert_eq!(seen[1].body, r#"{"code":"EUR","value":1.5}"#);
+}
+
+#[tokio::test]
+async fn an_empty_answer_is_null() {
+    let (_server, client) = answering(204, "").await;
+    client.get_json::<()>("/").await.unwrap();
+    assert_eq!(client.get_json::<Option<Rate>>("/").await.unwrap(), None);
+    assert!(client.get_json::<Rate>("/").await.unwrap_err().is_unreadable());
+}
+
+#[tokio::test]
+async fn a_failed_answer_keeps_status_request_id_and_a_piece_of_its_body() {
+    let error = fails(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
+    assert!(error.is_status() && !error.is_unreadable() && error.call().is_none());
+    assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
+    assert_eq!(error.report().unwrap().attempt_count(), 1);
+    let id = error.request_id().unwrap();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "the answer is no success, status 422 Unprocessable Entity, request id {}: {}",
+            id.to_str().unwrap(),
+            r#"{"error":"no such currency","hint":"ISO\u00204217"}"#
+        )
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_such_value_says_where() {
+    let error = fails(200, r#"{"code":"EUR","value":"much"}"#).await;
+    assert!(error.is_unreadable() && !error.is_status());
+    assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), r#"{"code":"EUR","value":"much"}"#));
+    assert!(error.to_string().contains("expected f64 at line 1 column 28"), "{error}");
+
+    let error = fails(200, "<html>\nnot\tJSON\u{7}</html>").await;
+    assert_eq!(error.excerpt(), "<html> not JSON </html>");
+}
+
+#[tokio::test]
+async fn the_key_and_what_is_named_a_secret_are_hidden() {
+    let body = format!(r#"{{"error":"wrong key {KEY}","access_token":"t0ken","value":"{KEY}"}}"#);
+    for status in [401, 200] {
+        let error = fails(status, body.clone()).await;
+        let told = told(&error);
+        assert!(!told.contains(KEY) && !told.contains("t0ken"), "{told}");
+        assert_eq!(
+            error.excerpt(),
+            r#"{"error":"wrong key [redacted]","access_token":"[redacted]","value":"[redacted]"}"#
+        );
+    }
+    // Where what is read of it ends.
+    for long in 2_000..2_040 {
+        let body = format!(r#"{{"token":"{}","{KEY}{}"#, "x".repeat(long), "y".repeat(4_000));
+        let error = fails(500, body).await;
+        assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 100, "{}", error.excerpt());
+    }
+    // And where the piece ends.
+    for padding in 1_000..1_030 {
+        let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
+        let error = fails(500, body).await;
+        assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 1_030, "{}", error.excerpt());
+    }
+}
+
+#[tokio::test]
+async fn only_a_piece_is_kept_and_too_much_is_refused() {
+    let error = fails(404, vec![b'a'; 3 * 1024 * 1024]).await;
+    assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
+    let error = fails(404, "é".repeat(2_000)).await;
+    assert_eq!(error.excerpt(), format!("{}...", "é".repeat(512)));
+    let error = fails(200, vec![b' '; Client::MAX_JSON + 1]).await;
+    assert!(error.is_too_large() && error.excerpt().is_empty(), "{error}");
+}
+
+#[tokio::test]
+async fn a_call_without_an_answer_and_a_body_that_is_none_say_so() {
+    let (server, client) = answering(200, "null").await;
+    let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
+    assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");
+
+    let no_json = HashMap::from([((1, 2), 3)]);
+    let error = client.post_json::<()>("/", &no_json).await.unwrap_err();
+    assert!(error.to_string().contains("could not be written as json"), "{error}");
+    assert!(error.report().is_none() && server.seen().is_empty());
+
+    drop(server);
+    let error = client.get_json::<()>("/").await.unwrap_err();
+    assert!(error.call().unwrap().is_service() && error.report().unwrap().attempt_count() > 0, "{error}");
+    assert!(error.request_id().is_some());
+}
