@@ -32,8 +32,8 @@
 //! trusted.
 //!
 //! *Would it do harm?* is decided here and can't be overruled: not when the method is idempotent (GET, HEAD, OPTIONS,
-//! TRACE, PUT, DELETE), when the caller has said so ([`PerRequest::idempotent`]), when it has an [`IdempotencyKey`] that
-//! the server honours, or when it was provably not processed: no connection was made, the connection ended before the
+//! TRACE, PUT, DELETE), when you have said so, of one request ([`PerRequest::idempotent`]) or of a kind
+//! ([`RetryLayer::with_idempotent`]), when it has an [`IdempotencyKey`] that the server honours, or when it was provably not processed: no connection was made, the connection ended before the
 //! request was written, or the server refused its HTTP/2 stream.
 //!
 //! Then there must be an attempt left, of this call and of the [`Budget`](crate::policy::Budget) of them all; the wait
@@ -76,6 +76,7 @@
 
 mod classify;
 mod future;
+mod grpc;
 mod idempotency;
 mod judge;
 mod layer;
@@ -87,6 +88,7 @@ mod service;
 
 pub use self::classify::{Classify, On, Outcome, Standard, When};
 pub use self::future::ResponseFuture;
+pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::per_request::PerRequest;

@@ -5,7 +5,8 @@
 
 use std::{error::Error as StdError, io};
 
-use hyper_util::client::legacy;
+use http::Uri;
+use hyper_util::client::legacy::{self, connect::HttpConnector};
 
 use crate::error::Error;
 
@@ -21,6 +22,10 @@ pub(super) enum Sent {
 }
 
 type Cause<'a> = &'a (dyn StdError + 'static);
+
+/// What hyper-util's connector fails with, which has no name that others may use. Clients that make their own
+/// connections with it, as tonic's channel does, wrap it in an error of theirs.
+type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// The verdict on what the inner service failed with.
 pub(super) fn sent(error: &Error) -> Sent {
@@ -40,6 +45,9 @@ pub(super) fn sent(error: &Error) -> Sent {
         }
         if let Some(error) = error.downcast_ref() {
             return by_stream(error);
+        }
+        if error.is::<NotConnected>() {
+            return Sent::No;
         }
         next = cause(error);
     }
