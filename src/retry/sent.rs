@@ -150,6 +150,8 @@ mod tests {
         net::{TcpListener, TcpStream},
     };
 
+    use tower::ServiceExt;
+
     use super::*;
     use crate::error::BoxError;
 
@@ -202,6 +204,14 @@ mod tests {
         legacy::Client::builder(TokioExecutor::new()).build_http().request(request).await.unwrap_err()
     }
 
+    /// What hyper-util's connector says, to whoever uses it, of a port that nobody listens on.
+    async fn not_connected() -> NotConnected {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        drop(listener);
+        HttpConnector::new().oneshot(uri).await.unwrap_err()
+    }
+
     async fn connection()
     -> (http1::SendRequest<Body>, http1::Connection<TokioIo<DuplexStream>, Body>, DuplexStream) {
         let (ours, theirs) = duplex(1024);
@@ -234,6 +244,13 @@ mod tests {
             ("could not connect, wrapped", Unknown(connect(refused()).await.into()).into(), Sent::No),
             ("the same within io", io::Error::other(connect(refused()).await).into(), Sent::No),
             ("no such version", unsupported.await.unwrap_err().into(), Sent::No),
+            ("no connection, of its connector", not_connected().await.into(), Sent::No),
+            (
+                "no connection, of another client",
+                Unknown(Unknown(not_connected().await.into()).into()).into(),
+                Sent::No,
+            ),
+            ("body had no connection", body(not_connected().await).await.into(), Sent::Maybe),
             ("body refused", body(refused()).await.into(), Sent::Maybe),
             ("body could not connect", body(connect(refused()).await).await.into(), Sent::Maybe),
             ("body cancelled", body(cancelled(b"").await).await.into(), Sent::Maybe),
