@@ -7,8 +7,10 @@ mod cases;
 mod corners;
 mod deadline;
 mod drained;
+mod drained;
 mod dropped;
 mod early;
+mod grpc;
 mod held;
 mod jitter;
 #[path = "../probe/mod.rs"]
