@@ -123,7 +123,7 @@ impl RetryLayer {
         self.set(|policy| policy.transient = Backoff::Exponential(backoff))
     }
 
-    /// The back-off after a 429.
+    /// The back-off after a 429, or gRPC's `RESOURCE_EXHAUSTED`.
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.throttled = Backoff::Exponential(backoff))
     }

@@ -29,7 +29,7 @@
 //! *Would it help?* is a [`Classify`]'s to say. [`Standard`] says yes to answers of 408, 429, 500, 502, 503 and 504, to
 //! timeouts of an attempt and to failures of the connection; the server's own `x-should-retry` goes before that, and
 //! rules of yours before both. It says no to a refusal by another layer of ours and to a certificate that is not
-//! trusted.
+//! trusted. [`Grpc`] says it of a gRPC server's answers.
 //!
 //! *Would it do harm?* is decided here and can't be overruled: not when the method is idempotent (GET, HEAD, OPTIONS,
 //! TRACE, PUT, DELETE), when you have said so, of one request ([`PerRequest::idempotent`]) or of a kind
@@ -45,9 +45,9 @@
 //!
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
 //! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
-//! asked for in `Retry-After`, or on a 429 or 503 without one by a `RateLimit` or `X-RateLimit` field with nothing left
-//! ([`policy::asked`](crate::policy::asked)), with jitter only ever added to that. When the server asks for more than
-//! [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
+//! asked for in `Retry-After` or, of gRPC, in `grpc-retry-pushback-ms`, or on a 429 or 503 without one by a `RateLimit`
+//! or `X-RateLimit` field with nothing left ([`policy::asked`](crate::policy::asked)), with jitter only ever added to that. When the
+//! server asks for more than [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
 //!
 //! # Order
 //!
@@ -56,10 +56,11 @@
 //!
 //! # Surprises
 //!
+//! - A gRPC call that failed is an HTTP 200: without [`Grpc`] it is a success.
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
-//! - The proof is read off hyper's and hyper-util's errors, also where another client's error wraps them, and off
-//!   an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
+//! - The proof is read off hyper's and hyper-util's errors, those of its `HttpConnector` among them, also where another
+//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
 //!   be of the request it was called with, and not of another one that it sends after that.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.

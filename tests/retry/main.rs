@@ -7,7 +7,6 @@ mod cases;
 mod corners;
 mod deadline;
 mod drained;
-mod drained;
 mod dropped;
 mod early;
 mod grpc;
