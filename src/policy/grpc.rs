@@ -260,7 +260,8 @@ mod tests {
     fn an_answer_is_judged_by_its_status_or_by_what_its_http_status_stands_for() {
         const TRANSIENT: Verdict = Verdict::Retry(Cause::Transient);
         const THROTTLED: Verdict = Verdict::Retry(Cause::Throttled);
-        let table: [(u16, &[(&str, &[u8])], Verdict); 19] = [
+        type Head<'a> = &'a [(&'static str, &'static [u8])];
+        let table: [(u16, Head<'_>, Verdict); 19] = [
             (200, &[], Verdict::Success),
             (200, &[("grpc-status", b"0")], Verdict::Success),
             (200, &[("grpc-status", b"0"), ("grpc-retry-pushback-ms", b"5")], Verdict::Success),

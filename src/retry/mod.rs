@@ -46,8 +46,9 @@
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
 //! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
 //! asked for in `Retry-After` or, of gRPC, in `grpc-retry-pushback-ms`, or on a 429 or 503 without one by a `RateLimit`
-//! or `X-RateLimit` field with nothing left ([`policy::asked`](crate::policy::asked)), with jitter only ever added to that. When the
-//! server asks for more than [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
+//! or `X-RateLimit` field with nothing left ([`policy::asked`](crate::policy::asked)), with jitter only ever added to
+//! that. When the server asks for more than [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed
+//! over at once, the ask in it.
 //!
 //! # Order
 //!
@@ -60,8 +61,9 @@
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
 //! - The proof is read off hyper's and hyper-util's errors, those of its `HttpConnector` among them, also where another
-//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
-//!   be of the request it was called with, and not of another one that it sends after that.
+//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service
+//!   itself failed with. An error must be of the request it was called with, and not of another one that it sends after
+//!   that.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.
 //! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the

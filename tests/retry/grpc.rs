@@ -52,8 +52,9 @@ async fn tried(
 
 #[tokio::test(start_paused = true)]
 async fn each_answer_is_retried_as_the_table_says() {
-    // The wait, in milliseconds, lies between these.
-    let table: [(Answer, Ended, Option<(u64, u64)>); 12] = [
+    /// In milliseconds, the least and the most.
+    type Wait = Option<(u64, u64)>;
+    let table: [(Answer, Ended, Wait); 12] = [
         (With(200, UNAVAILABLE), Success, Some((50, 101))),
         (With(200, EXHAUSTED), Success, Some((500, 1_001))),
         (With(200, PUSHED), Success, Some((5_000, 5_101))),
