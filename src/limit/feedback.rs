@@ -17,11 +17,14 @@ pub struct Feedback {
 impl Feedback {
     /// Reads the head of an answer; none when it says nothing.
     ///
-    /// `Retry-After` counts on 429 and 503 alone: on other statuses it speaks of this one resource, a redirect
-    /// or a job that is not done yet. What is left counts on every answer.
+    /// `Retry-After` counts where the server takes no request, whoever's ([`is_throttled`]): on other statuses it speaks
+    /// of this one resource, a redirect or a job that is not done yet. What is left counts on every answer. A gRPC
+    /// server asks by `grpc-retry-pushback-ms`, and counts in the same way.
+    ///
+    /// [`is_throttled`]: policy::feedback::is_throttled
     pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
-        let throttled = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let asked = throttled.then(|| policy::retry_after(headers, &wall)).flatten();
+        let throttled = policy::feedback::is_throttled(status, headers);
+        let asked = throttled.then(|| policy::feedback::pause(status, headers, &wall)).flatten();
         let pause = asked.filter(|asked| !asked.is_zero());
         let remaining = policy::rate_limit::remaining(headers, wall);
         (pause.is_some() || !remaining.as_slice().is_empty()).then_some(Self { pause, remaining })

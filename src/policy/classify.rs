@@ -33,9 +33,9 @@ pub enum Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The server said that we are too many: 429.
+    /// The server said that we are too many: 429, or gRPC's `RESOURCE_EXHAUSTED`.
     Throttled,
-    /// Something that passes by itself: 408, 500, 502, 503, 504, or a failure of transport.
+    /// Something that passes by itself: 408, 500, 502, 503, 504, gRPC's `UNAVAILABLE`, or a failure of transport.
     Transient,
 }
 

@@ -10,7 +10,7 @@ use http::{
     header::{DATE, RETRY_AFTER},
 };
 
-use super::{http_date, rate_limit};
+use super::{grpc, http_date, rate_limit};
 
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
@@ -100,15 +100,33 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// For how long the server wants no further request, read off the head of an answer: [`retry_after`], or on a 429 or
-/// 503 without one the longest time until it has more of what it has none left of ([`remaining`]). None when it asks for
-/// nothing, or for what is over.
+/// Whether the server takes no request for now, whoever's: 429, 503, and of a gRPC server `RESOURCE_EXHAUSTED` and
+/// `UNAVAILABLE` in the head of a 200.
+///
+/// That head is known by its `grpc-status`, which stands in no other answer's: one look-up is all that a plain 200 pays,
+/// and the content type needs none.
+pub fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
+        StatusCode::OK => grpc::is_throttled(headers),
+        _ => false,
+    }
+}
+
+/// [`retry_after`], or what the head of a failed gRPC call says ([`grpc::pushback`]), when that is longer.
+pub fn pause(status: StatusCode, headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    let pushback = (status == StatusCode::OK).then(|| grpc::asked(headers)).flatten();
+    retry_after(headers, wall).max(pushback)
+}
+
+/// For how long the server wants no further request, read off the head of an answer: [`pause`], or where the server
+/// [takes none](is_throttled) and asks for none the longest time until it has more of what it has none left of
+/// ([`remaining`]). None when it asks for nothing, or for what is over.
 ///
 /// [`remaining`]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
-    let throttled = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let asked = retry_after(headers, &wall).or_else(|| {
-        let remaining = throttled.then(|| rate_limit::remaining(headers, &wall))?;
+    let asked = pause(status, headers, &wall).or_else(|| {
+        let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
         let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
         empty.map(|remaining| remaining.more_in()).max()
     });

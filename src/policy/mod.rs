@@ -9,6 +9,7 @@
 //! | the limiter | [`Quota`]: how many in any window, how many back to back |
 //! | an answer or a failure | [`classify()`]: would another attempt help, and why; [`may_repeat`]: would it do no harm |
 //! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for; [`asked`]: with `RateLimit` in its place |
+//! | the head of a gRPC server's answer | [`grpc::classify`], [`grpc::pushback`]: the same, by its own status and its own field |
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
 //! | the choice to send it again | [`Budget`]: can all calls together afford another retry |
@@ -50,6 +51,7 @@ pub mod backoff;
 pub mod budget;
 pub mod classify;
 pub mod feedback;
+pub mod grpc;
 pub mod http_date;
 pub mod quota;
 pub mod rate_limit;

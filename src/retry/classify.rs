@@ -11,10 +11,11 @@ use crate::{
 /// Says whether another attempt would help after the outcome of one.
 ///
 /// Whether it would do harm is not asked, and can't be overruled here: a request that may have been processed is
-/// sent again only when its method is idempotent, it has an idempotency key that the server honours, or the caller
-/// said [`PerRequest::idempotent`](super::PerRequest::idempotent). A 101 is never asked about.
+/// sent again only when its method is idempotent, it has an idempotency key that the server honours, or you said
+/// [`PerRequest::idempotent`](super::PerRequest::idempotent) or
+/// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent). A 101 is never asked about.
 ///
-/// [`Standard`] is the default. The methods of this trait put rules of your own before a classifier; the one that
+/// [`Standard`] is the default, [`Grpc`](super::Grpc) is for gRPC. The methods of this trait put rules of your own before a classifier; the one that
 /// was said last is asked first.
 ///
 /// ```

@@ -59,7 +59,8 @@ impl<B: Body> Kept<B> {
         let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
         let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
-        let idempotent = keyed || own.idempotent || policy::is_idempotent(&head.method);
+        let said = own.idempotent || policy.is_idempotent(&head);
+        let idempotent = keyed || said || policy::is_idempotent(&head.method);
         let first = Request::from_parts(head.clone(), body);
         let kept = Kept {
             head,

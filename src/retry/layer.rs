@@ -1,5 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
+use http::request;
 use tower_layer::Layer;
 
 use super::{
@@ -34,6 +35,7 @@ pub(super) struct Policy {
     pub(super) max_attempts: u32,
     pub(super) classify: Arc<dyn Classify>,
     pub(super) idempotency_key: Option<IdempotencyKey>,
+    idempotent: Option<Arc<IsIdempotent>>,
     pub(super) budget: Option<Budget>,
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
@@ -44,7 +46,14 @@ pub(super) struct Policy {
     throttled: Backoff,
 }
 
+type IsIdempotent = dyn Fn(&request::Parts) -> bool + Send + Sync;
+
 impl Policy {
+    /// Whether the layer was told so of requests like this.
+    pub(super) fn is_idempotent(&self, head: &request::Parts) -> bool {
+        self.idempotent.as_ref().is_some_and(|rule| rule(head))
+    }
+
     pub(super) fn backoff(&self, cause: Cause) -> &Backoff {
         match cause {
             Cause::Throttled => &self.throttled,
@@ -61,6 +70,7 @@ impl RetryLayer {
                 max_attempts: 3,
                 classify: Arc::new(Standard),
                 idempotency_key: None,
+                idempotent: None,
                 budget: Some(Budget::new()),
                 transient: Backoff::Exponential(ExponentialBackoff::transient()),
                 throttled: Backoff::Exponential(ExponentialBackoff::throttled()),
@@ -89,6 +99,19 @@ impl RetryLayer {
         self.set(|policy| policy.classify = Arc::new(classify))
     }
 
+    /// Says of which requests doing them twice is doing them once, whatever their method: a POST that only searches, a
+    /// method of a gRPC service that only reads. They may be sent again after an attempt that may have been processed.
+    /// Of one request it is said by [`PerRequest::idempotent`](super::PerRequest::idempotent).
+    ///
+    /// ```
+    /// use tower_outbound::retry::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new().with_idempotent(|head| head.uri.path() == "/v1/searches");
+    /// ```
+    pub fn with_idempotent(self, rule: impl Fn(&request::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|policy| policy.idempotent = Some(Arc::new(rule)))
+    }
+
     /// Puts an idempotency key on each request whose method is not idempotent, and then sends it again like any other.
     ///
     /// By saying this you say that **the server honours such keys**: of one that does not know the header, a POST that is
@@ -102,7 +125,7 @@ impl RetryLayer {
         self.set(|policy| policy.transient = Backoff::Exponential(backoff))
     }
 
-    /// The back-off after a 429.
+    /// The back-off after a 429, or gRPC's `RESOURCE_EXHAUSTED`.
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.throttled = Backoff::Exponential(backoff))
     }

@@ -29,11 +29,11 @@
 //! *Would it help?* is a [`Classify`]'s to say. [`Standard`] says yes to answers of 408, 429, 500, 502, 503 and 504, to
 //! timeouts of an attempt and to failures of the connection; the server's own `x-should-retry` goes before that, and
 //! rules of yours before both. It says no to a refusal by another layer of ours and to a certificate that is not
-//! trusted.
+//! trusted. [`Grpc`] says it of a gRPC server's answers.
 //!
 //! *Would it do harm?* is decided here and can't be overruled: not when the method is idempotent (GET, HEAD, OPTIONS,
-//! TRACE, PUT, DELETE), when the caller has said so ([`PerRequest::idempotent`]), when it has an [`IdempotencyKey`] that
-//! the server honours, or when it was provably not processed: no connection was made, the connection ended before the
+//! TRACE, PUT, DELETE), when you have said so, of one request ([`PerRequest::idempotent`]) or of a kind
+//! ([`RetryLayer::with_idempotent`]), when it has an [`IdempotencyKey`] that the server honours, or when it was provably not processed: no connection was made, the connection ended before the
 //! request was written, or the server refused its HTTP/2 stream.
 //!
 //! Then there must be an attempt left, of this call and of the [`Budget`](crate::policy::Budget) of them all; the wait
@@ -58,9 +58,10 @@
 //!
 //! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
 //! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
-//! asked for in `Retry-After`, or on a 429 or 503 without one by a `RateLimit` or `X-RateLimit` field with nothing left
-//! ([`policy::asked`](crate::policy::asked)), with jitter only ever added to that. When the server asks for more than
-//! [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed over at once, the ask in it.
+//! asked for in `Retry-After` or, of gRPC, in `grpc-retry-pushback-ms`, or on a 429 or 503 without one by a `RateLimit`
+//! or `X-RateLimit` field with nothing left ([`policy::asked`](crate::policy::asked)), with jitter only ever added to
+//! that. When the server asks for more than [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed
+//! over at once, the ask in it.
 //!
 //! # Order
 //!
@@ -69,14 +70,16 @@
 //!
 //! # Surprises
 //!
+//! - A gRPC call that failed is an HTTP 200: without [`Grpc`] it is a success.
 //! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
 //!   [`Report`](crate::Report), as it does in the error.
 //! - A 401 with the mark must be an answer to the request itself, as an error must be its own: a layer or client below that
 //!   follows a redirect after a POST was processed, and is refused where it leads, has the POST sent again. Follow
 //!   redirects above.
-//! - The proof is read off hyper's and hyper-util's errors, also where another client's error wraps them, and off
-//!   an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service itself failed with. An error must
-//!   be of the request it was called with, and not of another one that it sends after that.
+//! - The proof is read off hyper's and hyper-util's errors, those of its `HttpConnector` among them, also where another
+//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service
+//!   itself failed with. An error must be of the request it was called with, and not of another one that it sends after
+//!   that.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.
 //! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the
@@ -92,6 +95,7 @@
 
 mod classify;
 mod future;
+mod grpc;
 mod idempotency;
 mod judge;
 mod layer;
@@ -104,6 +108,7 @@ mod service;
 
 pub use self::classify::{Classify, On, Outcome, Standard, When};
 pub use self::future::ResponseFuture;
+pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::per_request::PerRequest;

@@ -45,7 +45,8 @@ impl PerRequest {
     }
 
     /// Doing it twice is doing it once, whatever its method: it may be sent again after an attempt that may have been
-    /// processed.
+    /// processed. Of a whole kind of requests it is said by
+    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self

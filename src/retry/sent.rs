@@ -5,7 +5,8 @@
 
 use std::{error::Error as StdError, io};
 
-use hyper_util::client::legacy;
+use http::Uri;
+use hyper_util::client::legacy::{self, connect::HttpConnector};
 
 use crate::error::Error;
 
@@ -21,6 +22,10 @@ pub(super) enum Sent {
 }
 
 type Cause<'a> = &'a (dyn StdError + 'static);
+
+/// What hyper-util's connector fails with, which has no name that others may use. Clients that make their own
+/// connections with it, as tonic's channel does, wrap it in an error of theirs.
+type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// The verdict on what the inner service failed with.
 pub(super) fn sent(error: &Error) -> Sent {
@@ -40,6 +45,9 @@ pub(super) fn sent(error: &Error) -> Sent {
         }
         if let Some(error) = error.downcast_ref() {
             return by_stream(error);
+        }
+        if error.is::<NotConnected>() {
+            return Sent::No;
         }
         next = cause(error);
     }
@@ -142,6 +150,8 @@ mod tests {
         net::{TcpListener, TcpStream},
     };
 
+    use tower::ServiceExt;
+
     use super::*;
     use crate::error::BoxError;
 
@@ -194,6 +204,14 @@ mod tests {
         legacy::Client::builder(TokioExecutor::new()).build_http().request(request).await.unwrap_err()
     }
 
+    /// What hyper-util's connector says, to whoever uses it, of a port that nobody listens on.
+    async fn not_connected() -> NotConnected {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
+        drop(listener);
+        HttpConnector::new().oneshot(uri).await.unwrap_err()
+    }
+
     async fn connection()
     -> (http1::SendRequest<Body>, http1::Connection<TokioIo<DuplexStream>, Body>, DuplexStream) {
         let (ours, theirs) = duplex(1024);
@@ -226,6 +244,13 @@ mod tests {
             ("could not connect, wrapped", Unknown(connect(refused()).await.into()).into(), Sent::No),
             ("the same within io", io::Error::other(connect(refused()).await).into(), Sent::No),
             ("no such version", unsupported.await.unwrap_err().into(), Sent::No),
+            ("no connection, of its connector", not_connected().await.into(), Sent::No),
+            (
+                "no connection, of another client",
+                Unknown(Unknown(not_connected().await.into()).into()).into(),
+                Sent::No,
+            ),
+            ("body had no connection", body(not_connected().await).await.into(), Sent::Maybe),
             ("body refused", body(refused()).await.into(), Sent::Maybe),
             ("body could not connect", body(connect(refused()).await).await.into(), Sent::Maybe),
             ("body cancelled", body(cancelled(b"").await).await.into(), Sent::Maybe),

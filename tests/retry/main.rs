@@ -9,6 +9,7 @@ mod deadline;
 mod drained;
 mod dropped;
 mod early;
+mod grpc;
 mod held;
 mod jitter;
 #[path = "../probe/mod.rs"]

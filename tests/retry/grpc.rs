@@ -1,0 +1,167 @@
+//! What a gRPC server says, on paused time. tests/stacks has it over a real one.
+
+use std::{io::ErrorKind::ConnectionReset, time::Duration};
+
+use http::{Method, StatusCode};
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    Report,
+    call::Ended::{self, *},
+    limit::{Feedback, RateLimitLayer, TokenBucket},
+    policy::grpc::Code,
+    retry::{Classify, Grpc, PerRequest, RetryLayer},
+};
+
+use super::{
+    Headers, URI,
+    probe::{Answer, Answer::*, Probe, get, millis, request},
+};
+
+const UNAVAILABLE: Headers = &[("grpc-status", "14")];
+const EXHAUSTED: Headers = &[("grpc-status", "8")];
+const ABORTED: Headers = &[("grpc-status", "10")];
+const PUSHED: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "5000")];
+const PUSHED_BOTH: Headers =
+    &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "5000"), ("retry-after", "7")];
+const PUSHED_AWAY: Headers = &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
+const PUSHED_FAR: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "120001")];
+const PUSHED_NOW: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "0")];
+const BEGUN: Headers = &[("content-type", "application/grpc"), ("grpc-retry-pushback-ms", "5000")];
+const OK: Headers = &[("grpc-status", "0"), ("grpc-retry-pushback-ms", "5000")];
+
+fn grpc() -> RetryLayer {
+    RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|head| head.uri.path() == "/v1")
+}
+
+/// How the call ended, in how many attempts, and the wait before the second of them.
+async fn tried(
+    layer: RetryLayer,
+    method: &str,
+    answers: [Answer; 2],
+) -> (Option<Ended>, usize, Option<Duration>) {
+    let probe = Probe::new(answers);
+    let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
+    let report = match &result {
+        Ok(response) => Report::of(response),
+        Err(error) => error.report(),
+    };
+    let seen = probe.seen();
+    (report.unwrap().ended(), seen.len(), seen.get(1).map(|second| second.at - seen[0].at))
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_answer_is_retried_as_the_table_says() {
+    /// In milliseconds, the least and the most.
+    type Wait = Option<(u64, u64)>;
+    let table: [(Answer, Ended, Wait); 12] = [
+        (With(200, UNAVAILABLE), Success, Some((50, 101))),
+        (With(200, EXHAUSTED), Success, Some((500, 1_001))),
+        (With(200, PUSHED), Success, Some((5_000, 5_101))),
+        // The longer of the two, and the throttled back-off's jitter on top.
+        (With(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
+        (With(200, PUSHED_NOW), Success, Some((50, 101))),
+        (With(200, PUSHED_AWAY), NotRetryable, None),
+        (With(200, PUSHED_FAR), AskedTooLong, None),
+        (With(200, ABORTED), NotRetryable, None),
+        (With(200, BEGUN), Success, None),
+        (With(200, OK), Success, None),
+        (Is(503), Success, Some((50, 101))),
+        (Is(500), NotRetryable, None),
+    ];
+    for (answer, ended, waited) in table {
+        let (told, attempts, wait) = tried(grpc(), "POST", [answer, Is(200)]).await;
+        assert_eq!((told, attempts), (Some(ended), 1 + usize::from(waited.is_some())), "{answer:?}");
+        let fits = wait
+            .zip(waited)
+            .is_none_or(|(wait, (least, most))| (millis(least)..=millis(most)).contains(&wait));
+        assert!(fits, "{answer:?}: {wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_code_proves_that_nothing_was_done() {
+    let strict = || RetryLayer::new().with_classify(Grpc::new());
+    for answer in [With(200, UNAVAILABLE), With(200, EXHAUSTED), With(200, PUSHED), Io(ConnectionReset)] {
+        let told = tried(strict(), "POST", [answer, Is(200)]).await;
+        assert_eq!(told, (Some(NotIdempotent), 1, None), "{answer:?}");
+        let (told, attempts, _) = tried(grpc(), "POST", [answer, Is(200)]).await;
+        assert_eq!((told, attempts), (Some(Success), 2), "{answer:?}");
+    }
+    let (told, attempts, _) = tried(strict(), "POST", [Refused, Is(200)]).await;
+    assert_eq!((told, attempts), (Some(Success), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn codes_are_chosen() {
+    let classify = Grpc::new().retry_on_code(Code::ABORTED).never_on_code(Code::UNAVAILABLE);
+    for (answer, ended) in [(With(200, ABORTED), Success), (With(200, UNAVAILABLE), NotRetryable)] {
+        let told = tried(grpc().with_classify(classify), "POST", [answer, Is(200)]).await;
+        assert_eq!(told.0, Some(ended), "{answer:?}");
+    }
+    // A success stays one, and rules of one's own go before.
+    let everything = Grpc::new().retry_on_code(Code::OK);
+    let told = tried(grpc().with_classify(everything), "POST", [With(200, OK), Is(200)]).await;
+    assert_eq!((told.0, told.1), (Some(Success), 1));
+    let never = Grpc::new().never_on(StatusCode::OK);
+    let told = tried(grpc().with_classify(never), "POST", [With(200, UNAVAILABLE), Is(200)]).await;
+    assert_eq!(told.0, Some(NotRetryable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
+    let search =
+        |head: &http::request::Parts| head.uri.path() == "/v1/searches" && head.method == Method::POST;
+    let layer = RetryLayer::new().with_idempotent(search);
+    for (method, path, attempts) in [
+        ("POST", "/v1/searches", 3),
+        ("PATCH", "/v1/searches", 1),
+        ("POST", "/v1/orders", 1),
+        ("GET", "/v1", 3),
+    ] {
+        let probe = Probe::new([Is(503)]);
+        let uri = format!("https://api.example.com{path}");
+        layer.layer(probe.clone()).oneshot(request(method, &uri)).await.unwrap();
+        assert_eq!(probe.calls(), attempts, "{method} {path}");
+    }
+    // What is said of one request stays said.
+    let probe = Probe::new([Is(503)]);
+    let mut order = request("POST", URI);
+    order.extensions_mut().insert(PerRequest::new().idempotent());
+    layer.layer(probe.clone()).oneshot(order).await.unwrap();
+    assert_eq!(probe.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pushback_pauses_all_who_share_the_limiter_when_it_is_of_the_whole_service() {
+    const ABORTED_PUSHED: Headers = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
+    for (answer, pause) in [
+        (With(200, PUSHED), 5_000),
+        (With(200, PUSHED_BOTH), 7_000),
+        // Of one call, or no pause at all.
+        (With(200, ABORTED_PUSHED), 0),
+        (With(200, PUSHED_AWAY), 0),
+        (With(200, BEGUN), 0),
+        (With(200, OK), 0),
+        (With(403, PUSHED), 0),
+    ] {
+        let probe = Probe::new([answer, Is(200)]);
+        let service =
+            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unmetered())).service(probe.clone());
+        service.clone().oneshot(get(URI)).await.unwrap();
+        let asked = Instant::now();
+        service.oneshot(get(URI)).await.unwrap();
+        let waited = probe.seen()[1].at - asked;
+        assert!((millis(pause)..=millis(pause + 2)).contains(&waited), "{answer:?}: {waited:?}");
+    }
+}
+
+#[test]
+fn nothing_of_a_plain_answer_is_taken_for_a_pushback() {
+    let mut headers = http::HeaderMap::new();
+    headers.insert("grpc-retry-pushback-ms", http::HeaderValue::from_static("5000"));
+    let wall = || std::time::UNIX_EPOCH;
+    for status in [200, 429, 503] {
+        assert!(Feedback::read(StatusCode::from_u16(status).unwrap(), &headers, wall).is_none(), "{status}");
+    }
+}

@@ -1,0 +1,123 @@
+//! The layers in octocrab's builder: GitHub's client over a server on loopback, counted there.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    client::legacy::Client,
+    rt::{TokioExecutor, TokioIo},
+};
+use octocrab::{AuthState, Octocrab, OctocrabBuilder, service::middleware::base_uri::BaseUriLayer};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, time::Instant};
+use tower::ServiceBuilder;
+use tower_outbound::{
+    ExponentialBackoff, Quota,
+    limit::{RateLimitLayer, SlidingWindow},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+};
+
+const WINDOW: Duration = Duration::from_millis(200);
+/// More than a request may overtake the one before it by, on loopback.
+const GUARD: Duration = Duration::from_millis(50);
+
+type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
+
+/// Gives these answers, status and `retry-after-ms`, and then 200; returns what came in and when.
+async fn server(answers: impl IntoIterator<Item = (u16, Option<&'static str>)>) -> (Uri, Seen) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
+    let seen = Seen::default();
+    let kept = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (answers, seen) = (Arc::clone(&answers), Arc::clone(&kept));
+            let service = service_fn(move |request: Request<Incoming>| {
+                let (head, _) = request.into_parts();
+                seen.lock().unwrap().push((Instant::now(), head.method, head.headers));
+                let (status, wait) = answers.lock().unwrap().pop_front().unwrap_or((200, None));
+                let mut response = Response::builder().status(status);
+                if let Some(wait) = wait {
+                    response = response.header("retry-after-ms", wait);
+                }
+                let response = response.body(Full::new(Bytes::from_static(br#"{"message":"hello"}"#)));
+                std::future::ready(response)
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (uri, seen)
+}
+
+fn github(uri: Uri, quota: Quota) -> Octocrab {
+    let backoff = ExponentialBackoff::new(Duration::from_millis(10), Duration::from_millis(50)).unwrap();
+    // As a stack, for it sends a body of another type on: `with_layer` wants a service of octocrab's own at each step.
+    let stack = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
+        .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+        .service(Client::builder(TokioExecutor::new()).build_http());
+    OctocrabBuilder::new_empty()
+        .with_service(stack)
+        // Each further one goes around those before it.
+        .with_layer(&RequestIdLayer::new())
+        .with_layer(&BaseUriLayer::new(uri))
+        .with_auth(AuthState::None)
+        .build()
+        .unwrap()
+}
+
+async fn get(github: &Octocrab) -> octocrab::Result<Value> {
+    github.get("/zen", None::<&()>).await
+}
+
+#[tokio::test]
+async fn a_get_that_met_a_503_is_sent_again_and_a_post_is_not() {
+    let (uri, seen) = server([(503, None), (200, None), (503, None)]).await;
+    let github = github(uri, Quota::per_second(100).unwrap());
+    assert_eq!(get(&github).await.unwrap(), json!({ "message": "hello" }));
+    let refused = github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
+    assert!(matches!(refused, octocrab::Error::GitHub { .. }), "{refused:?}");
+    let seen = seen.lock().unwrap();
+    let methods: Vec<_> = seen.iter().map(|(_, method, _)| method.clone()).collect();
+    assert_eq!(methods, [Method::GET, Method::GET, Method::POST]);
+    let ids: Vec<_> = seen.iter().map(|(_, _, headers)| headers.get("x-request-id").unwrap()).collect();
+    assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
+}
+
+#[tokio::test]
+async fn what_the_server_asks_for_holds_for_its_next_caller_too() {
+    let (uri, seen) = server([(429, Some("150"))]).await;
+    let github = github(uri, Quota::per_second(100).unwrap());
+    github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
+    get(&github).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].0 - seen[0].0 >= Duration::from_millis(150), "{:?}", seen[1].0 - seen[0].0);
+}
+
+#[tokio::test]
+async fn no_window_has_more_than_the_quota_retries_included() {
+    let (uri, seen) = server([(503, None), (503, None)]).await;
+    let github = github(uri, Quota::new(5, WINDOW).unwrap().with_guard(GUARD).unwrap());
+    let calls = (0..12).map(|_| {
+        let github = github.clone();
+        tokio::spawn(async move { get(&github).await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 14);
+    for five_on in seen.windows(6) {
+        assert!(five_on[5].0 - five_on[0].0 >= WINDOW, "{:?}", five_on[5].0 - five_on[0].0);
+    }
+}

@@ -1,0 +1,77 @@
+//! Connections that fail: what was certainly not sent is sent again whatever it is, and nothing else.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
+
+use super::*;
+
+#[tokio::test]
+async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let uri: http::Uri = format!("http://{address}").parse().unwrap();
+    // A method that nobody called idempotent.
+    let backoff = ExponentialBackoff::new(millis(50), millis(50)).unwrap();
+    let retry = retry().with_idempotent(|_| false).with_max_attempts(20).unwrap().with_backoff(backoff);
+    let mut client = HealthClient::with_origin(stack(uri.clone(), retry, Duration::from_secs(10)), uri);
+    let starts = async {
+        tokio::time::sleep(millis(80)).await;
+        Server::start_at(&address.to_string(), [Answer::Is]).await
+    };
+    let (response, server) = tokio::join!(client.check(question()), starts);
+    let attempts = response.unwrap().extensions().get::<Report>().unwrap().attempt_count();
+    assert!(attempts > 1, "{attempts}");
+    assert_eq!(server.calls(), 1);
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable_in_the_end() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let uri: http::Uri = format!("http://{address}").parse().unwrap();
+    let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
+    let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
+    assert_eq!(error.report().map(Report::attempt_count), Some(3), "{error:?}");
+}
+
+/// A server that reads each request and resets its stream; returns how many it read.
+async fn resets(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let counted = Arc::clone(&counted);
+            let service = service_fn(move |_: http::Request<Incoming>| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                async move { Err::<http::Response<String>, _>(h2::Error::from(reason)) }
+            });
+            let serving = http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(serving.serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (uri, count)
+}
+
+#[tokio::test]
+async fn a_reset_call_is_sent_again_when_it_is_idempotent_or_the_server_refused_it() {
+    let table = [
+        (h2::Reason::INTERNAL_ERROR, false, 1),
+        (h2::Reason::INTERNAL_ERROR, true, 3),
+        (h2::Reason::REFUSED_STREAM, false, 3),
+    ];
+    for (reason, idempotent, expected) in table {
+        let (uri, count) = resets(reason).await;
+        let retry = retry().with_idempotent(move |_| idempotent);
+        let stack = stack(uri.clone(), retry, Duration::from_secs(10));
+        HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
+        assert_eq!(count.load(Ordering::SeqCst), expected, "{reason:?}, idempotent: {idempotent}");
+    }
+}

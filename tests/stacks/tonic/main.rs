@@ -1,0 +1,197 @@
+//! The layers over tonic's channel: a tonic client above them, a tonic server on loopback, counted there.
+//!
+//! Real sockets need real time, so the waits are short and only their lower bounds are exact.
+
+mod broken;
+mod server;
+mod streams;
+
+use std::{error::Error as _, time::Duration};
+
+use server::{Answer, Server};
+use tonic::{
+    Code, Request, Response, Status,
+    body::Body,
+    transport::{Channel, Endpoint},
+};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_client::HealthClient};
+use tower::{Service, ServiceBuilder};
+use tower_outbound::{
+    ApiKey, BoxError, Error, ExponentialBackoff, Quota, Report,
+    attempt::AttemptLayer,
+    auth::{BearerAuthLayer, Origin},
+    body::ReplayBody,
+    call::Ended,
+    limit::{RateLimitLayer, TokenBucket},
+    policy::grpc,
+    request_id::RequestIdLayer,
+    retry::{Grpc, PerRequest, RetryLayer},
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+};
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Short back-offs, and methods that only read.
+fn retry() -> RetryLayer {
+    let backoff = ExponentialBackoff::new(millis(20), millis(100)).unwrap();
+    RetryLayer::new()
+        .with_classify(Grpc::new())
+        .with_idempotent(|head| head.uri.path() == CHECK)
+        .with_backoff(backoff)
+        .with_throttled_backoff(backoff)
+}
+
+/// All of them over a channel, in their order.
+fn stack(
+    uri: http::Uri,
+    retry: RetryLayer,
+    whole_call: Duration,
+) -> impl Service<
+    http::Request<Body>,
+    Response = http::Response<impl http_body::Body<Data = bytes::Bytes, Error = BoxError> + Send + 'static>,
+    Error = Error,
+    Future: Send,
+> + Clone {
+    let bucket = TokenBucket::new(Quota::per_second(100).unwrap());
+    let origin = Origin::parse(&uri.to_string()).unwrap();
+    let channel: Channel = Endpoint::from(uri).connect_lazy();
+    ServiceBuilder::new()
+        .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(5)).unwrap())
+        .layer(RequestIdLayer::new())
+        .layer(TimeoutLayer::total(whole_call).unwrap())
+        .layer(retry)
+        .layer(RateLimitLayer::new(bucket))
+        .layer(AttemptLayer::new())
+        .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
+        .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
+        // The channel takes tonic's own body.
+        .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
+        .service(channel)
+}
+
+fn question() -> Request<HealthCheckRequest> {
+    Request::new(HealthCheckRequest { service: "carts".to_owned() })
+}
+
+async fn check(server: &Server, retry: RetryLayer) -> Result<Response<HealthCheckResponse>, Status> {
+    check_within(server, retry, Duration::from_secs(10)).await
+}
+
+async fn check_within(
+    server: &Server,
+    retry: RetryLayer,
+    whole_call: Duration,
+) -> Result<Response<HealthCheckResponse>, Status> {
+    let uri = server.uri();
+    HealthClient::with_origin(stack(uri.clone(), retry, whole_call), uri).check(question()).await
+}
+
+#[tokio::test]
+async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
+    let server = Server::start([Answer::Fails(Code::Unavailable), Answer::Is]).await;
+    let response = check(&server, retry()).await.unwrap();
+    assert_eq!(response.get_ref().status, 1);
+    let report = response.extensions().get::<Report>().unwrap();
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    for call in &seen {
+        assert_eq!(call.metadata.get("authorization").unwrap(), "Bearer s3cret");
+        assert_eq!(call.metadata.get("x-request-id"), seen[0].metadata.get("x-request-id"));
+        assert_eq!(call.services, ["carts"]);
+    }
+    assert!(seen[0].metadata.contains_key("x-request-id"));
+}
+
+#[tokio::test]
+async fn what_nobody_called_idempotent_is_sent_once() {
+    let server = Server::start([Answer::Fails(Code::Unavailable)]).await;
+    let status = check(&server, retry().with_idempotent(|_| false)).await.unwrap_err();
+    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
+}
+
+#[tokio::test]
+async fn one_call_can_be_called_idempotent() {
+    let server = Server::start([Answer::Fails(Code::Unavailable), Answer::Is]).await;
+    let uri = server.uri();
+    let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
+    let mut request = question();
+    request.extensions_mut().insert(PerRequest::new().idempotent());
+    HealthClient::with_origin(stack, uri).check(request).await.unwrap();
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn other_codes_are_handed_over_unless_chosen() {
+    let server = Server::start([Answer::Fails(Code::Aborted)]).await;
+    let status = check(&server, retry()).await.unwrap_err();
+    assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
+
+    let server = Server::start([Answer::Fails(Code::Aborted), Answer::Is]).await;
+    let classify = Grpc::new().retry_on_code(grpc::Code::ABORTED);
+    check(&server, retry().with_classify(classify)).await.unwrap();
+    assert_eq!(server.calls(), 2);
+}
+
+#[tokio::test]
+async fn a_pushback_is_never_undercut() {
+    let server = Server::start([Answer::Pushes(Code::ResourceExhausted, "150"), Answer::Is]).await;
+    let response = check(&server, retry()).await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
+    let report = response.extensions().get::<Report>().unwrap();
+    assert_eq!(report.attempts()[0].asked(), Some(millis(150)));
+}
+
+#[tokio::test]
+async fn a_pushback_holds_for_all_who_share_the_limiter() {
+    let server = Server::start([Answer::Pushes(Code::Unavailable, "150"), Answer::Is]).await;
+    let uri = server.uri();
+    let once = retry().with_max_attempts(1).unwrap();
+    let mut client = HealthClient::with_origin(stack(uri.clone(), once, Duration::from_secs(10)), uri);
+    client.check(question()).await.unwrap_err();
+    client.clone().check(question()).await.unwrap();
+    let seen = server.seen();
+    assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
+}
+
+#[tokio::test]
+async fn a_server_that_wants_no_retry_gets_none() {
+    for said in ["-1", "never"] {
+        let server = Server::start([Answer::Pushes(Code::Unavailable, said), Answer::Is]).await;
+        let status = check(&server, retry()).await.unwrap_err();
+        assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_pushback_past_the_longest_obeyed_ends_the_call_at_once() {
+    let server = Server::start([Answer::Pushes(Code::Unavailable, "121000"), Answer::Is]).await;
+    let status = check(&server, retry()).await.unwrap_err();
+    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
+}
+
+#[tokio::test]
+async fn the_deadline_ends_a_call_and_what_it_came_to_is_below_the_status() {
+    let server = Server::start([Answer::Silent]).await;
+    let started = tokio::time::Instant::now();
+    let status = check_within(&server, retry(), millis(200)).await.unwrap_err();
+    let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
+    assert!(error.is_deadline() && started.elapsed() < Duration::from_secs(1), "{error:?}");
+    assert_eq!((error.report().map(Report::attempt_count), server.calls()), (Some(1), 1));
+}
+
+#[tokio::test]
+async fn a_pushback_that_does_not_fit_into_the_deadline_is_not_waited_for() {
+    let server = Server::start([Answer::Pushes(Code::Unavailable, "60000"), Answer::Is]).await;
+    let started = tokio::time::Instant::now();
+    let status = check(&server, retry()).await.unwrap_err();
+    assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
