@@ -4,6 +4,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use tower::{ServiceBuilder, util::BoxCloneSyncService};
@@ -11,8 +12,8 @@ use tower_service::Service;
 
 use super::{ResponseFuture, Transport};
 use crate::{
-    body::{Body, IdleBody},
-    error::{Error, InvalidConfig},
+    body::{Body, IdleBody, ReplayBody},
+    error::{BoxError, Error, InvalidConfig},
     preset::{BaseUrl, Preset},
 };
 
@@ -48,6 +49,48 @@ impl Preset {
             .map_response(|response: Response<IdleBody<Incoming>>| response.map(Body::incoming))
             .layer(self.layer()?)
             .service(connections);
+        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()) })
+    }
+}
+
+impl Preset {
+    /// A ready client over a service of your own: another HTTP client, or a test double. The body of an answer that is
+    /// not hyper's costs a box.
+    ///
+    /// ```
+    /// use std::convert::Infallible;
+    ///
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower_outbound::{Body, BoxError, body::ReplayBody, preset};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
+    ///     Ok::<_, Infallible>(Response::new(Full::from("hi")))
+    /// });
+    /// let rates = preset::currency_rates("https://rates.example.com")?.without_api_key().client_around(service)?;
+    ///
+    /// let response = rates.get("/v1/resources").await?;
+    /// assert_eq!(response.into_body().collect(64).await?, "hi");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`layer`](Self::layer).
+    pub fn client_around<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
+    where
+        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let stack = ServiceBuilder::new()
+            .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
+            .layer(self.layer()?)
+            .service(service);
         Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()) })
     }
 }

@@ -7,7 +7,7 @@ use std::{error::Error as StdError, io};
 
 use hyper_util::client::legacy;
 
-use crate::error::Error;
+use crate::error::{Error, Unproven};
 
 /// How far a request got whose attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(super) enum Sent {
     Never,
     /// Perhaps. It can be sent again when its method is idempotent.
     Maybe,
+    /// Perhaps, and the next attempt would come to the same.
+    Done,
 }
 
 type Cause<'a> = &'a (dyn StdError + 'static);
@@ -32,6 +34,9 @@ pub(super) fn sent(error: &Error) -> Sent {
     }
     let mut next = first;
     while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<Unproven>() {
+            return if error.is_lasting() { Sent::Done } else { Sent::Maybe };
+        }
         if let Some(error) = error.downcast_ref() {
             return by_client(error);
         }
