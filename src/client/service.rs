@@ -62,14 +62,16 @@ impl Preset {
     ///
     /// use http::{Request, Response};
     /// use http_body_util::Full;
-    /// use tower_outbound::{Body, BoxError, body::ReplayBody, preset};
+    /// use tower_outbound::{ApiKey, Body, BoxError, body::ReplayBody, preset};
     ///
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
     /// # async fn main() -> Result<(), BoxError> {
     /// let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
     ///     Ok::<_, Infallible>(Response::new(Full::from("hi")))
     /// });
-    /// let rates = preset::currency_rates("https://rates.example.com")?.without_api_key().client_around(service)?;
+    /// let rates = preset::currency_rates("https://rates.example.com")?
+///     .with_api_key(ApiKey::new("s3cret")?)
+///     .client_around(service)?;
     ///
     /// let response = rates.get("/v1/resources").await?;
     /// assert_eq!(response.into_body().collect(64).await?, "hi");
