@@ -70,8 +70,8 @@ impl Preset {
     ///     Ok::<_, Infallible>(Response::new(Full::from("hi")))
     /// });
     /// let rates = preset::currency_rates("https://rates.example.com")?
-///     .with_api_key(ApiKey::new("s3cret")?)
-///     .client_around(service)?;
+    ///     .with_api_key(ApiKey::new("s3cret")?)
+    ///     .client_around(service)?;
     ///
     /// let response = rates.get("/v1/resources").await?;
     /// assert_eq!(response.into_body().collect(64).await?, "hi");

@@ -14,7 +14,9 @@ pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
         Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, Sent::No),
         Kind::Auth | Kind::Request => (call::Outcome::NotSent, Sent::No),
         Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
-        Kind::Service if called && matches!(sent(error), sent::Sent::Maybe | sent::Sent::Done) => (call::Outcome::Failed, Sent::Maybe),
+        Kind::Service if called && matches!(sent(error), sent::Sent::Maybe | sent::Sent::Done) => {
+            (call::Outcome::Failed, Sent::Maybe)
+        }
         Kind::Service | Kind::NotReady => (call::Outcome::NotSent, Sent::No),
     }
 }

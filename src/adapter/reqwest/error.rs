@@ -13,8 +13,7 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return followed();
     }
     let error = error.without_url();
-    // `https_only`, or a `location` in an answer that reqwest can't read, whatever its policy: nothing tells one from
-    // the other.
+    // `https_only`, or an answer that sent it on to another scheme: nothing tells one from the other.
     if error.is_builder() {
         return Error::from_service(Unproven::for_good(error));
     }
