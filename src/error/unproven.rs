@@ -10,6 +10,7 @@ pub(crate) struct Unproven {
     lasting: bool,
 }
 
+#[cfg_attr(not(feature = "reqwest"), allow(dead_code, reason = "only an adapter makes one"))]
 impl Unproven {
     pub(crate) fn new(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), lasting: false }

@@ -86,10 +86,14 @@ fn by_stream(error: &h2::Error) -> Sent {
     if refused { Sent::No } else { Sent::Maybe }
 }
 
-/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it. An upgrade that
+/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it, or had no connection
+/// any more when it was asked whether it was ready, which is the only time at which a client's is closed. An upgrade that
 /// did not come is cancelled too, after the request was answered: hyper's type for that can't be named, so its texts
 /// for the others are. Should they change, the answer is the careful one.
 fn was_not_begun(error: &hyper::Error) -> bool {
+    if error.is_closed() {
+        return true;
+    }
     let why = error.source().filter(|_| error.is_canceled());
     why.is_some_and(|why| {
         why.is::<hyper::Error>()
@@ -215,6 +219,13 @@ mod tests {
         tokio::join!(sent, connection).0.unwrap_err()
     }
 
+    /// hyper's word, without hyper-util, on a connection that was over before there was a request.
+    async fn closed() -> hyper::Error {
+        let (mut sender, connection, _) = connection().await;
+        drop(connection);
+        sender.ready().await.unwrap_err()
+    }
+
     #[tokio::test]
     async fn the_first_transport_error_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
@@ -240,6 +251,9 @@ mod tests {
                 cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(),
                 Sent::No,
             ),
+            ("closed before", closed().await.into(), Sent::No),
+            ("unproven", Unproven::new(connect(refused()).await).into(), Sent::Maybe),
+            ("unproven, for good", Unproven::for_good(connect(refused()).await).into(), Sent::Done),
             ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),
             ("no transport error at all", "text".into(), Sent::Maybe),
         ];

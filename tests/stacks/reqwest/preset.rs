@@ -119,6 +119,18 @@ async fn a_request_of_reqwest_goes_through_a_preset_and_a_response_of_reqwest_co
     assert_eq!(site.seen()[1].headers["x-own"], "7");
 }
 
+/// It stands in the request's extensions, which every attempt has.
+#[tokio::test]
+async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
+    let site = Site::start(|_, _| std::future::pending()).await;
+    let reqwest = inner(Wire::Http1);
+    let request = reqwest.client().get(&site.url).timeout(Duration::from_millis(50)).build().unwrap();
+    let request = Request::<reqwest::Body>::try_from(request).unwrap();
+    let error = within(quick_retry().layer(reqwest).oneshot(request)).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    assert_eq!(site.seen().len(), 3);
+}
+
 /// What `Client` and the layers need of it.
 #[test]
 fn it_can_be_shared() {
