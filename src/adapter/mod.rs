@@ -20,6 +20,8 @@
 //! # }
 //! ```
 //!
+//! What goes for each stands with its type; what goes for schedules, here.
+//!
 //! # Surprises
 //!
 //! - Both bounds hold: the attempts end with the schedule, and at the layer's

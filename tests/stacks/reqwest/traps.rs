@@ -7,7 +7,7 @@ use http::{HeaderName, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    ApiKey, Error, Quota, Report,
+    ApiKey, Error, Quota,
     adapter::Reqwest,
     auth::{AuthLayer, Form, Origin, Rotating},
     call::{Ended, Outcome},
@@ -253,20 +253,6 @@ async fn default_headers_do_not_replace_the_key_and_go_everywhere() {
         within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
         let seen = site.seen().pop().unwrap().headers;
         assert_eq!((&seen["x-api-key"], &seen["x-tenant"]), (&key.parse().unwrap(), &"7".parse().unwrap()));
-    }
-}
-
-#[tokio::test]
-async fn cookies_are_kept_only_where_the_builder_says_so() {
-    for (builder, expected) in [(builder(), false), (builder().cookie_store(true), true)] {
-        let site = Site::start(|_, _| async {
-            Response::builder().status(503).header("set-cookie", "a=b").body(empty()).unwrap()
-        })
-        .await;
-        let service = quick_retry().layer(Reqwest::new(builder).unwrap());
-        let response = within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
-        assert_eq!(Report::of(&response).unwrap().attempt_count(), 3);
-        assert_eq!(site.seen()[2].headers.contains_key("cookie"), expected);
     }
 }
 
