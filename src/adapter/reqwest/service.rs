@@ -80,8 +80,10 @@ use crate::error::{BoxError, Error, InvalidConfig};
 /// - With one of reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed. The caps of this
 ///   crate count what arrives.
 /// - `connection_verbose` logs every byte that is sent, and so the key.
-/// - `timeout` covers one attempt with the body of its answer, `read_timeout` also bounds the wait for its head. The
-///   layers' own timeouts say more in their errors.
+/// - It takes requests of any body, so `service.ready()` can't tell of which: call it by `oneshot`, or by
+///   `ServiceExt::<Request<B>>::ready(&mut service)`.
+/// - `timeout`, of the client or of one `reqwest::Request`, covers one attempt with the body of its
+///   answer; `read_timeout` bounds the wait for its head as well. The layers' own timeouts say more in their errors.
 /// - The stack's rule that a wrong certificate is not worth another attempt needs the feature `rustls` of this crate
 ///   and rustls in reqwest. Without them it is tried again as any failure to connect.
 #[derive(Clone)]
