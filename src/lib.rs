@@ -62,7 +62,28 @@
 //! ```
 //!
 //! A whole preset around another HTTP client: [`Preset::layer`](preset::Preset::layer) goes over any
-//! `Service<http::Request<ReplayBody<B>>>`.
+//! `Service<http::Request<ReplayBody<B>>>`, and [`Preset::client_around`](preset::Preset::client_around) makes a ready
+//! client of one.
+//!
+//! # When a stack does not compile
+//!
+//! A method call on a stack whose service lacks something, such as `oneshot`, only says that "trait bounds were not
+//! satisfied". This function says which, put around the stack with the body that is sent:
+//!
+//! ```
+//! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
+//!     service
+//! }
+//!
+//! # type Body = http_body_util::Empty<bytes::Bytes>;
+//! # let service = tower::service_fn(|_: http::Request<Body>| async { Ok::<_, std::io::Error>(http::Response::new(())) });
+//! let service = check::<Body, _>(service);
+//! ```
+//!
+//! The layers ask for no more than they use: a service is `Clone` (for [`retry`], [`limit`] and a preset), answers with an
+//! `http::Response` and fails with what becomes a [`BoxError`]. [`retry`] also wants to know how to read the two bodies, and
+//! hands on a [`ReplayBody`](body::ReplayBody) of the request's. Nothing need be `Debug`, `Send` or `'static`, but the
+//! body of a request under a preset or a signature, which is `Send + 'static`.
 //!
 //! # Time
 //!
@@ -76,6 +97,7 @@
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
 //! - `json`: JSON in and out of the ready client.
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
+//! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -7,6 +7,7 @@
 //! | `backoff` | `FromBackoff` | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
 //! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
 //! | `otel` | `TraceContext` | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
+//! | `reqwest` | `Reqwest` | a service of a `reqwest::Client`, for every layer and preset to go over |
 //! | `metrics` | `metrics` | counters, gauges and histograms for the recorder of the `metrics` facade |
 //!
 //! ```
@@ -18,6 +19,8 @@
 //! let layer = RetryLayer::new().with_schedule(FromBackoffBuilder::new(ExponentialBuilder::default()));
 //! # }
 //! ```
+//!
+//! What goes for each stands with its type; what goes for schedules, here.
 //!
 //! # Surprises
 //!
@@ -41,6 +44,8 @@ mod backon;
 pub mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 
 #[cfg(feature = "backoff")]
 pub use self::backoff::FromBackoff;
@@ -48,3 +53,5 @@ pub use self::backoff::FromBackoff;
 pub use self::backon::FromBackoffBuilder;
 #[cfg(feature = "otel")]
 pub use self::otel::TraceContext;
+#[cfg(feature = "reqwest")]
+pub use self::reqwest::{Reqwest, ReqwestBody, ReqwestFuture};

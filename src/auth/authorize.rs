@@ -22,6 +22,11 @@ use crate::error::BoxError;
 /// )?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not put a credential on requests",
+    label = "not an `Authorize`",
+    note = "a closure `|head: &mut http::request::Parts| -> Result<(), BoxError>` does, and `Rotating`, `Bearer`, `HeaderKey`, `Basic` and `QueryKey`; a key alone goes to `with_api_key`"
+)]
 pub trait Authorize: Send + Sync {
     /// Puts the credential on the request.
     ///

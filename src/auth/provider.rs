@@ -18,6 +18,11 @@ use crate::{
 ///     Ok::<_, BoxError>(FreshKey::new(ApiKey::new(token)?).with_lifetime(Duration::from_secs(expires_in)))
 /// }));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not provide keys",
+    label = "not a `KeyProvider`",
+    note = "an async closure is one: `|| async {{ Ok::<_, BoxError>(FreshKey::new(ApiKey::new(token)?)) }}`"
+)]
 pub trait KeyProvider: Send + Sync {
     /// Begins to fetch a key. There is one such future at a time; the requests that want the key poll it.
     ///

@@ -32,6 +32,11 @@ use crate::error::{BoxError, InvalidConfig};
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not sign requests",
+    label = "not a `Sign`",
+    note = "implement `auth::Sign`; what needs no body and awaits nothing can be an `auth::Authorize`, for which a closure will do"
+)]
 pub trait Sign: Send + Sync {
     /// The most bytes of a body that are read into memory to be signed; a larger body is an error, and nothing is
     /// sent. None, by default, leaves the body alone.

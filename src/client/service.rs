@@ -4,16 +4,16 @@ use std::{
     task::{Context, Poll},
 };
 
+use bytes::Bytes;
 use http::{Method, Request, Response};
-use hyper::body::Incoming;
 use tower::{ServiceBuilder, util::BoxCloneSyncService};
 use tower_service::Service;
 
 use super::{ResponseFuture, Transport};
 use crate::{
     auth::Keys,
-    body::{Body, IdleBody},
-    error::{Error, InvalidConfig},
+    body::{Body, IdleBody, ReplayBody},
+    error::{BoxError, Error, InvalidConfig},
     preset::{BaseUrl, Preset},
 };
 
@@ -46,13 +46,62 @@ impl Preset {
     /// As [`client`](Self::client).
     pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
+        self.client_of(connections, Body::incoming)
+    }
+
+    /// A ready client over a service of your own: another HTTP client, or a test double. The body of an answer that is
+    /// not hyper's costs a box.
+    ///
+    /// ```
+    /// use std::convert::Infallible;
+    ///
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower_outbound::{ApiKey, Body, BoxError, body::ReplayBody, preset};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), BoxError> {
+    /// let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
+    ///     Ok::<_, Infallible>(Response::new(Full::from("hi")))
+    /// });
+    /// let rates = preset::currency_rates("https://rates.example.com")?
+    ///     .with_api_key(ApiKey::new("s3cret")?)
+    ///     .client_around(service)?;
+    ///
+    /// let response = rates.get("/v1/resources").await?;
+    /// assert_eq!(response.into_body().collect(64).await?, "hi");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`layer`](Self::layer).
+    pub fn client_around<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
+    where
+        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        self.client_of(service, Body::new)
+    }
+
+    fn client_of<S, R>(&self, service: S, body: fn(IdleBody<R>) -> Body) -> Result<Client, InvalidConfig>
+    where
+        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
+        S: Clone + Send + Sync + 'static,
+        S::Future: Send,
+        R: http_body::Body + Send + 'static,
+    {
         let layer = self.layer()?;
         let keys = layer.keys().cloned();
         let stack = ServiceBuilder::new()
-            .map_response(|response: Response<IdleBody<Incoming>>| response.map(Body::incoming))
+            .map_response(move |response: Response<IdleBody<R>>| response.map(body))
             .layer(layer)
-            .service(connections);
-        Ok(Client { stack: BoxCloneSyncService::new(stack), base_url: Arc::new(self.base().clone()), keys })
+            .service(service);
+        let stack = BoxCloneSyncService::new(stack);
+        Ok(Client { stack, base_url: Arc::new(self.base().clone()), keys })
     }
 }
 

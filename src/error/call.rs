@@ -89,6 +89,12 @@ impl Error {
         Self::without_source(Kind::Timeout { scope: Scope::Attempt, part: Part::Body, limit })
     }
 
+    /// A timeout that is not of our layers bounded the attempt.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn timed_out(limit: Duration, source: impl Into<BoxError>) -> Self {
+        Self::new(Kind::Timeout { scope: Scope::Attempt, part: Part::Head, limit }, source)
+    }
+
     fn without_source(kind: Kind) -> Self {
         Self { inner: Box::new(Inner { kind, source: None, report: None }) }
     }

@@ -30,7 +30,10 @@ pub(super) type CostOf = Arc<dyn Fn(Head<'_>) -> NonZeroU32 + Send + Sync>;
 impl<L> RateLimitLayer<L> {
     /// Every request takes its permits from `limiter`, or from the one of its key in a
     /// [`Keyed`](super::Keyed).
-    pub fn new(limiter: L) -> Self {
+    pub fn new(limiter: L) -> Self
+    where
+        L: Select,
+    {
         Self { limiter, bounds: Ask::default(), cost: None, heeds: None }
     }
 

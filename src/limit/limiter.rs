@@ -25,6 +25,11 @@ use crate::clock::Instant;
 ///
 /// let layer = RateLimitLayer::new(Open);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    label = "not a limiter",
+    note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, or an implementation of `limit::Limiter`, which must be `Clone`"
+)]
 pub trait Limiter: Clone {
     /// The wait for the permits of one request. Named, so that the path on which they are there at once
     /// allocates nothing; an adapter that has no name for its future puts it in a

@@ -30,6 +30,11 @@ impl<'a> Head<'a> {
 
 /// Which limiter a request goes through: every limiter is its own answer, and [`Keyed`](super::Keyed) has one
 /// for each key.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    label = "neither a limiter nor a choice of one",
+    note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, a `Keyed` of them, or an implementation of `limit::Limiter`"
+)]
 pub trait Select: Clone {
     /// The limiter.
     type Limiter: Limiter;

@@ -16,6 +16,11 @@ use crate::{id, random::Random};
 pub struct Id(pub HeaderValue);
 
 /// Makes the ids of calls. A closure that returns a [`HeaderValue`] is one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not make request ids",
+    label = "not a `MakeRequestId`",
+    note = "a closure `|| -> http::HeaderValue` does"
+)]
 pub trait MakeRequestId: Send + Sync {
     /// Called once for each call that brings no id.
     fn make_request_id(&self) -> HeaderValue;

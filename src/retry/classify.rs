@@ -39,6 +39,11 @@ use crate::{
 ///     });
 /// let layer = RetryLayer::new().with_classify(classify);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not classify outcomes",
+    label = "not a `Classify`",
+    note = "rules are added to the default ones: `Standard.retry_on(status)`, `Standard.never_on(status)`, `Standard.when(|request, outcome| ..)`"
+)]
 pub trait Classify: Send + Sync {
     /// The verdict on the outcome of an attempt of this request, which is the request as it was before the attempt.
     fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict;

@@ -14,7 +14,9 @@ pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
         Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, Sent::No),
         Kind::Auth | Kind::Request => (call::Outcome::NotSent, Sent::No),
         Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
-        Kind::Service if called && sent(error) == sent::Sent::Maybe => (call::Outcome::Failed, Sent::Maybe),
+        Kind::Service if called && matches!(sent(error), sent::Sent::Maybe | sent::Sent::Done) => {
+            (call::Outcome::Failed, Sent::Maybe)
+        }
         Kind::Service | Kind::NotReady => (call::Outcome::NotSent, Sent::No),
     }
 }
@@ -24,7 +26,7 @@ pub(super) fn of_error(error: &Error, called: bool) -> (call::Outcome, Sent) {
 pub(super) fn is_lasting(error: &Error) -> bool {
     match error.kind() {
         Kind::Timeout { scope: Scope::Attempt, .. } | Kind::NotReady => false,
-        Kind::Service => sent(error) == sent::Sent::Never,
+        Kind::Service => matches!(sent(error), sent::Sent::Never | sent::Sent::Done),
         _ => true,
     }
 }

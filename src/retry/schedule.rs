@@ -17,6 +17,11 @@ use crate::policy::{Cause, ExponentialBackoff, backoff::scatter};
 ///     .with_schedule(|| (1..=3).map(Duration::from_secs));
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a schedule of back-offs",
+    label = "not a `Schedule`",
+    note = "a closure that makes an iterator of `Duration`s is one: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; an `ExponentialBackoff` goes to `with_backoff`"
+)]
 pub trait Schedule: Send + Sync {
     /// The back-offs of one call.
     fn delays(&self) -> Delays;

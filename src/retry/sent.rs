@@ -8,7 +8,7 @@ use std::{error::Error as StdError, io};
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 
-use crate::error::Error;
+use crate::error::{Error, Unproven};
 
 /// How far a request got whose attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Sent {
     Never,
     /// Perhaps. It can be sent again when its method is idempotent.
     Maybe,
+    /// Perhaps, and the next attempt would come to the same.
+    Done,
 }
 
 type Cause<'a> = &'a (dyn StdError + 'static);
@@ -37,6 +39,9 @@ pub(super) fn sent(error: &Error) -> Sent {
     }
     let mut next = first;
     while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<Unproven>() {
+            return if error.is_lasting() { Sent::Done } else { Sent::Maybe };
+        }
         if let Some(error) = error.downcast_ref() {
             return by_client(error);
         }
@@ -89,10 +94,14 @@ fn by_stream(error: &h2::Error) -> Sent {
     if refused { Sent::No } else { Sent::Maybe }
 }
 
-/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it. An upgrade that
+/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it, or had no connection
+/// any more when it was asked whether it was ready, which is the only time at which a client's is closed. An upgrade that
 /// did not come is cancelled too, after the request was answered: hyper's type for that can't be named, so its texts
 /// for the others are. Should they change, the answer is the careful one.
 fn was_not_begun(error: &hyper::Error) -> bool {
+    if error.is_closed() {
+        return true;
+    }
     let why = error.source().filter(|_| error.is_canceled());
     why.is_some_and(|why| {
         why.is::<hyper::Error>()
@@ -228,6 +237,13 @@ mod tests {
         tokio::join!(sent, connection).0.unwrap_err()
     }
 
+    /// hyper's word, without hyper-util, on a connection that was over before there was a request.
+    async fn closed() -> hyper::Error {
+        let (mut sender, connection, _) = connection().await;
+        drop(connection);
+        sender.ready().await.unwrap_err()
+    }
+
     #[tokio::test]
     async fn the_first_transport_error_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
@@ -260,6 +276,9 @@ mod tests {
                 cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(),
                 Sent::No,
             ),
+            ("closed before", closed().await.into(), Sent::No),
+            ("unproven", Unproven::new(connect(refused()).await).into(), Sent::Maybe),
+            ("unproven, for good", Unproven::for_good(connect(refused()).await).into(), Sent::Done),
             ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),
             ("no transport error at all", "text".into(), Sent::Maybe),
         ];

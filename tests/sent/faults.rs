@@ -11,9 +11,9 @@ use tower_outbound::{
 };
 
 use super::{
-    CASES, OK, Stack, assert_maybe, quick_retry,
+    ready,
     server::{Act, Server, refusing},
-    settle, transport,
+    stack::{CASES, OK, Stack, assert_maybe, quick_retry, settle},
 };
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_request_whose_connection_was_refused_is_sent_again_and_processed_once
                 }
                 Ok(())
             });
-        let mut stack = Stack::Ready(preset.client_over(transport(wire)).unwrap());
+        let mut stack = Stack::Ready(ready(&preset, wire));
         stack
             .send(method.clone())
             .await

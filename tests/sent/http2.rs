@@ -7,14 +7,13 @@ use http_body_util::StreamBody;
 use tower_outbound::{Body, BoxError, call::Outcome};
 
 use super::{
-    Came, METHODS, OK, Stack, Wire, assert_maybe,
     frames::{
         ANSWER, Frame,
         Frame::{Answer, Close, GoAway, Process, Reset},
         HIGHEST_ID,
     },
     server::{Act, Server},
-    settle,
+    stack::{Came, METHODS, OK, Stack, Wire, assert_maybe, settle},
 };
 
 const NO_ERROR: u32 = 0;

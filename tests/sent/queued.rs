@@ -17,9 +17,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tower_outbound::call::Outcome;
 
 use super::{
-    METHODS, OK, Stack, Wire,
     server::{Act, Server},
-    settle, within,
+    stack::{Came, METHODS, OK, Stack, Wire, settle, within},
 };
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -84,7 +83,7 @@ async fn know_all_sockets() {
 }
 
 /// Sends while the gate is shut, and opens it once the request can't come further.
-async fn send_through(stack: &mut Stack, gate: &Gate, closed: impl Future, method: &Method) -> super::Came {
+async fn send_through(stack: &mut Stack, gate: &Gate, closed: impl Future, method: &Method) -> Came {
     let opening = async {
         settle().await;
         closed.await;

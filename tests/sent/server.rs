@@ -14,8 +14,8 @@ use tokio::{
 };
 
 use super::{
-    Wire,
     frames::{self, Frame},
+    stack::{self, Wire},
 };
 
 /// What becomes of a connection.
@@ -115,7 +115,7 @@ impl Server {
 
     /// Waits for the end of a connection's act, which is the end of the connection.
     pub(crate) async fn closed(&self) {
-        super::within(self.log.closed.notified()).await;
+        stack::within(self.log.closed.notified()).await;
     }
 }
 

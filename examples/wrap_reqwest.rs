@@ -1,0 +1,142 @@
+//! For who calls an API with reqwest today: the same client under this crate's layers, and the same code around it.
+//!
+//! Three steps, each against a stand-in server on loopback that asks for a key, lets 5 requests into a second, fails
+//! now and then, and counts:
+//!
+//! 1. reqwest alone, as it is used everywhere.
+//! 2. `ApiClient`, the piece to paste: `reqwest::Request` in, `reqwest::Response` out, a preset in between.
+//! 3. A ready client over reqwest, for new code.
+//!
+//! `cargo run --example wrap_reqwest`
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    ApiKey, BoxError, Quota, Report,
+    adapter::Reqwest,
+    preset::{self, Preset, PresetService},
+};
+
+use self::support::{Answer, Plan, StandIn, When};
+
+const KEY: &str = "s3cret-of-the-example";
+const CALLS: usize = 12;
+const QUOTA: (usize, Duration) = (5, Duration::from_secs(1));
+
+// ---- The piece to paste --------------------------------------------------------------------------------------------
+
+/// Sends reqwest's requests through a preset's layers. Cheap to clone; clones share limit and connections.
+#[derive(Clone)]
+struct ApiClient {
+    reqwest: reqwest::Client,
+    service: PresetService<Reqwest>,
+}
+
+impl ApiClient {
+    /// Whatever is in your `ClientBuilder` stays, but for redirects and reqwest's own retries, which are switched off.
+    fn new(builder: reqwest::ClientBuilder, preset: &Preset) -> Result<Self, BoxError> {
+        let reqwest = Reqwest::new(builder)?;
+        Ok(Self { reqwest: reqwest.client().clone(), service: preset.layer()?.layer(reqwest) })
+    }
+
+    /// Builds requests as ever: `client.reqwest().post(url).json(&letter)`. Don't `send` them: `execute` does.
+    fn reqwest(&self) -> &reqwest::Client {
+        &self.reqwest
+    }
+
+    async fn execute(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, BoxError> {
+        let request = http::Request::<reqwest::Body>::try_from(request.build()?)?;
+        let response = self.service.clone().oneshot(request).await?;
+        // `response.url()` is a placeholder from here on: the real one may have the key in it.
+        Ok(response.map(reqwest::Body::wrap).into())
+    }
+}
+
+// --------------------------------------------------------------------------------------------------------------------
+
+/// A preset for a service of your own: its quota and its key; the rest has defaults.
+fn preset(server: &StandIn) -> Result<Preset, BoxError> {
+    let quota = Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_guard(Duration::from_millis(50))?;
+    Ok(preset::realtime_messaging(&server.base_url())?.with_api_key(ApiKey::new(KEY)?).with_quota(quota))
+}
+
+async fn stand_in() -> Result<StandIn, BoxError> {
+    let mut plan = Plan::new("stand-in", KEY);
+    plan.quota = Some(QUOTA);
+    plan.faults = vec![(When::Nth(3), Answer::Unavailable), (When::Nth(7), Answer::Dropped)];
+    Ok(StandIn::start(plan).await?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    println!("{CALLS} GETs against a server that lets 5 into a second and fails twice.\n");
+
+    let server = stand_in().await?;
+    let bare = reqwest::Client::builder().no_proxy().build()?;
+    let start = Instant::now();
+    let mut good = 0;
+    for number in 1..=CALLS {
+        let sent = bare.get(format!("{}/v1/items/{number}", server.base_url())).bearer_auth(KEY).send().await;
+        match sent {
+            Ok(response) if response.status().is_success() => good += 1,
+            Ok(response) => println!("  item {number:>2}: {}", response.status()),
+            Err(error) => println!("  item {number:>2}: {}", error.without_url()),
+        }
+    }
+    summary("1. reqwest alone", &server, good, start);
+
+    let server = stand_in().await?;
+    let client =
+        ApiClient::new(reqwest::Client::builder().no_proxy().user_agent("example/1.0"), &preset(&server)?)?;
+    let start = Instant::now();
+    let mut good = 0;
+    for number in 1..=CALLS {
+        let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
+        let response = client.execute(request).await?;
+        if let Some(report) =
+            response.extensions().get::<Report>().filter(|report| report.attempt_count() > 1)
+        {
+            println!("  item {number:>2}: {} attempts", report.attempt_count());
+        }
+        good += usize::from(response.error_for_status()?.text().await?.contains("\"status\":200"));
+    }
+    summary("2. ApiClient: the same calls through a preset", &server, good, start);
+    check(&server, good)?;
+
+    let server = stand_in().await?;
+    let client = preset(&server)?.client_around(Reqwest::new(reqwest::Client::builder().no_proxy())?)?;
+    let start = Instant::now();
+    let mut good = 0;
+    for number in 1..=CALLS {
+        let response = client.get(&format!("/v1/items/{number}")).await?;
+        good += usize::from(response.status().is_success());
+        response.into_body().collect(64 * 1024).await?;
+    }
+    summary("3. A ready client over reqwest", &server, good, start);
+    check(&server, good)
+}
+
+fn summary(title: &str, server: &StandIn, good: usize, start: Instant) {
+    let ledger = server.ledger();
+    println!("{title}: {good} of {CALLS} answered with 200, in {:.1} s", start.elapsed().as_secs_f64());
+    println!(
+        "  the server saw {} requests, {} over its limit, {} without the key; by status: {:?}\n",
+        ledger.requests.len(),
+        ledger.violations(),
+        ledger.unauthorized(),
+        ledger.statuses(),
+    );
+}
+
+fn check(server: &StandIn, good: usize) -> Result<(), BoxError> {
+    let ledger = server.ledger();
+    match good == CALLS && ledger.violations() == 0 && ledger.unauthorized() == 0 {
+        true => Ok(()),
+        false => Err("a promise was broken".into()),
+    }
+}

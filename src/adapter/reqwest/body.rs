@@ -1,0 +1,94 @@
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
+
+use ::reqwest::Body as Content;
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::error::BoxError;
+
+/// The body of an answer that came through [`Reqwest`](super::Reqwest), streamed as it arrives.
+///
+/// Dropped before its end it closes its connection, or resets its HTTP/2 stream. It is `Sync`, as
+/// `reqwest::Body::wrap` wants it.
+pub struct ReqwestBody {
+    inner: Content,
+}
+
+impl ReqwestBody {
+    pub(super) fn new(inner: Content) -> Self {
+        Self { inner }
+    }
+}
+
+impl Body for ReqwestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        polled.map(|frame| frame.map(|frame| frame.map_err(|error| error.without_url().into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Shows the length, never the content.
+impl fmt::Debug for ReqwestBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReqwestBody").field("size_hint", &self.size_hint()).finish()
+    }
+}
+
+/// A request's body that more than one thread may look at: reqwest asks for that and never does it, so nobody waits
+/// for the lock.
+pub(super) struct Shared<B> {
+    // Boxed, or it could not be pinned within the lock.
+    inner: Mutex<Pin<Box<B>>>,
+}
+
+impl<B: Body> Shared<B> {
+    pub(super) fn new(body: B) -> Self {
+        Self { inner: Mutex::new(Box::pin(body)) }
+    }
+
+    fn look(&self) -> MutexGuard<'_, Pin<Box<B>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Body> Body for Shared<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Free for `Bytes`.
+        let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        inner.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.look().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.look().size_hint()
+    }
+}

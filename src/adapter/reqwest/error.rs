@@ -1,0 +1,45 @@
+//! What a failure of reqwest proves.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use hyper_util::client::legacy;
+
+use crate::error::{Error, Unproven};
+
+/// Of a call that failed after `elapsed`. `redirects` tells whether there may have been more than one request.
+pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) -> Error {
+    if error.is_redirect() {
+        // Its source may have a URL of its own, where `without_url` does not reach.
+        return followed();
+    }
+    let error = error.without_url();
+    // `https_only`, or an answer that sent it on to another scheme: nothing tells one from the other.
+    if error.is_builder() {
+        return Error::from_service(Unproven::for_good(error));
+    }
+    if is_own_timeout(&error) {
+        return Error::timed_out(elapsed, error);
+    }
+    if redirects { Error::from_service(Unproven::new(error)) } else { Error::from_service(error) }
+}
+
+/// Of a client that did what it must not.
+pub(super) fn followed() -> Error {
+    Error::from_service(Unproven::for_good(FollowedRedirect))
+}
+
+/// Of the client's `timeout` or `read_timeout`. One of a connection, or of connecting, has hyper's error above it.
+fn is_own_timeout(error: &::reqwest::Error) -> bool {
+    error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
+}
+
+#[derive(Debug)]
+struct FollowedRedirect;
+
+impl fmt::Display for FollowedRedirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reqwest followed a redirect by itself: build its client with redirect::Policy::none()")
+    }
+}
+
+impl StdError for FollowedRedirect {}

@@ -1,0 +1,82 @@
+//! A request as reqwest takes it, if it will send it as it is.
+
+use ::reqwest::{Body as Content, Url};
+use http::{Request, Uri};
+use http_body::Body;
+
+use super::body::Shared;
+use crate::error::{BoxError, Error, Kind};
+
+pub(super) fn translate<B>(request: Request<B>) -> Result<::reqwest::Request, Error>
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    let uri = request.uri().clone();
+    // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
+    // proof that nothing was processed.
+    let request = request.map(|body| Content::wrap(Shared::new(body)));
+    let request = ::reqwest::Request::try_from(request)
+        .map_err(|error| Error::new(Kind::Request, error.without_url()))?;
+    match difference(&uri, request.url()) {
+        None => Ok(request),
+        Some(part) => Err(Error::new(Kind::Request, format!("reqwest would send another {part}"))),
+    }
+}
+
+/// The part of the URI that `Url` has rewritten, as browsers do: it resolves dots, encodes what it is used to see
+/// encoded, and reads numbers as addresses.
+fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
+    let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
+    let host = uri.host().zip(url.host_str());
+    let default = if scheme == Some("https") { 443 } else { 80 };
+    [
+        ("scheme", scheme == Some(url.scheme())),
+        ("host", host.is_some_and(|(given, sent)| given.eq_ignore_ascii_case(sent))),
+        ("port", url.port_or_known_default() == Some(uri.port_u16().unwrap_or(default))),
+        ("path: write it without dots and percent-encoded", url.path() == uri.path()),
+        ("query: write it percent-encoded", url.query() == uri.query()),
+    ]
+    .into_iter()
+    .find_map(|(part, same)| (!same).then_some(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Empty;
+
+    use super::*;
+
+    fn translated(uri: &str) -> Result<String, String> {
+        let request = Request::get(uri).body(Empty::<bytes::Bytes>::new()).unwrap();
+        translate(request).map(|request| request.url().to_string()).map_err(|error| {
+            assert!(error.is_invalid_request(), "{error:?}");
+            format!("{error:#}")
+        })
+    }
+
+    #[test]
+    fn what_is_sent_is_what_was_given() {
+        for uri in [
+            "http://api.example.com/v1?q=a%20b&empty=#not-sent",
+            "https://API.example.com:443/v1",
+            "https://api.example.com:8443?q",
+            "http://127.0.0.1:8080/a//b/%2F",
+            "http://[::1]:8080/",
+        ] {
+            assert!(translated(uri).is_ok(), "{uri}: {:?}", translated(uri));
+        }
+        for (uri, part) in [
+            ("http://api.example.com/a/../b", "path"),
+            ("http://api.example.com/a/%2e%2E/b", "path"),
+            ("http://api.example.com/a\"b", "path"),
+            ("http://api.example.com/a?q='s3cret'", "query"),
+            ("http://127.1/", "host"),
+            ("http://0x7f000001/", "host"),
+            ("ftp://api.example.com/", "scheme"),
+        ] {
+            let error = translated(uri).unwrap_err();
+            assert!(error.contains(part) && !error.contains("s3cret"), "{uri}: {error}");
+        }
+        assert!(translated("/v1?key=s3cret").is_err_and(|error| !error.contains("s3cret")));
+    }
+}

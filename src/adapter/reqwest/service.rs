@@ -1,0 +1,182 @@
+use std::{
+    fmt,
+    task::{Context, Poll},
+};
+
+use ::reqwest::{Client, ClientBuilder, redirect, retry};
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{ReqwestBody, ReqwestFuture, request};
+use crate::error::{BoxError, Error, InvalidConfig};
+
+/// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
+///
+/// Takes any request body, streamed; the answer's body is streamed, too, and trailers pass both ways. What reqwest does
+/// on its own behind the layers' back is switched off: it follows no redirect, and sends nothing again.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http_body_util::{BodyExt, Full};
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{ApiKey, BoxError, adapter::Reqwest, preset};
+///
+/// # async fn answer(listener: tokio::net::TcpListener) {
+/// #     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// #     let (mut stream, _) = listener.accept().await.unwrap();
+/// #     let _ = stream.read(&mut [0; 4096]).await.unwrap();
+/// #     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+/// # let url = format!("http://{}", listener.local_addr()?);
+/// # tokio::spawn(answer(listener));
+/// // All that is yours to choose, but for redirects and retries: TLS, timeouts, pool, proxy.
+/// let reqwest = Reqwest::new(reqwest::Client::builder().user_agent("example/1.0").no_proxy())?;
+///
+/// let rates = preset::currency_rates(&url)?.with_api_key(ApiKey::new("s3cret")?);
+/// let service = rates.layer()?.layer(reqwest);
+///
+/// let request = http::Request::get(format!("{url}/v1/resources")).body(Full::<Bytes>::default())?;
+/// let response = service.oneshot(request).await?;
+/// assert_eq!(response.into_body().collect().await?.to_bytes(), "hi");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// [`Preset::client_around`](crate::preset::Preset::client_around) makes a ready [`Client`](crate::Client) of it, and
+/// `examples/wrap_reqwest.rs` shows how code that builds `reqwest::Request`s and reads `reqwest::Response`s keeps
+/// doing so.
+///
+/// # Clone
+///
+/// Cheap; clones share the connections.
+///
+/// # Errors
+///
+/// An [`Error`], with the `reqwest::Error` as its source, and never a URL in it, for that may hold the key.
+///
+/// - [`is_invalid_request`](Error::is_invalid_request), and nothing was sent: the URI is not an absolute one of `http` or
+///   `https`, or reqwest would send another one than it was given, such as `/b` for `/a/../b`. What a layer signs or
+///   logs is what is sent.
+/// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client ran out. It may have been sent.
+/// - [`is_service`](Error::is_service): anything else. Whether it was sent is read off its causes as it is for hyper:
+///   what could not connect, resolve a name or begin TLS was not, nor what HTTP/2 refused.
+///
+/// # Surprises
+///
+/// What a `ClientBuilder` was told to do, it does below the layers:
+///
+/// - A redirect is an answer. tower-http's `FollowRedirect` *above* the layers follows it so that each hop is limited and
+///   has its origin looked at.
+/// - A proxy reads what goes without TLS, the key as well, also what goes to loopback and is therefore let pass by
+///   [`auth`](crate::auth). With reqwest's feature `system-proxy`, which is on by default, the environment names one.
+///   `ClientBuilder::no_proxy` excludes that; over TLS there is only a tunnel.
+/// - `default_headers` go to every origin. A key belongs in the auth layer. They, `user_agent`, cookies and
+///   `accept-encoding` are put on below a signature, which does not cover them, and where a request has such a header
+///   already it is kept.
+/// - With one of reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed. The caps of this
+///   crate count what arrives.
+/// - `connection_verbose` logs every byte that is sent, and so the key.
+/// - It takes requests of any body, so `service.ready()` can't tell of which: call it by `oneshot`, or by
+///   `ServiceExt::<Request<B>>::ready(&mut service)`.
+/// - `timeout`, of the client or of one `reqwest::Request`, covers one attempt with the body of its
+///   answer; `read_timeout` bounds the wait for its head as well. The layers' own timeouts say more in their errors.
+/// - The stack's rule that a wrong certificate is not worth another attempt needs the feature `rustls` of this crate
+///   and rustls in reqwest. Without them it is tried again as any failure to connect.
+#[derive(Clone)]
+pub struct Reqwest {
+    client: Client,
+    redirects: Redirects,
+}
+
+/// What is known of the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Redirects {
+    /// It follows none.
+    Off,
+    /// It was made elsewhere, and its policy can't be read.
+    Unknown,
+}
+
+impl Reqwest {
+    /// Over the client that `builder` makes, with its redirects and its own retries switched off, whatever the builder
+    /// says of them.
+    ///
+    /// # Errors
+    ///
+    /// When reqwest can't make the client, because of a TLS backend, a certificate or a setting.
+    ///
+    /// # Panics
+    ///
+    /// Where reqwest does: with its feature `rustls-no-provider`, when no provider was installed.
+    pub fn new(builder: ClientBuilder) -> Result<Self, InvalidConfig> {
+        let client = builder.redirect(redirect::Policy::none()).retry(retry::never()).build();
+        let client = client.map_err(|error| {
+            let why = format!("{:#}", Error::from_service(error.without_url()));
+            InvalidConfig::new("reqwest client", why, "settings of which reqwest can make a client")
+        })?;
+        Ok(Self { client, redirects: Redirects::Off })
+    }
+
+    /// Over a client that there is already. **It must have been built with `redirect::Policy::none()`**, and
+    /// [`new`](Self::new) is the safer way: [`client`](Self::client) gives its client back, to be used elsewhere too.
+    ///
+    /// By default a client follows redirects. It takes off `authorization` on the way to another host, but no other
+    /// header and nothing that the server repeats of the query, and so gives away a key that is there; and it does not
+    /// ask the limiter. That can't be seen beforehand, only afterwards, and then the call fails, on the first redirect,
+    /// and is not tried again.
+    ///
+    /// As no error can tell any more which of the hops it is of, none counts as proof that nothing was sent: what is not
+    /// idempotent is never sent again. The client's own retries are off, for it is given no body that it can repeat.
+    ///
+    /// ```
+    /// use tower_outbound::adapter::Reqwest;
+    ///
+    /// # fn main() -> reqwest::Result<()> {
+    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    /// let reqwest = Reqwest::from_client(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_client(client: Client) -> Self {
+        Self { client, redirects: Redirects::Unknown }
+    }
+
+    /// The client, with its pool of connections. What is sent by it directly goes past all layers.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl<B> Service<Request<B>> for Reqwest
+where
+    B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<ReqwestBody>;
+    type Error = Error;
+    type Future = ReqwestFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.client.poll_ready(cx).map_err(|error| Error::from_service(error.without_url()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> ReqwestFuture {
+        match request::translate(request) {
+            Ok(request) => {
+                let sent_to = (self.redirects == Redirects::Unknown).then(|| request.url().clone());
+                ReqwestFuture::calling(self.client.call(request), sent_to)
+            }
+            Err(error) => ReqwestFuture::refused(error),
+        }
+    }
+}
+
+/// Shows nothing of the client, whose own shows its default headers and its proxies.
+impl fmt::Debug for Reqwest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reqwest").field("redirects", &self.redirects).finish_non_exhaustive()
+    }
+}

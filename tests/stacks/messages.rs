@@ -1,0 +1,41 @@
+//! What the compiler says of the mistakes in mistakes.rs. Only our own words and the types are asked for, the rest of
+//! its text being the compiler's to change.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::process::Command;
+
+const SAID: &[&str] = &[
+    // Ours.
+    "`Quota` is not a limiter",
+    "made of a `Quota`",
+    "`Mine` does not classify outcomes",
+    "`Duration` is not a schedule of back-offs",
+    "`&str` does not put a credential on requests",
+    "`&str` does not sign requests",
+    "`&str` does not provide keys",
+    "`&str` does not make request ids",
+    "`&str` does not write a span's context",
+    "can't be made of bytes, as the body of a signed request must",
+    // The compiler's, of what the layers ask of a service.
+    "`Mine: std::error::Error` is not satisfied",
+    "`Mine: Clone` is not satisfied",
+    "expected `Result<Response<_>, _>`, found `Result<&str,",
+    "`Mine: http_body::Body` is not satisfied",
+    "expected closure signature `fn(http::Request<ReplayBody<",
+];
+
+#[test]
+#[ignore = "builds this package once more; .ci/run runs it"]
+fn each_mistake_is_named() {
+    let output = Command::new(env!("CARGO"))
+        .args(["rustc", "--locked", "--package", "tower-outbound-stacks", "--test", "mistakes"])
+        .args(["--", "--cfg", "outbound_mistakes"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TERM_COLOR", "never")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    let missing: Vec<_> = SAID.iter().filter(|phrase| !said.contains(**phrase)).collect();
+    assert!(missing.is_empty(), "not said: {missing:#?}\n{said}");
+}

@@ -1,0 +1,157 @@
+//! Failures that are reqwest's own to tell: of names, of TLS, of time.
+
+use std::{
+    io,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Method, Request};
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tower::{Layer, Service, ServiceExt};
+use tower_outbound::{
+    Body, BoxError, Error,
+    adapter::Reqwest,
+    call::{Ended, Outcome},
+    timeout::TimeoutLayer,
+};
+
+use super::{
+    Site, builder, empty,
+    frames::Frame,
+    server::{Act, Server},
+    stack::{METHODS, Wire, quick_retry, within},
+};
+
+const SOON: Duration = Duration::from_millis(50);
+
+/// No name is known, or none is ever found.
+enum Names {
+    Unknown,
+    Slow,
+}
+
+impl Resolve for Names {
+    fn resolve(&self, _: Name) -> Resolving {
+        match self {
+            Self::Unknown => Box::pin(async { Err::<Addrs, _>(BoxError::from("no such name")) }),
+            Self::Slow => Box::pin(std::future::pending()),
+        }
+    }
+}
+
+async fn fails(
+    builder: reqwest::ClientBuilder,
+    method: &Method,
+    url: &str,
+) -> (Error, Vec<Outcome>, Option<Ended>) {
+    let service = quick_retry().layer(Reqwest::new(builder).unwrap());
+    let request = Request::builder().method(method).uri(url).body(Body::from("letter")).unwrap();
+    let error = within(service.oneshot(request)).await.unwrap_err();
+    let report = error.report().unwrap().clone();
+    let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+    (error, outcomes, report.ended())
+}
+
+#[tokio::test]
+async fn a_name_that_is_not_found_or_not_in_time_was_not_sent() {
+    for method in METHODS {
+        for builder in [
+            builder().dns_resolver(std::sync::Arc::new(Names::Unknown)),
+            builder().dns_resolver(std::sync::Arc::new(Names::Slow)).connect_timeout(SOON),
+        ] {
+            let (error, outcomes, ended) = fails(builder, &method, "http://api.example.com/").await;
+            assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent; 3][..], Some(Ended::Exhausted)));
+            assert!(error.is_service(), "{error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_of_the_client_may_have_been_sent() {
+    const SILENT: &[Act] = &[Act::Say(&[&[Frame::Process], &[Frame::Process], &[Frame::Process]])];
+    let prior_knowledge = || builder().http2_prior_knowledge();
+    for builder in [|| builder().timeout(SOON), || builder().read_timeout(SOON)] {
+        let silent = Site::start(|_, _| std::future::pending()).await;
+        for (method, expected, ended) in [
+            (Method::POST, &[Outcome::Timeout][..], Ended::NotIdempotent),
+            (Method::GET, &[Outcome::Timeout; 3], Ended::Exhausted),
+        ] {
+            let (error, outcomes, ends) = fails(builder(), &method, &silent.url).await;
+            assert_eq!((&outcomes[..], ends), (expected, Some(ended)), "{error:?}");
+            assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+            assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
+        }
+    }
+    // Before it was sent, too: it says no more than that time ran out.
+    let slow = builder().dns_resolver(std::sync::Arc::new(Names::Slow)).timeout(SOON);
+    let (error, outcomes, _) = fails(slow, &Method::POST, "http://api.example.com/").await;
+    assert_eq!(outcomes, [Outcome::Timeout], "{error:?}");
+
+    // The layers' own timeout, on a connection that goes on.
+    let server = Server::start(Wire::Http2, SILENT).await;
+    let service = TimeoutLayer::per_attempt(SOON).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
+    let request = Request::post(server.url()).body(Body::from("letter")).unwrap();
+    let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    assert_eq!(server.processed(&Method::POST), 1);
+}
+
+#[tokio::test]
+async fn a_timeout_within_the_answer_is_an_error_of_its_body() {
+    for builder in [builder().timeout(SOON), builder().read_timeout(SOON)] {
+        let site = Site::start(|_, _| async {
+            let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
+            let body = http_body_util::StreamBody::new(frames);
+            http::Response::new(http_body_util::BodyExt::boxed_unsync(body))
+        })
+        .await;
+        let service = quick_retry().layer(Reqwest::new(builder).unwrap());
+        let request = Request::get(&site.url).body(Body::empty()).unwrap();
+        let response = within(service.oneshot(request)).await.unwrap();
+        let error = within(Body::new(response.into_body()).collect(64)).await.unwrap_err();
+        let error = error.downcast_ref::<reqwest::Error>().unwrap();
+        assert!(error.is_timeout() && error.url().is_none(), "{error:?}");
+    }
+}
+
+/// TLS that fails as rustls has it fail, where reqwest connects.
+#[derive(Clone)]
+struct Untrusted<S>(S);
+
+impl<S, U> Service<U> for Untrusted<S>
+where
+    S: Service<U, Error = BoxError>,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<S::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, _: U) -> Self::Future {
+        let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        std::future::ready(Err(io::Error::new(io::ErrorKind::InvalidData, tls).into()))
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
+    for method in METHODS {
+        let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
+        let (error, outcomes, ended) = fails(builder, &method, "http://127.0.0.1:1/").await;
+        assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent][..], Some(Ended::NotRetryable)), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_https_url_without_tls_is_not_sent() {
+    let site = Site::start(|_, _| async { http::Response::new(empty()) }).await;
+    let (error, outcomes, _) = fails(builder(), &Method::POST, &site.url.replace("http:", "https:")).await;
+    assert!(
+        outcomes.iter().all(|outcome| *outcome == Outcome::NotSent) && site.seen().is_empty(),
+        "{error:?}"
+    );
+}

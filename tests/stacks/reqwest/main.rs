@@ -1,0 +1,138 @@
+//! The layers over reqwest: the same servers as in tests/sent, that fail in every way there is, and what reqwest does on
+//! its own that the layers can't see.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+#![allow(clippy::disallowed_methods, reason = "a test")]
+
+mod failures;
+#[path = "../../sent/faults.rs"]
+mod faults;
+#[path = "../../sent/frames.rs"]
+mod frames;
+#[path = "../../sent/http2.rs"]
+mod http2;
+mod preset;
+#[allow(dead_code, reason = "the acts for hyper-util's own tasks")]
+#[path = "../../sent/server.rs"]
+mod server;
+#[path = "../../sent/stack.rs"]
+mod stack;
+mod streams;
+mod traps;
+
+use std::sync::{Arc, Mutex};
+
+use http::{HeaderMap, Response, Uri, request};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+};
+use tokio::{net::TcpListener, task::JoinSet};
+use tower_outbound::{BoxError, Client, adapter::Reqwest, preset::Preset};
+
+use self::stack::Wire;
+
+/// What the layers go over here.
+type Inner = Reqwest;
+
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().no_proxy()
+}
+
+fn inner(wire: Wire) -> Inner {
+    Reqwest::new(match wire {
+        Wire::Http1 => builder(),
+        Wire::Http2 => builder().http2_prior_knowledge(),
+    })
+    .unwrap()
+}
+
+fn ready(preset: &Preset, wire: Wire) -> Client {
+    preset.client_around(inner(wire)).unwrap()
+}
+
+type Answer = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
+
+/// Answers by a function, over HTTP/1 and HTTP/2, and keeps the head of each request. Stops when it is dropped.
+struct Site {
+    url: String,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    _accepting: JoinSet<()>,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    method: http::Method,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Site {
+    async fn start<F, W>(answer: F) -> Self
+    where
+        F: Fn(request::Parts, Incoming) -> W + Clone + Send + Sync + 'static,
+        W: Future<Output = Answer> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let keep = Arc::clone(&seen);
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let (answer, keep) = (answer.clone(), Arc::clone(&keep));
+                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                    let (head, body) = request.into_parts();
+                    keep.lock().unwrap().push(Seen {
+                        method: head.method.clone(),
+                        uri: head.uri.clone(),
+                        headers: head.headers.clone(),
+                    });
+                    let answered = answer(head, body);
+                    async { Ok::<_, std::convert::Infallible>(answered.await) }
+                });
+                connections.spawn(async move {
+                    let builder = auto::Builder::new(TokioExecutor::new());
+                    let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self { url, seen, _accepting: accepting }
+    }
+
+    /// Sends everything on to `target`.
+    async fn moved(status: u16, target: String) -> Self {
+        Self::start(move |_, _| {
+            let answer = Response::builder().status(status).header("location", &target);
+            async { answer.body(empty()).unwrap() }
+        })
+        .await
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn empty() -> UnsyncBoxBody<bytes::Bytes, BoxError> {
+    text("")
+}
+
+fn text(text: &'static str) -> UnsyncBoxBody<bytes::Bytes, BoxError> {
+    use http_body_util::BodyExt;
+
+    http_body_util::Full::from(text).map_err(Into::into).boxed_unsync()
+}
+
+/// All that an error shows, and all of its causes.
+fn shown(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut shown = format!("{error:#} {error:?}");
+    let mut next = error.source();
+    while let Some(cause) = next {
+        shown += &format!(" {cause} {cause:?}");
+        next = cause.source();
+    }
+    shown
+}

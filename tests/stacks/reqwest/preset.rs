@@ -1,0 +1,142 @@
+//! Whole presets over reqwest.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceExt};
+use tower_outbound::{
+    ApiKey, Body, Quota, Report,
+    adapter::Reqwest,
+    call::{Ended, Outcome},
+    preset::{self, Preset},
+};
+
+use super::{
+    Site, empty, inner,
+    stack::{Wire, quick_retry, within},
+    text,
+};
+
+fn presets(url: &str) -> [Preset; 3] {
+    [preset::currency_rates(url), preset::email_delivery(url), preset::realtime_messaging(url)]
+        .map(|preset| preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).with_retry(quick_retry()))
+}
+
+/// 503 to each first request, then 200.
+async fn stumbling() -> Site {
+    let number = AtomicUsize::new(0);
+    let number = std::sync::Arc::new(number);
+    Site::start(move |_, body| {
+        let status = if number.fetch_add(1, SeqCst).is_multiple_of(2) { 503 } else { 200 };
+        async move {
+            let _ = body.collect().await;
+            Response::builder().status(status).body(text("said")).unwrap()
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn every_attempt_has_the_key_and_the_id_and_is_reported() {
+    for wire in [Wire::Http1, Wire::Http2] {
+        let site = stumbling().await;
+        for (number, preset) in presets(&site.url).into_iter().enumerate() {
+            let client = preset.client_around(inner(wire)).unwrap();
+            let response =
+                within(client.request(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
+            let report = Report::of(&response).unwrap().clone();
+            assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2));
+            assert_eq!(response.into_body().collect(64).await.unwrap(), "said");
+            let seen = site.seen();
+            assert_eq!(seen.len(), 2 * number + 2);
+            for seen in &seen[2 * number..] {
+                assert_eq!(seen.headers["authorization"], "Bearer s3cret");
+                assert_eq!(Some(&seen.headers["x-request-id"]), report.request_id().as_ref());
+                assert_eq!(seen.uri.path(), "/v1/resources");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
+    let site = stumbling().await;
+    let quota = Quota::new(2, Duration::from_secs(1)).unwrap().with_burst(1).unwrap();
+    let [_, _, preset] = presets(&site.url);
+    let preset = preset.with_quota(quota);
+    let client = preset.client_around(inner(Wire::Http1)).unwrap();
+    let start = Instant::now();
+    let response = within(client.get("/v1")).await.unwrap();
+    let report = Report::of(&response).unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
+
+    let short =
+        preset.with_total_timeout(Duration::from_millis(200)).client_around(inner(Wire::Http1)).unwrap();
+    let start = Instant::now();
+    let error = within(short.get("/v1")).await.map(drop);
+    let error = match error {
+        // 503, and no time for the permit of a second attempt.
+        Err(error) => error,
+        Ok(()) => panic!("answered"),
+    };
+    assert!(start.elapsed() < Duration::from_millis(500), "{error:?}");
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
+    let site = Site::start(|_, _| std::future::pending()).await;
+    let [_, mail, _] = presets(&site.url);
+    let client =
+        mail.with_attempt_timeout(Duration::from_millis(50)).client_around(inner(Wire::Http1)).unwrap();
+    let error = within(client.post("/v1", "letter")).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    let attempts = error.report().unwrap().attempts();
+    let attempts = attempts.iter().map(|attempt| attempt.outcome());
+    assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
+}
+
+/// For code that goes on building reqwest's requests and reading reqwest's responses.
+#[tokio::test]
+async fn a_request_of_reqwest_goes_through_a_preset_and_a_response_of_reqwest_comes_back() {
+    let site = stumbling().await;
+    let [rates, _, _] = presets(&site.url);
+    let reqwest = inner(Wire::Http1);
+    let service = rates.layer().unwrap().layer(reqwest.clone());
+
+    let request = reqwest.client().get(format!("{}/v1?q=1", site.url)).header("x-own", "7").build().unwrap();
+    let request = Request::<reqwest::Body>::try_from(request).unwrap();
+    let response = within(service.oneshot(request)).await.unwrap();
+    let response = reqwest::Response::from(response.map(reqwest::Body::wrap));
+    assert_eq!((response.status().as_u16(), site.seen().len()), (200, 2));
+    assert!(response.extensions().get::<Report>().is_some());
+    assert_eq!(response.text().await.unwrap(), "said");
+    assert_eq!(site.seen()[1].headers["x-own"], "7");
+}
+
+/// It stands in the request's extensions, which every attempt has.
+#[tokio::test]
+async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
+    let site = Site::start(|_, _| std::future::pending()).await;
+    let reqwest = inner(Wire::Http1);
+    let request = reqwest.client().get(&site.url).timeout(Duration::from_millis(50)).build().unwrap();
+    let request = Request::<reqwest::Body>::try_from(request).unwrap();
+    let error = within(quick_retry().layer(reqwest).oneshot(request)).await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    assert_eq!(site.seen().len(), 3);
+}
+
+/// What `Client` and the layers need of it.
+#[test]
+fn it_can_be_shared() {
+    fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}
+    shared(&inner(Wire::Http1));
+    fn future<S: Service<Request<Body>, Future: Send>>(_: S) {}
+    future::<Reqwest>(inner(Wire::Http1));
+    let _ = empty();
+}
