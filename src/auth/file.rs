@@ -1,7 +1,7 @@
 use std::{
     fmt, fs,
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
     time::{Duration, SystemTime},
 };
 
@@ -94,6 +94,8 @@ impl Stamp {
 pub(super) struct Watched {
     path: PathBuf,
     interval: Duration,
+    /// Held by the one who looks at the file: what an earlier look has found never replaces what a later one did.
+    looking: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -110,7 +112,7 @@ impl Watched {
     pub(super) fn new(KeyFile { path, interval, key, stamp }: KeyFile) -> Self {
         let current = CurrentKey::new(key, 0);
         let state = State { current, stamp, next_look: None, refused: None, failed: None };
-        Self { path, interval, state: Mutex::new(state) }
+        Self { path, interval, looking: Mutex::default(), state: Mutex::new(state) }
     }
 
     /// Nothing can be half done under this lock, so that a poisoned one is as good.
@@ -129,7 +131,12 @@ impl Watched {
         if state.next_look.is_some_and(|next| now < next) {
             return state.current.clone();
         }
-        // Before the look, so that no other request looks, too, or waits for it.
+        let _looking = match self.looking.try_lock() {
+            Ok(looking) => looking,
+            Err(TryLockError::Poisoned(looking)) => looking.into_inner(),
+            // Nobody waits for another's look.
+            Err(TryLockError::WouldBlock) => return state.current.clone(),
+        };
         state.next_look = Some(clock::after(now, self.interval));
         let stamp = state.stamp;
         drop(state);
@@ -139,6 +146,8 @@ impl Watched {
 
     /// Whether the file holds another key than this one.
     pub(super) fn reject(&self, key: &CurrentKey) -> bool {
+        // But for those who were refused: they want to know what the one of them who looks finds.
+        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
         let mut state = self.lock();
         let recently = |then: Instant| now < clock::after(then, KeyFile::AFTER_REFUSAL);
@@ -148,6 +157,11 @@ impl Watched {
             drop(state);
             self.look(None);
             state = self.lock();
+            if state.current.generation() != key.generation() {
+                drop(state);
+                observe::key_refused();
+                return true;
+            }
         }
         state.current.generation() != key.generation()
     }

@@ -60,7 +60,7 @@ impl Keys {
     /// Dropped while it waits, it leaves the refresh to the others, or to the next that asks.
     pub async fn current(&self) -> Result<CurrentKey, KeyError> {
         match self.lease() {
-            // One step on the way; those who send requests take the others.
+            // One step on the way, should it take no more; its task takes the others.
             Lease::Ready(key, Some(mut ahead)) => {
                 let new = poll_fn(|cx| Poll::Ready(ahead.poll(cx))).await;
                 Ok(if let Poll::Ready(Ok(new)) = new { new } else { key })

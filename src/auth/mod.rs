@@ -47,11 +47,11 @@
 //! # Ok::<(), tower_outbound::InvalidConfig>(())
 //! ```
 //!
-//! A refresh is one, however many requests wait for it. They drive it themselves, with no task in the background: who is
-//! dropped leaves it to the others, and what all have left is taken up by the next request, or begun anew when it is
-//! older than its timeout. While it runs, the old key goes out for as long as it is valid. After a failure the provider
-//! is left alone for a back-off; without a valid key the requests then fail, with [`KeyError`] as the source of an error
-//! whose [`Error::is_auth`](crate::Error::is_auth) holds.
+//! A refresh is one, however many requests wait for it. It runs in a task, on the runtime of the request that began it,
+//! and ends whatever becomes of those who wait; where that runtime goes away before, the next request begins another one.
+//! While it runs, the old key goes out for as long as it is valid. After a failure the provider is left alone for a
+//! back-off; without a valid key the requests then fail, with [`KeyError`] as the source of an error whose
+//! [`Error::is_auth`](crate::Error::is_auth) holds.
 //!
 //! # After a 401
 //!
@@ -93,6 +93,8 @@
 //!
 //! - A request to another origin (scheme, host or port differ) is passed on *without* the key, as a browser
 //!   does after a redirect. A request whose URI names no origin is an error.
+//! - While there is no key yet, every request waits for it, those too that will carry none: where a request goes is not
+//!   known before it is there.
 //! - The caller's own header of that name, or query parameter, is kept, and a 401 to it says nothing of the key.
 //! - An origin without TLS that is not loopback is refused when the layer is made, unless
 //!   [`Origin::allow_plaintext`] was said.

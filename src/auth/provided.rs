@@ -3,11 +3,13 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Handle;
+
 use super::{
     CurrentKey, KeyError, ProvidedKey,
     key_error::What,
     keys::Lease,
-    refresh::{Fetch, Fetched, Refresh, fetch},
+    refresh::{Driver, Fetch, Fetched, Refresh, fetch},
 };
 use crate::{
     clock::{self, Instant},
@@ -52,15 +54,14 @@ struct Held {
 /// A refresh that is not over.
 struct Asked {
     id: u64,
-    started: Instant,
     fetch: Fetch,
+    /// Whether a task drives it; where there was no runtime, the requests do.
+    driven: bool,
 }
 
 impl Provided {
     /// A key that was good for so many times the longest back-off was refused for a reason of its own.
     const WELL_AGED: u32 = 3;
-    /// Time for who polls a refresh to see that it timed out.
-    const GRACE: Duration = Duration::from_secs(1);
 
     pub(super) fn new(settings: ProvidedKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
@@ -96,10 +97,7 @@ impl Provided {
 
     /// A share in the refresh under way, or in a new one; an error while the provider is left alone.
     fn refresh(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<Refresh, KeyError> {
-        // One that nobody polled for so long has outlived what it waits for.
-        let limit = self.settings.timeout.saturating_add(Self::GRACE);
-        let asked = state.asked.take().filter(|asked| now < clock::after(asked.started, limit));
-        let asked = match asked {
+        let mut asked = match state.asked.take() {
             Some(asked) => asked,
             None => {
                 if let Some(wait) = state.not_before.and_then(|at| at.checked_duration_since(now)) {
@@ -110,12 +108,24 @@ impl Provided {
                 }
                 state.last += 1;
                 let fetch = fetch(Arc::clone(&self.settings.provider), now, self.settings.timeout);
-                Asked { id: state.last, started: now, fetch }
+                Asked { id: state.last, fetch, driven: false }
             }
         };
-        let refresh = Refresh::new(Arc::clone(self), asked.id, asked.fetch.clone());
+        let share = |asked: &Asked| Refresh::new(Arc::clone(self), asked.id, asked.fetch.clone());
+        if let (false, Ok(runtime)) = (asked.driven, Handle::try_current()) {
+            runtime.spawn(Driver(share(&asked)));
+            asked.driven = true;
+        }
+        let refresh = share(&asked);
         state.asked = Some(asked);
         Ok(refresh)
+    }
+
+    /// The refresh `id` has lost its task before its end: whoever comes next begins another one.
+    pub(super) fn give_up(&self, id: u64) {
+        let asked = self.lock().asked.take_if(|asked| asked.id == id);
+        // The provider's future is not ours: outside the lock.
+        drop(asked);
     }
 
     /// The refresh `id` is over. All who waited for it say so; the first of them counts, and all get the same.

@@ -24,10 +24,8 @@ use crate::{
     note = "an async closure is one: `|| async {{ Ok::<_, BoxError>(FreshKey::new(ApiKey::new(token)?)) }}`"
 )]
 pub trait KeyProvider: Send + Sync {
-    /// Begins to fetch a key. There is one such future at a time; the requests that want the key poll it.
-    ///
-    /// It rests while no request is under way, so what it awaits should not need it to be polled soon. An error must
-    /// not contain the key.
+    /// Begins to fetch a key. There is one such future at a time, in a task of its own. An error must not contain the
+    /// key.
     fn fetch(&self) -> KeyFuture;
 }
 
@@ -69,8 +67,8 @@ impl FreshKey {
 
 /// A key that a [`KeyProvider`] gives, and how it is asked.
 ///
-/// The requests themselves drive a refresh, for nothing in this crate runs in the background: one refresh, however
-/// many of them wait. Ahead of the expiry they go out with the old key meanwhile.
+/// One refresh, however many requests wait for it, in a task that goes on whatever becomes of them. Ahead of the expiry
+/// they go out with the old key meanwhile.
 pub struct ProvidedKey {
     pub(super) provider: Arc<dyn KeyProvider>,
     pub(super) ahead: Duration,

@@ -20,8 +20,7 @@ use crate::{
     observe,
 };
 
-/// One question to the provider, shared by all who wait for the answer: whoever is awake polls it, and when one of
-/// them is dropped the others are woken in its place.
+/// One question to the provider, shared by its task and all who wait for the answer.
 pub(super) type Fetch = Shared<Pin<Box<dyn Future<Output = Fetched> + Send>>>;
 
 /// The key, and its lifetime with the moment when that is over.
@@ -30,13 +29,14 @@ pub(super) type Fetched = Result<(ApiKey, Option<(Duration, Instant)>), KeyError
 pub(super) fn fetch(provider: Arc<dyn KeyProvider>, started: Instant, limit: Duration) -> Fetch {
     let fetch = async move {
         observe::key_refresh_begins();
-        // The provider is called at the first poll: under no lock, and where its panic is caught.
-        let asked = AssertUnwindSafe(async { provider.fetch().await }).catch_unwind();
-        let FreshKey { key, lifetime } = match tokio::time::timeout(limit, asked).await {
+        // The provider is called at the first poll: under no lock, and where its panic is caught, or that of a timer
+        // whose runtime is gone.
+        let asked = AssertUnwindSafe(async { tokio::time::timeout(limit, provider.fetch()).await });
+        let FreshKey { key, lifetime } = match asked.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::caused(What::Failed, error))?,
+            Ok(Err(_)) => return Err(KeyError::new(What::TimedOut(limit))),
             // What it panicked with may hold anything.
-            Ok(Err(_)) => return Err(KeyError::new(What::Panicked)),
-            Err(_) => return Err(KeyError::new(What::TimedOut(limit))),
+            Err(_) => return Err(KeyError::new(What::Panicked)),
         };
         let expires = lifetime.map(|lifetime| (lifetime, clock::after(started, lifetime)));
         match expires.is_some_and(|(_, expires)| expires <= clock::now()) {
@@ -66,6 +66,26 @@ impl Refresh {
         let fetched = ready!(fetch.poll_unpin(cx));
         self.fetch = None;
         Poll::Ready(self.provided.settle(self.id, fetched))
+    }
+}
+
+/// Drives a refresh to its end, in a task, whatever becomes of the requests that wait for it. Given up when its runtime
+/// goes away before that.
+pub(super) struct Driver(pub(super) Refresh);
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(cx).map(drop)
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if self.0.fetch.is_some() {
+            self.0.provided.give_up(self.0.id);
+        }
     }
 }
 

@@ -53,12 +53,11 @@ impl<S: Clone, A> Clone for Auth<S, A> {
 
 impl<S, A: Authorize> Auth<S, A> {
     /// Puts the credential on; gives what to watch the answer for.
-    fn put(&mut self, head: &mut request::Parts) -> Result<Option<Watch>, BoxError> {
+    fn put(&self, head: &mut request::Parts, fetched: Fetched) -> Result<Option<Watch>, BoxError> {
         let Some(keys) = self.authorize.keys() else {
             self.authorize.authorize(head)?;
             return Ok(None);
         };
-        let fetched = std::mem::take(&mut self.fetched);
         let (key, ahead) = match (keys.lease(), fetched) {
             (Lease::Ready(key, ahead), _) => (key, ahead),
             // It came to its end after it was there. There is no waiting here, between a permit and its use: the
@@ -113,6 +112,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        // By whatever request, or the next one that wants a key would get an old one.
+        let fetched = std::mem::take(&mut self.fetched);
         if request.uri().authority().is_none() {
             return ResponseFuture::failed(no_origin());
         }
@@ -120,7 +121,7 @@ where
             return ResponseFuture::calling(self.inner.call(request), None);
         }
         let (mut head, body) = request.into_parts();
-        match self.put(&mut head) {
+        match self.put(&mut head, fetched) {
             Ok(watch) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body)), watch),
             Err(error) => ResponseFuture::failed(Error::new(Kind::Auth, error)),
         }

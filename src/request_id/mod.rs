@@ -46,7 +46,7 @@
 //! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key, or a file could not be read again | `error` `kept` `retry_in_ms` |
-//! | `tower_outbound::auth` | info | key refused by the server | a 401, and the key is replaced | |
+//! | `tower_outbound::auth` | info | key refused by the server | a 401 to a key that is replaced | |
 //!
 //! All that a call tells is inside its span. The events of a key are told by the call that drives the refresh, before
 //! its attempt or in it, and the rest outside the attempts' spans: the retry layer and the limiter write them, above

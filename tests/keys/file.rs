@@ -96,3 +96,34 @@ fn a_file_that_is_not_there_is_refused_at_once() {
     let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
+
+/// Those who are refused while another looks wait for what it finds. A pipe is a file that takes its time.
+#[cfg(unix)]
+#[test]
+fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
+    use std::{io::Write, process::Command, sync::mpsc, thread};
+
+    let secret = Secret::new("slow", "key-1");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let keys = Keys::from(KeyFile::open(&secret.0).unwrap());
+    let old = runtime.block_on(keys.current()).unwrap();
+    fs::remove_file(&secret).unwrap();
+    assert!(Command::new("mkfifo").arg(&secret.0).status().unwrap().success());
+
+    let (told, hear) = mpsc::channel();
+    let refused = |told: mpsc::Sender<bool>| {
+        let (keys, old) = (keys.clone(), old.clone());
+        thread::spawn(move || told.send(keys.reject(&old)))
+    };
+    let first = refused(told.clone());
+    // Opened as soon as the first one reads.
+    let mut pipe = fs::OpenOptions::new().write(true).open(&secret).unwrap();
+    let second = refused(told);
+    // Time to be wrong in: the second one has nothing to say before the first one knows.
+    assert!(hear.recv_timeout(millis(50)).is_err());
+    pipe.write_all(b"key-2").unwrap();
+    drop(pipe);
+    assert_eq!((hear.recv(), hear.recv()), (Ok(true), Ok(true)));
+    first.join().unwrap().unwrap();
+    second.join().unwrap().unwrap();
+}

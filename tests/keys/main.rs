@@ -88,7 +88,10 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
         async move {
             assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
             if !latency.is_zero() {
-                tokio::time::sleep(latency).await;
+                // In steps, as connecting, asking and reading are.
+                for _ in 0..4 {
+                    tokio::time::sleep(latency / 4).await;
+                }
             }
             Ok(Response::builder().status(status).body(Full::<Bytes>::default()).unwrap())
         }
@@ -124,7 +127,10 @@ fn provided(latency: Duration, script: &'static [Fetch]) -> (ProvidedKey, Asked)
     let provider = move || {
         let number = count.0.fetch_add(1, Ordering::Relaxed);
         async move {
-            tokio::time::sleep(latency).await;
+            // In steps, as connecting, asking and reading are.
+            for _ in 0..4 {
+                tokio::time::sleep(latency / 4).await;
+            }
             let fresh = FreshKey::new(ApiKey::new(format!("key-{}", number + 1)).unwrap());
             match script[number.min(script.len() - 1)] {
                 Fetch::Gives(lifetime) => Ok(fresh.with_lifetime(secs(lifetime))),

@@ -46,7 +46,7 @@ async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
         send(&client).await.unwrap();
     }
     assert_eq!((before.elapsed(), asked.times()), (Duration::ZERO, 2), "nobody waits, one asks");
-    advance(millis(500)).await;
+    tokio::time::sleep(millis(500)).await;
     send(&client).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
     assert_eq!((asked.times(), keys.last_error().is_none()), (2, true));
@@ -96,18 +96,73 @@ async fn a_dropped_call_leaves_the_refresh_to_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_all_have_left_is_taken_up_again_or_begun_anew() {
+async fn a_refresh_that_all_have_left_goes_on() {
     let server = Server::accepting("key");
-    for (pause, asked_in_all) in [(secs(3), 1), (secs(3_600), 2)] {
+    for pause in [millis(100), secs(3), millis(10_200), secs(59)] {
         let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
         let client = client(provided, &server);
-        let mut only = spawn(send(&client));
-        assert_pending!(only.poll());
-        drop(only);
-        advance(pause).await;
-        assert_eq!(timeout(secs(5), send(&client)).await.unwrap().unwrap().status(), 200);
-        assert_eq!(asked.times(), asked_in_all, "{pause:?}");
+        assert!(timeout(millis(10), send(&client)).await.is_err());
+        tokio::time::sleep(pause).await;
+        let before = Instant::now();
+        assert_eq!(send(&client).await.unwrap().status(), 200);
+        let waited = secs(2).saturating_sub(pause + millis(10));
+        // Less than 60 s old, more than 48: a refresh ahead of the expiry is under way.
+        let in_all = if pause > secs(50) { 2 } else { 1 };
+        assert_eq!((before.elapsed(), asked.times()), (waited, in_all), "{pause:?}");
     }
+}
+
+/// A heartbeat: between two of them nothing is under way that could drive a refresh.
+#[tokio::test(start_paused = true)]
+async fn a_call_now_and_then_never_waits_for_the_next_key() {
+    for every in [secs(10), secs(15), secs(100)] {
+        let server = Server::accepting("key").after(millis(20));
+        let (provided, asked) = provided(millis(100), &[Fetch::Gives(3_600)]);
+        let keys = Keys::from(provided);
+        let client = client(keys.clone(), &server);
+        send(&client).await.unwrap();
+        let start = Instant::now();
+        while start.elapsed() < secs(2 * 3_600) {
+            let before = Instant::now();
+            send(&client).await.unwrap();
+            assert!(before.elapsed() < millis(30), "{:?} at {:?}", before.elapsed(), start.elapsed());
+            tokio::time::sleep(every).await;
+        }
+        assert_eq!((asked.times(), keys.last_error().is_none()), (3, true), "{every:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_as_old_as_the_request_that_takes_it() {
+    /// By this instance, and not by a clone of it.
+    async fn send(client: &mut Client, uri: &str) {
+        let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
+        ready.call(get(uri)).await.unwrap();
+    }
+    let elsewhere = "https://other.example.com/";
+    let server = Server::accepting("");
+    let (provided, asked) = provided(millis(10), &[Fetch::Gives(100), Fetch::Fails, Fetch::Gives(100)]);
+    let mut client = client(provided, &server);
+    send(&mut client, elsewhere).await;
+    // Expired by now; and the next one can't be had, for a second.
+    advance(secs(200)).await;
+    send(&mut client, elsewhere).await;
+    advance(secs(200)).await;
+    send(&mut client, URI).await;
+    assert_eq!((asked.times(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
+}
+
+/// A client in a static, say, and a runtime for each test.
+#[test]
+fn a_refresh_whose_runtime_has_ended_is_begun_anew() {
+    let server = Server::accepting("key");
+    let (provided, asked) = provided(secs(1), &[Fetch::Gives(60)]);
+    let client = client(provided, &server);
+    let runtime =
+        || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    assert!(runtime().block_on(async { timeout(millis(10), send(&client)).await }).is_err());
+    assert_eq!(runtime().block_on(send(&client)).unwrap().status(), 200);
+    assert_eq!(asked.times(), 2);
 }
 
 #[tokio::test(start_paused = true)]

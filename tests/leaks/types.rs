@@ -33,7 +33,7 @@ use tower_outbound::{
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
-#[cfg(any(feature = "otel", feature = "backoff", feature = "backon"))]
+#[cfg(any(feature = "otel", feature = "backoff", feature = "backon", feature = "reqwest"))]
 use tower_outbound::adapter;
 
 use super::{
@@ -162,6 +162,8 @@ fn no_public_type_shows_it_and_none_is_missing() {
         rules(&seen);
         adapters(&seen);
     });
+    #[cfg(feature = "reqwest")]
+    live(over_reqwest(&seen));
 
     let (types, displays) = declared();
     assert!(types.len() > 80 && displays.len() > 6, "{types:?} {displays:?}");
@@ -334,6 +336,10 @@ fn bodies(seen: &Seen) {
 
 fn rules(seen: &Seen) {
     seen.debug(&retry::Reconnect::new());
+    seen.debug(&retry::Grpc::new());
+    seen.debug(&policy::grpc::Code::UNAVAILABLE);
+    seen.debug(&policy::grpc::Codes::PASSING);
+    seen.debug(&policy::grpc::Pushback::Never);
     let budget = policy::Budget::new();
     seen.debug(&budget);
     seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
@@ -368,11 +374,33 @@ fn adapters(seen: &Seen) {
     seen.debug(&adapter::FromBackoffBuilder::new(backon::ExponentialBuilder::default()));
 }
 
+#[cfg(feature = "reqwest")]
+async fn over_reqwest(seen: &Seen) {
+    let service = adapter::Reqwest::new(reqwest::Client::builder()).unwrap();
+    seen.debug(&service);
+    let server = statuses(Wire::Http1, [200, 401]).await;
+    for place in PLACES {
+        let stack = preset(&server.url(), place).layer().unwrap().layer(service.clone());
+        hidden(&stack);
+        let request = || get(&format!("{}/v1/resources", server.url()));
+        answered(&stack.clone().oneshot(request()).await.unwrap());
+    }
+    // Without the layers, with the key in the query: as they hand it down.
+    let encoded = percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC);
+    let uri = format!("{}/?api_key={encoded}", server.url());
+    let call = service.clone().call(get(&uri));
+    seen.debug(&call);
+    seen.debug(call.await.unwrap().body());
+    let gone = uri.replace(&server.url(), "http://127.0.0.1:1");
+    chain(&service.oneshot(get(&gone)).await.unwrap_err());
+}
+
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
         "adapter::TraceContext" => cfg!(feature = "otel"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
+        "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
         "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.
         "limit::Gcra" | "limit::Bucket" | "limit::Rings" => false,
