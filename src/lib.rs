@@ -75,6 +75,7 @@
 //! - `native-roots`: the roots of the operating system as well, by choice at run time.
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
+//! - `serde`: settings from TOML, JSON or the environment, see `settings`.
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -94,6 +95,8 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+#[cfg(feature = "serde")]
+pub mod settings;
 pub mod timeout;
 
 pub use self::auth::ApiKey;
