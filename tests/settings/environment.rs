@@ -139,7 +139,7 @@ fn the_variable_that_holds_the_key_is_no_setting() {
     // The variable that a preset looks for by default, with that preset's name as the prefix.
     let given = variables(&[("CURRENCY_RATES_API_KEY", KEY)]);
     let settings = toml("preset = 'currency_rates'\nbase_url = 'https://host'");
-    settings.with_variables("CURRENCY_RATES", &given).unwrap().client().unwrap();
+    settings.with_variables("CURRENCY_RATES", &given).unwrap().layer().unwrap();
 }
 
 /// Of a process of its own, in which somebody has set them; one of them is no Unicode, which is somebody else's affair.

@@ -18,6 +18,8 @@ use crate::{KEY, toml, with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+
 /// What `Debug` tells of a preset, which is all its numbers.
 #[track_caller]
 fn same(settings: &Preset, code: &Preset) {
@@ -29,7 +31,7 @@ fn same(settings: &Preset, code: &Preset) {
 #[test]
 fn nothing_said_is_the_preset_itself_and_so_are_its_defaults_written_out() {
     const URL: &str = "https://host/v1";
-    let presets: [(&str, fn(&str) -> Result<Preset, InvalidConfig>); 4] = [
+    let presets: [(&str, Make); 4] = [
         ("currency_rates", preset::currency_rates),
         ("email_delivery", preset::email_delivery),
         ("realtime_messaging", preset::realtime_messaging),

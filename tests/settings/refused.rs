@@ -188,7 +188,8 @@ fn what_can_not_be_made() {
         ),
     ] {
         let settings = with(text);
-        let error = settings.client().unwrap_err();
+        // The layer first: without TLS a client has more to say.
+        let error = settings.layer().and_then(|_| settings.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");
     }
@@ -197,6 +198,12 @@ fn what_can_not_be_made() {
         with("transport.root_certificates = '/no/such/file'").client().unwrap_err().to_string(),
         "transport.root_certificates: invalid root certificates `/no/such/file`: expected a readable file (No such file or directory (os error 2))",
     );
+    #[cfg(not(feature = "rustls"))]
+    for text in ["bundled_roots = true", "bundled_roots = false", "root_certificates = 'roots.pem'"] {
+        let error = with(&format!("transport.{text}")).transport.transport().unwrap_err();
+        assert!(error.to_string().contains("feature `rustls`"), "{error}");
+        assert_eq!(error.path(), text.split(' ').next());
+    }
     #[cfg(not(feature = "native-roots"))]
     assert_eq!(
         with("transport.native_roots = true").client().unwrap_err().path(),

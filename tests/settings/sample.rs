@@ -72,5 +72,5 @@ fn each_of_its_services_makes_a_preset() {
         config.services["mail"].preset().unwrap().quotas()[0].to_string(),
         "3000 per 60s, burst 300, guard 1s"
     );
-    config.services["orders"].client().unwrap();
+    config.services["orders"].layer().unwrap();
 }
