@@ -30,3 +30,21 @@ pub(super) fn interned(name: &str) -> Result<&'static str, InvalidConfig> {
     names.insert(name);
     Ok(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No other test of this process reads a name.
+    #[test]
+    fn there_is_an_end_to_them() {
+        for number in 0..MOST {
+            interned(&format!("service-{number}")).unwrap();
+        }
+        assert!(std::ptr::eq(interned("service-7").unwrap(), interned("service-7").unwrap()));
+        assert_eq!(
+            interned("one-more").unwrap_err().to_string(),
+            "invalid name `one-more`: expected one of the 1024 different names that a program may use"
+        );
+    }
+}

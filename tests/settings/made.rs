@@ -202,7 +202,7 @@ async fn statuses_of_ones_own_are_tried_again_or_not() {
 }
 
 #[test]
-fn a_name_is_kept_once_and_there_is_an_end_to_them() {
+fn a_name_is_kept_once() {
     let name = |name: &str| {
         let mut settings = with("");
         settings.name = Some(name.to_owned());
