@@ -98,6 +98,7 @@
 //! - `json`: JSON in and out of the ready client.
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
 //! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
+//! - `serde`: settings from TOML, JSON or the environment, see `settings`.
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -117,6 +118,8 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+#[cfg(feature = "serde")]
+pub mod settings;
 pub mod timeout;
 
 pub use self::auth::ApiKey;

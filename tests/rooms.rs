@@ -10,7 +10,7 @@ use std::{
 };
 
 /// What each room may name of the crate, besides itself: whole rooms, or one item of one. A room that is not in
-/// here is a failure, so that a new one has to be placed. `lib.rs` is free, and it alone names `adapter`.
+/// here is a failure, so that a new one has to be placed. `lib.rs` is free, and it alone names `adapter` and `settings`.
 const ROOMS: &[(&str, &[&[&str]])] = &[
     // The base has an order of its own: an error holds the report of its call, and no call knows of errors.
     ("clock", &[]),
@@ -32,6 +32,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("preset", &[BASE, LAYERS]),
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
+    ("settings", &[BASE, LAYERS, &["preset", "client"]]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
@@ -94,6 +95,8 @@ fn what_is_planted_is_caught() {
         ("src/auth/key.rs", "use crate::preset::Preset;", "auth -> preset"),
         ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
+        ("src/client/mod.rs", "use crate::settings::ServiceSettings;", "client -> settings"),
+        ("src/settings/mod.rs", "use crate::adapter::redis;", "settings -> adapter"),
         ("src/cache/mod.rs", "", "room `cache` is not in the table"),
         ("src/policy/quota.rs", "use crate::error::{InvalidConfig, Error};", "policy -> error::Error"),
         ("src/policy/quota.rs", "use crate::error;", "policy -> error"),

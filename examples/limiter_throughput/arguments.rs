@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr, time::Duration};
 
-use tower_outbound::{InvalidConfig, Quota};
+use tower_outbound::{InvalidConfig, Quota, policy::parse_duration};
 
 /// What to measure, and for how long.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
   --seconds SECONDS      that it takes                                         [{SECONDS}]
   --help                 this text
 
-A duration is a number with ms, s, m or h, such as 500ms or 1m. `--name value` and `--name=value` both do.
+A duration is whole numbers with their units d, h, m, s or ms, such as 500ms or 1m30s. `--name value` and `--name=value` both do.
 
 Exit status: 0, 1 when more than the quota was granted in some window, 2 when the arguments are wrong.
 "
@@ -139,11 +139,7 @@ impl Given {
 }
 
 fn quota(text: &str) -> Result<Quota, Wrong> {
-    let expected = "LIMIT/WINDOW, such as 1000/60s";
-    let (limit, window) = text.split_once('/').ok_or_else(|| Wrong::new("--quota", text, expected))?;
-    let limit = limit.parse().map_err(|_| Wrong::new("--quota", text, expected))?;
-    let window = parse_duration(window).ok_or_else(|| Wrong::new("--quota", text, expected))?;
-    Quota::new(limit, window).map_err(|error| Wrong::refused("--quota", text, &error))
+    text.parse().map_err(|error| Wrong::refused("--quota", text, &error))
 }
 
 fn number<T: FromStr + PartialOrd + fmt::Display>(
@@ -157,19 +153,7 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
 }
 
 fn duration(name: &str, text: &str) -> Result<Duration, Wrong> {
-    parse_duration(text).ok_or_else(|| Wrong::new(name, text, "a duration, such as 500ms, 60s or 1m"))
-}
-
-fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let millis: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(millis).map(Duration::from_millis)
+    parse_duration(text).map_err(|error| Wrong::refused(name, text, &error))
 }
 
 /// What is wrong with the arguments: which one, its value, and what it could be.
@@ -181,7 +165,7 @@ impl Wrong {
         Self(format!("{name} `{value}`: expected {expected}"))
     }
 
-    /// The quota says what it could be itself.
+    /// The crate says itself what it could be.
     fn refused(name: &str, value: &str, error: &InvalidConfig) -> Self {
         Self(format!("{name} `{value}`: {error}"))
     }

@@ -58,6 +58,11 @@ impl Jitter {
         Ok(Self { per_thousand: u16::from(percent) * 10 })
     }
 
+    /// The part of a wait that is left to chance, in percent.
+    pub(super) fn as_percent(self) -> u16 {
+        self.per_thousand / 10
+    }
+
     /// The part of so many nanoseconds that is left to chance, rounded down.
     fn of(self, nanos: u64) -> u64 {
         let part = u128::from(nanos) * u128::from(self.per_thousand) / 1_000;

@@ -13,6 +13,7 @@
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
 //! | the choice to send it again | [`Budget`]: can all calls together afford another retry |
+//! | a setting, as people write it | [`parse_duration`]: how long; `Quota` and `Jitter` are read by `parse` |
 //! | the wait before another attempt | [`ExponentialBackoff`]: how long, with [`Jitter`] |
 //!
 //! # Example
@@ -53,6 +54,7 @@ pub mod classify;
 pub mod feedback;
 pub mod grpc;
 pub mod http_date;
+pub mod human;
 pub mod quota;
 pub mod rate_limit;
 mod structured;
@@ -63,6 +65,7 @@ pub use self::{
     classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent, may_repeat},
     feedback::{MAX_ASK, asked, retry_after},
     http_date::parse_http_date,
+    human::parse_duration,
     quota::Quota,
     rate_limit::{MAX_POLICIES, Remaining, RemainingList, remaining},
 };

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{LONGEST, saturating_nanos};
+use super::{LONGEST, human::Human, saturating_nanos};
 use crate::error::InvalidConfig;
 
 /// The most nanoseconds that refilling a whole burst may take, 146 years: a limiter adds it to its clock in
@@ -195,11 +195,13 @@ impl Quota {
     }
 }
 
-/// Such as `100 per 60s, burst 10, guard 1s`; the guard is left out when there is none.
+/// Such as `100 per 60s, burst 10, guard 1s`, or `100/60s, burst 10, guard 1s` by `{:#}`; the guard is left out when there
+/// is none. `parse` reads both.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} per {:?}, burst {}", self.limit, self.window, self.burst)?;
-        if self.guard.is_zero() { Ok(()) } else { write!(f, ", guard {:?}", self.guard) }
+        let per = if f.alternate() { "/" } else { " per " };
+        write!(f, "{}{per}{}, burst {}", self.limit, Human(self.window), self.burst)?;
+        if self.guard.is_zero() { Ok(()) } else { write!(f, ", guard {}", Human(self.guard)) }
     }
 }
 

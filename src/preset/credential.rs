@@ -1,4 +1,4 @@
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, request};
 use tower::util::Either;
@@ -6,8 +6,8 @@ use tower::util::Either;
 use super::{Preset, stack::CredentialLayer};
 use crate::{
     auth::{
-        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyProvider, Keys, Origin, ProvidedKey, Rotating,
-        Sign, SignLayer,
+        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider, Keys, Origin, ProvidedKey,
+        Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
@@ -23,7 +23,7 @@ pub(super) enum Credential {
 #[derive(Clone)]
 pub(super) enum KeySource {
     Environment(Cow<'static, str>),
-    File(PathBuf),
+    File(PathBuf, Duration),
     Keys(Keys),
 }
 
@@ -69,7 +69,7 @@ impl KeySource {
     fn open(&self) -> Result<Keys, InvalidConfig> {
         Ok(match self {
             Self::Environment(variable) => ApiKey::from_env(variable)?.into(),
-            Self::File(path) => Keys::from_file(path)?,
+            Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
             Self::Keys(keys) => keys.clone(),
         })
     }
@@ -99,10 +99,15 @@ impl Preset {
     }
 
     /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
-    /// [`KeyFile`](crate::auth::KeyFile), which [`with_keys`](Self::with_keys) takes with an interval of your own.
+    /// [`KeyFile`](crate::auth::KeyFile).
     /// A request that the server refuses with a 401 is sent once more when the file holds another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
-        self.with_key(KeySource::File(path.into()))
+        self.with_key_file_every(path, KeyFile::DEFAULT_INTERVAL)
+    }
+
+    /// Like [`with_key_file`](Self::with_key_file), and looks at the file no more often than this.
+    pub fn with_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+        self.with_key(KeySource::File(path.into(), interval))
     }
 
     /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which

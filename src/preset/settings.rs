@@ -28,7 +28,7 @@ pub struct Preset {
     base: BaseUrl,
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
-    quota: Option<Quota>,
+    quotas: Vec<Quota>,
     limit: RateLimitLayer<TokenBucket>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
@@ -61,7 +61,7 @@ impl Preset {
             base: BaseUrl::parse(base_url)?,
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
-            quota: None,
+            quotas: Vec::new(),
             limit: RateLimitLayer::new(TokenBucket::unmetered()),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
@@ -82,9 +82,20 @@ impl Preset {
         self.base.uri()
     }
 
-    /// The quota; none where none is known.
+    /// The quota; none where none is known, and the first where there are several.
     pub fn quota(&self) -> Option<Quota> {
-        self.quota
+        self.quotas.first().copied()
+    }
+
+    /// All quotas that hold at once.
+    pub fn quotas(&self) -> &[Quota] {
+        &self.quotas
+    }
+
+    /// Another name, for the second client of one service.
+    pub fn with_name(mut self, name: &'static str) -> Self {
+        self.name = name;
+        self
     }
 
     /// Lets the credential travel without TLS, where everybody on the way can read it.
@@ -95,9 +106,15 @@ impl Preset {
 
     /// Another quota, with a limiter of its own from here on. The guard is part of the quota:
     /// [`Quota::with_guard`] with [`GUARD`](Self::GUARD) is what the presets use.
-    pub fn with_quota(mut self, quota: Quota) -> Self {
-        self.quota = Some(quota);
-        self.limit = self.limit.with_limiter(TokenBucket::new(quota));
+    pub fn with_quota(self, quota: Quota) -> Self {
+        self.with_quotas([quota])
+    }
+
+    /// Several quotas that hold at once, such as 10 a second and 100 a minute, as
+    /// [`with_quota`](Self::with_quota) otherwise. None at all waits for the server's word alone.
+    pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        self.quotas = quotas.into_iter().collect();
+        self.limit = self.limit.with_limiter(TokenBucket::all_of(self.quotas.iter().copied()));
         self
     }
 

@@ -161,6 +161,7 @@ fn no_public_type_shows_it_and_none_is_missing() {
         bodies(&seen);
         rules(&seen);
         adapters(&seen);
+        settings(&seen);
     });
     #[cfg(feature = "reqwest")]
     live(over_reqwest(&seen));
@@ -344,7 +345,7 @@ fn rules(seen: &Seen) {
     seen.debug(&budget);
     seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
     seen.debug(&ExponentialBackoff::throttled());
-    seen.debug(&Jitter::none());
+    seen.both(&Jitter::none());
     seen.debug(&policy::Sent::No);
     seen.debug(&policy::Cause::Transient);
     seen.debug(&policy::Outcome::Fatal);
@@ -395,9 +396,70 @@ async fn over_reqwest(seen: &Seen) {
     chain(&service.oneshot(get(&gone)).await.unwrap_err());
 }
 
+fn settings(seen: &Seen) {
+    let _ = seen;
+    #[cfg(feature = "serde")]
+    {
+        use tower_outbound::settings::*;
+        let file = serde_json::json!({
+            "name": "rates",
+            "base_url": URI,
+            "api_key": KEY,
+            "retry": { "honoured_idempotency_key": {} },
+        });
+        let mut service: ServiceSettings = serde_json::from_value(file).unwrap();
+        service.key_place = Some(KeyPlace::Basic(format!("ann:{KEY}")));
+        seen.debug(&service);
+        seen.debug(service.api_key.as_ref().unwrap());
+        seen.both(service.key_place.as_ref().unwrap());
+        seen.both(service.base_url.as_ref().unwrap());
+        unsaid(&serde_json::to_string(&service).unwrap());
+        service.key_place = None;
+        hidden(&service.effective().unwrap());
+        hidden(&service.preset().unwrap());
+        seen.layer(service.layer().unwrap());
+        seen.layer(service.auth_layer().unwrap());
+        seen.debug(&service.limit);
+        seen.debug(&service.retry);
+        seen.debug(&service.retry.backoff);
+        seen.debug(&service.retry.budget);
+        seen.debug(service.retry.honoured_idempotency_key.as_ref().unwrap());
+        seen.debug(&service.timeout);
+        seen.debug(&service.request_id);
+        seen.debug(&service.attempt);
+        seen.debug(&service.transport);
+        seen.debug(&PresetName::Custom);
+        seen.debug(&HttpVersion::Http1);
+        seen.debug(&IdempotencyKeyForm::Bare);
+
+        // A key where none is wanted, or none that can be used.
+        let variable = |name: &str, value: &str| vec![(format!("RATES_{name}"), value.to_owned())];
+        for (name, value) in
+            [("KEY", KEY), ("API_KEYS", KEY), ("BASE_URL", &format!("https://me:{KEY}@host/"))]
+        {
+            let error = from_variables::<ServiceSettings>("RATES", &variable(name, value)).unwrap_err();
+            seen.error(&error);
+        }
+        for bad in [format!("{KEY} "), format!("{KEY}\n"), format!("\u{fc}{KEY}")] {
+            let mut read: ServiceSettings = from_variables("RATES", &variable("API_KEY", &bad)).unwrap();
+            read.base_url = service.base_url.clone();
+            read.preset = Some(PresetName::EmailDelivery);
+            hidden(&read);
+            chain(&read.preset().unwrap_err());
+            chain(&read.auth_layer().unwrap_err());
+        }
+        for text in [format!("{{\"api_key\": [{KEY:?}]}}"), format!("{{\"api_key\": {{{KEY:?}: 1}}}}")] {
+            let read: ServiceSettings = serde_json::from_str(&text).unwrap();
+            hidden(&read);
+            chain(&read.api_key.unwrap().key().unwrap_err());
+        }
+    }
+}
+
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
+        name if name.starts_with("settings::") => cfg!(feature = "serde"),
         "adapter::TraceContext" => cfg!(feature = "otel"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),

@@ -1,0 +1,102 @@
+//! Reads its services from a file and the environment, calls one of them, and shows what becomes of mistakes.
+//!
+//! The file is written here, for the service is a stand-in on loopback. Give the path of one of your own, such as
+//! `src/settings/sample.toml`, and it is read and shown with all its defaults, and nothing is called:
+//!
+//! ```sh
+//! cargo run --example settings
+//! cargo run --example settings -- src/settings/sample.toml
+//! RATES_TIMEOUT_TOTAL=5s cargo run --example settings
+//! ```
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::{collections::BTreeMap, env, fs};
+
+use serde::{Deserialize, Serialize};
+use support::{Plan, StandIn};
+use tower_outbound::{BoxError, settings::ServiceSettings};
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    services: BTreeMap<String, ServiceSettings>,
+}
+
+impl Config {
+    /// The file's settings, below those of the environment: `RATES_…` for `services.rates`.
+    fn read(text: &str) -> Result<Self, BoxError> {
+        let mut config: Self = toml::from_str(text).map_err(|error| without_its_line(text, &error))?;
+        for (name, service) in &mut config.services {
+            *service = std::mem::take(service).with_env(&name.to_ascii_uppercase().replace('-', "_"))?;
+        }
+        Ok(config)
+    }
+
+    /// With every default written out.
+    fn effective(&self) -> Result<String, BoxError> {
+        let mut services = BTreeMap::new();
+        for (name, service) in &self.services {
+            let effective = service.effective().map_err(|error| error.within(&format!("services.{name}")))?;
+            services.insert(name.clone(), effective);
+        }
+        Ok(toml::to_string(&Self { services })?)
+    }
+}
+
+/// What is wrong and in which line, but not the line: with a misspelt name it could be the one with the key.
+fn without_its_line(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
+    format!("line {line}: {}", error.message())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    if let Some(path) = env::args().nth(1) {
+        println!("{}", Config::read(&fs::read_to_string(path)?)?.effective()?);
+        return Ok(());
+    }
+
+    let service = StandIn::start(Plan::new("rates", "k3y")).await?;
+    let text = format!(
+        "[services.rates]\n\
+         preset = \"currency_rates\"\n\
+         base_url = \"{}\"\n\
+         api_key = \"k3y\"\n\
+         limit.quota = [\"10/1s\", \"600/60s, burst 100\"]\n\
+         retry.backoff = {{ base = \"50ms\", jitter = \"100%\" }}\n",
+        service.base_url()
+    );
+    println!("-- the file\n{text}");
+    let config = Config::read(&text)?;
+    let shown = config.effective()?;
+    println!("-- what holds\n{shown}");
+    if shown.contains("k3y") {
+        return Err("the key was written".into());
+    }
+
+    let rates = config.services["rates"].client()?;
+    let answer = rates.get("/v1/latest").await?;
+    println!("-- an answer\n{}\n", answer.status());
+    if !answer.status().is_success() {
+        return Err("the stand-in takes this key".into());
+    }
+
+    println!("-- and mistakes");
+    for mistake in
+        ["timeout.total = 30", "retry.max_atempts = 5", "limit.quota = \"0/60s\"", "timeout.attempt = \"2m\""]
+    {
+        let refused =
+            Config::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#")).and_then(|config| {
+                let client = config.services["rates"].client();
+                client.map_err(|error| error.within("services.rates").into())
+            });
+        match refused {
+            Ok(_) => return Err(format!("{mistake} was taken").into()),
+            Err(error) => println!("{mistake}\n    {error}"),
+        }
+    }
+    Ok(())
+}

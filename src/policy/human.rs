@@ -1,0 +1,263 @@
+//! Durations, quotas and jitters as people write them: `1m30s`, `100/60s`, `50%`.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use super::{Jitter, Quota};
+use crate::error::InvalidConfig;
+
+/// The units, longest first: the order in which they follow one another.
+const UNITS: [(&str, u64); 7] = [
+    ("d", 86_400 * NANOS),
+    ("h", 3_600 * NANOS),
+    ("m", 60 * NANOS),
+    ("s", NANOS),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+const NANOS: u64 = 1_000_000_000;
+
+/// A duration in whole numbers with units: `d`, `h`, `m`, `s`, `ms`, `us` and `ns`, each at most once and the longer ones
+/// first.
+///
+/// # Errors
+///
+/// For anything else; and for a number without a unit, since seconds and milliseconds are both what somebody means by it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::policy::parse_duration;
+///
+/// assert_eq!(parse_duration("250ms")?, Duration::from_millis(250));
+/// assert_eq!(parse_duration("1m30s")?, Duration::from_secs(90));
+/// assert_eq!(
+///     parse_duration("60").unwrap_err().to_string(),
+///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
+/// );
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
+    let invalid = || {
+        let expected = match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => format!("a unit after the number, such as {text}s or {text}ms"),
+            false => {
+                "whole numbers with their units d, h, m, s or ms, such as 60s, 250ms or 1m30s".to_owned()
+            }
+        };
+        InvalidConfig::new("duration", text.escape_debug().to_string(), expected)
+    };
+    let (mut rest, mut units, mut sum) = (text, UNITS.iter(), Duration::ZERO);
+    loop {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
+        let (number, after) = rest.split_at(digits);
+        let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+        // What the search has passed stands too late, or twice.
+        let (_, nanos) = units.find(|(name, _)| *name == unit).ok_or_else(invalid)?;
+        let number: u64 = number.parse().map_err(|_| invalid())?;
+        let part = match nanos / NANOS {
+            0 => {
+                let per_second = NANOS / nanos;
+                let below = (number % per_second) * nanos;
+                Duration::from_secs(number / per_second).checked_add(Duration::from_nanos(below))
+            }
+            seconds => number.checked_mul(seconds).map(Duration::from_secs),
+        };
+        sum = part.and_then(|part| sum.checked_add(part)).ok_or_else(invalid)?;
+        if after.is_empty() {
+            return Ok(sum);
+        }
+        rest = after;
+    }
+}
+
+/// A duration as [`parse_duration`] reads it: seconds, then what is left in the largest unit that it is whole in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Human(pub(crate) Duration);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, nanos) = (self.0.as_secs(), self.0.subsec_nanos());
+        if seconds > 0 || nanos == 0 {
+            write!(f, "{seconds}s")?;
+        }
+        match nanos {
+            0 => Ok(()),
+            nanos if nanos % 1_000_000 == 0 => write!(f, "{}ms", nanos / 1_000_000),
+            nanos if nanos % 1_000 == 0 => write!(f, "{}us", nanos / 1_000),
+            nanos => write!(f, "{nanos}ns"),
+        }
+    }
+}
+
+/// `LIMIT/WINDOW` or `LIMIT per WINDOW`, then, where they are not to be the default, the burst and the guard.
+///
+/// ```
+/// use tower_outbound::Quota;
+///
+/// let quota: Quota = "100/60s, burst 20, guard 1s".parse()?;
+/// assert_eq!(quota.to_string(), "100 per 60s, burst 20, guard 1s");
+/// assert_eq!("100/1m".parse::<Quota>()?, Quota::per_minute(100)?);
+/// assert_eq!(
+///     "100/60".parse::<Quota>().unwrap_err().to_string(),
+///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
+/// );
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+impl FromStr for Quota {
+    type Err = InvalidConfig;
+
+    fn from_str(text: &str) -> Result<Self, InvalidConfig> {
+        let invalid = || {
+            let expected =
+                "LIMIT/WINDOW, such as 100/60s, and perhaps a burst and a guard: 100/60s, burst 10, guard 1s";
+            InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
+        };
+        let mut parts = text.split(',').map(str::trim);
+        let rate = parts.next().unwrap_or_default();
+        let (limit, window) =
+            rate.split_once('/').or_else(|| rate.split_once(" per ")).ok_or_else(invalid)?;
+        let limit = whole(limit.trim()).ok_or_else(invalid)?;
+        let mut quota = Self::new(limit, parse_duration(window.trim())?)?;
+        let (mut burst, mut guard) = (None, None);
+        for part in parts {
+            match part.split_once(' ') {
+                Some(("burst", number)) if burst.is_none() => {
+                    burst = Some(whole(number.trim()).ok_or_else(invalid)?);
+                }
+                Some(("guard", duration)) if guard.is_none() => {
+                    guard = Some(parse_duration(duration.trim())?);
+                }
+                _ => return Err(invalid()),
+            }
+        }
+        if let Some(burst) = burst {
+            quota = quota.with_burst(burst)?;
+        }
+        guard.map_or(Ok(quota), |guard| quota.with_guard(guard))
+    }
+}
+
+/// Digits alone: `parse` takes a sign, too.
+fn whole(digits: &str) -> Option<u32> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// Such as `50%`.
+impl fmt::Display for Jitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.as_percent())
+    }
+}
+
+/// A whole number of percent, such as `50%`.
+///
+/// ```
+/// use tower_outbound::Jitter;
+///
+/// assert_eq!("100%".parse::<Jitter>()?, Jitter::full());
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+impl FromStr for Jitter {
+    type Err = InvalidConfig;
+
+    fn from_str(text: &str) -> Result<Self, InvalidConfig> {
+        let invalid = || {
+            let expected = "a whole number from 0 to 100 and the sign, such as 50%";
+            InvalidConfig::new("jitter", text.escape_debug().to_string(), expected)
+        };
+        let percent = text.strip_suffix('%').and_then(whole).ok_or_else(invalid)?;
+        Self::percent(u8::try_from(percent).map_err(|_| invalid())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_duration_is_whole_numbers_with_units_the_longer_ones_first() {
+        for (text, seconds, nanos) in [
+            ("60s", 60, 0),
+            ("0s", 0, 0),
+            ("250ms", 0, 250_000_000),
+            ("1m30s", 90, 0),
+            ("1d2h3m4s5ms6us7ns", 93_784, 5_006_007),
+            ("90m", 5_400, 0),
+            ("0s1ms", 0, 1_000_000),
+            ("18446744073709551615s", u64::MAX, 0),
+        ] {
+            assert_eq!(parse_duration(text).unwrap(), Duration::new(seconds, nanos), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "60",
+            "-1s",
+            "+1s",
+            "1.5s",
+            "1 s",
+            " 1s",
+            "1s ",
+            "1S",
+            "1sec",
+            "30s1m",
+            "1s1s",
+            "1m1",
+            "1e3s",
+            "18446744073709551616s",
+            "18446744073709551615s1000ms",
+            "18446744073709551615h",
+            "1µs",
+            "٣s",
+            "0s5",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_amiss_with_a_quota_or_a_jitter_is_said() {
+        for (text, expected) in [
+            ("100", "invalid quota `100`: expected LIMIT/WINDOW"),
+            ("ten/1s", "invalid quota `ten/1s`: expected LIMIT/WINDOW"),
+            ("+1/1s", "invalid quota `+1/1s`: expected LIMIT/WINDOW"),
+            ("100/60s, burst", "invalid quota `100/60s, burst`: expected LIMIT/WINDOW"),
+            ("100/60s, burst 1, burst 2", "invalid quota `100/60s, burst 1, burst 2`: expected"),
+            ("100/60s, speed 1", "invalid quota `100/60s, speed 1`: expected LIMIT/WINDOW"),
+            ("100/minute", "invalid duration `minute`: expected whole numbers with their units"),
+            ("0/60s", "invalid quota limit `0`: expected at least 1"),
+            ("100/60s, burst 100", "invalid quota burst `100`: expected at most 99"),
+            ("100/60s, guard 61s", "invalid quota guard `61s`: expected at most the window"),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        for text in ["50", "%", "-1%", "0.5%", "101%", "256%", "50 %"] {
+            assert!(text.parse::<Jitter>().is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(duration: Duration, limit in 1_u32.., burst: u32, guard in 0_u8..=100) {
+            prop_assert_eq!(parse_duration(&Human(duration).to_string()).unwrap(), duration);
+            let window = Duration::from_nanos(u64::from(duration.subsec_nanos()) + 1);
+            let quota = Quota::new(limit, window).unwrap();
+            let quota = quota.with_burst(1 + burst % (limit - 1).max(1)).unwrap_or(quota);
+            let quota = quota.with_guard(window * u32::from(guard) / 100).unwrap();
+            prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
+            prop_assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
+            let jitter = Jitter::percent(guard).unwrap();
+            prop_assert_eq!(jitter.to_string().parse::<Jitter>().unwrap(), jitter);
+        }
+
+        #[test]
+        fn nothing_panics(text in "\\PC{0,12}", near in "[0-9]{0,21}[dhmsun]{0,2}[0-9]{0,3}[ms,/ %]{0,3}") {
+            for text in [text, near] {
+                let _ = (parse_duration(&text), text.parse::<Quota>(), text.parse::<Jitter>());
+            }
+        }
+    }
+}

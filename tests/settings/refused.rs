@@ -1,0 +1,251 @@
+//! Each kind of mistake, and the words for it.
+
+use tower_outbound::settings::{InlineKey, KeyPlace, ServiceSettings};
+
+use crate::{toml, with};
+
+/// What toml says without the line that it quotes, and what JSON says without its place.
+fn unread(text: &str) -> String {
+    toml::from_str::<ServiceSettings>(text).unwrap_err().message().to_owned()
+}
+
+#[test]
+fn what_can_not_be_read() {
+    for (text, expected) in [
+        (
+            "timeout.total = 60",
+            "invalid duration `60`: expected a unit after the number, such as 60s or 60ms",
+        ),
+        (
+            "timeout.total = '60'",
+            "invalid duration `60`: expected a unit after the number, such as 60s or 60ms",
+        ),
+        (
+            "timeout.total = '1.5s'",
+            "invalid duration `1.5s`: expected whole numbers with their units d, h, m, s or ms, such as 60s, 250ms or 1m30s",
+        ),
+        (
+            "timeout.total = 1.5",
+            "invalid duration `1.5`: expected whole numbers with their units d, h, m, s or ms, such as 60s, 250ms or 1m30s",
+        ),
+        ("timeout.total = true", "invalid type: boolean `true`, expected a duration such as 60s"),
+        ("timeout.total = ['60s']", "invalid type: sequence, expected a duration such as 60s"),
+        ("timeout.total = {}", "invalid type: map, expected a duration such as 60s"),
+        (
+            "limit.quota = 100",
+            "invalid quota `100`: expected LIMIT/WINDOW, such as 100/60s, and perhaps a burst and a guard: 100/60s, burst 10, guard 1s",
+        ),
+        ("limit.quota = '0/60s'", "invalid quota limit `0`: expected at least 1"),
+        ("limit.quota = ['10/1s', '0/60s']", "invalid quota limit `0`: expected at least 1"),
+        (
+            "limit.quota = '100/60s, burst 100'",
+            "invalid quota burst `100`: expected at most 99: a burst of the whole limit leaves nothing to refill with",
+        ),
+        (
+            "limit.quota = true",
+            "invalid type: boolean `true`, expected a quota such as 100/60s, or a list of such",
+        ),
+        (
+            "retry.backoff.jitter = 50",
+            "invalid jitter `50`: expected a whole number from 0 to 100 and the sign, such as 50%",
+        ),
+        ("retry.backoff.jitter = '101%'", "invalid jitter percent `101`: expected 0 to 100"),
+        ("retry.max_attempts = 'three'", "invalid type: string \"three\", expected u32"),
+        ("retry.max_attempts = -1", "invalid value: integer `-1`, expected u32"),
+        ("retry.retry_on = 99", "invalid status `99`: expected 100 to 999"),
+        ("retry.retry_on = ['Conflict']", "invalid status `Conflict`: expected 100 to 999"),
+        (
+            "request_id.header = 'no header'",
+            "invalid header `no header`: expected the name of a header, such as x-api-key",
+        ),
+        ("request_id.header = 60", "invalid type: number, expected the name of a header"),
+        (
+            "preset = 'currency-rates'",
+            "unknown variant `currency-rates`, expected one of `currency_rates`, `email_delivery`, `realtime_messaging`, `custom`",
+        ),
+        ("transport.http = '2'", "unknown variant `2`, expected one of `negotiated`, `http1`, `http2`"),
+        (
+            "base_url = 'rates.example.com'",
+            "invalid base url `rates.example.com`: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
+        ),
+        (
+            "base_url = 'https://me:s3cret@host/'",
+            "invalid base url `https://…@host`: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
+        ),
+        (
+            "allowed_origins = ['/v1']",
+            "invalid url `/v1`: expected an absolute http or https url without user info, such as https://api.example.com",
+        ),
+        (
+            "key_place = 'cookie'",
+            "invalid key place `cookie`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        ("key_place = 'query:'", "invalid query parameter ``: expected a name"),
+        (
+            "key_place = 'header:host'",
+            "invalid key header `host`: expected a header that does not frame the request",
+        ),
+        (
+            "key_place = 'basic:ann:s3cret'",
+            "invalid user `ann:…`: expected a name without colons and control characters",
+        ),
+        ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
+        (
+            "timout.total = '60s'",
+            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `key_env`, `key_file`, `key_file_interval`, `key_place`, `limit`, `retry`, `timeout`, `request_id`, `attempt`, `transport`",
+        ),
+        ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
+        ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
+        ("retry = '3 times'", "invalid type: string \"3 times\", expected struct RetrySettings"),
+    ] {
+        assert_eq!(unread(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn toml_says_where() {
+    let error = toml::from_str::<ServiceSettings>("name = 'rates'\n[timeout]\ntotal = 60\n").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "TOML parse error at line 3, column 9\n  |\n3 | total = 60\n  |         ^^\n\
+         invalid duration `60`: expected a unit after the number, such as 60s or 60ms\n"
+    );
+    let error = serde_json::from_str::<ServiceSettings>(r#"{"timeout": {"total": 60}}"#).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "invalid duration `60`: expected a unit after the number, such as 60s or 60ms at line 1 column 24"
+    );
+}
+
+#[test]
+fn what_can_not_be_made() {
+    for (text, expected) in [
+        (
+            "retry.max_attempts = 0",
+            "retry.max_attempts: invalid max attempts `0`: expected at least 1: the first attempt counts",
+        ),
+        (
+            "retry.backoff.base = '0s'",
+            "retry.backoff.base: invalid backoff base `0ns`: expected more than zero and at most the cap, 20s",
+        ),
+        (
+            "retry.throttled_backoff.cap = '400d'",
+            "retry.throttled_backoff.cap: invalid backoff cap `34560000s`: expected more than zero and at most 366 days",
+        ),
+        (
+            "retry.budget.capacity = 13",
+            "retry.budget.capacity: invalid budget capacity `13`: expected at least 14, its largest cost or gain",
+        ),
+        (
+            "retry.budget.retry_cost = 0",
+            "retry.budget.retry_cost: invalid budget retry cost `0`: expected 1 to the capacity, 500",
+        ),
+        ("limit.guard = '61s'", "limit.guard: invalid quota guard `61s`: expected at most the window, 60s"),
+        (
+            "limit.quota = '1/1s'\nlimit.guard = '61s'",
+            "limit.guard: invalid quota guard `61s`: expected at most the window, 1s",
+        ),
+        ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
+        (
+            "timeout.attempt = '61s'",
+            "timeout.attempt: invalid attempt timeout `61s`: expected at most the total timeout, 60s",
+        ),
+        (
+            "timeout.body_idle = '0s'",
+            "timeout.body_idle: invalid body idle timeout `0ns`: expected more than zero",
+        ),
+        (
+            "transport.idle_timeout = '0s'",
+            "transport.idle_timeout: invalid idle timeout `0ns`: expected more than zero, at most 366 days",
+        ),
+        (
+            "key_file = '/no/such/file'",
+            "key_file: invalid api key `in file /no/such/file`: expected a readable file (No such file or directory (os error 2))",
+        ),
+        (
+            "key_env = 'TOWER_OUTBOUND_NOT_SET'",
+            "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set",
+        ),
+        (
+            "key_env = 'A'\nkey_file = 'b'",
+            "key_file: invalid api key `given by key_env and key_file`: expected one source of a key: api_key, key_env or key_file",
+        ),
+        ("api_key = ''", "api_key: invalid api key `given as a value`: expected at least one character"),
+        (
+            "api_key = 's3 cret'",
+            "api_key: invalid api key `given as a value`: expected visible ascii characters only, unlike its byte 2",
+        ),
+        ("api_key = 7", "api_key: invalid api key `given as a value`: expected a text"),
+        ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a text"),
+        ("name = ''", "name: invalid name ``: expected 1 to 64 visible ascii characters"),
+        (
+            "base_url = 'http://api.example.com'",
+            "base_url: invalid origin `http://api.example.com:80`: expected https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+        ),
+        (
+            "allowed_origins = 'http://10.0.0.1'",
+            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+        ),
+    ] {
+        let settings = with(text);
+        // The layer first: without TLS a client has more to say.
+        let error = settings.layer().and_then(|_| settings.client()).unwrap_err();
+        assert_eq!(error.to_string(), expected, "{text}");
+        assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");
+    }
+    #[cfg(feature = "rustls")]
+    assert_eq!(
+        with("transport.root_certificates = '/no/such/file'").client().unwrap_err().to_string(),
+        "transport.root_certificates: invalid root certificates `/no/such/file`: expected a readable file (No such file or directory (os error 2))",
+    );
+    #[cfg(not(feature = "rustls"))]
+    for text in ["bundled_roots = true", "bundled_roots = false", "root_certificates = 'roots.pem'"] {
+        let error = with(&format!("transport.{text}")).transport.transport().unwrap_err();
+        assert!(error.to_string().contains("feature `rustls`"), "{error}");
+        assert_eq!(error.path(), text.split(' ').next());
+    }
+    #[cfg(not(feature = "native-roots"))]
+    assert_eq!(
+        with("transport.native_roots = true").client().unwrap_err().path(),
+        Some("transport.native_roots")
+    );
+    for (text, expected) in [
+        (
+            "",
+            "base_url: invalid base url ``: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
+        ),
+        (
+            "base_url = 'https://host'",
+            "name: invalid name ``: expected a name for the log, as no preset is named",
+        ),
+    ] {
+        assert_eq!(toml(text).client().unwrap_err().to_string(), expected, "{text}");
+    }
+}
+
+/// What is blamed by a layer of its own and by the client that is made of all of them.
+#[test]
+fn single_layers_say_the_same() {
+    let settings =
+        with("timeout.total = '0s'\nretry.budget.retry_cost = 0\nlimit.guard = '61s'\nlimit.quota = '1/1s'");
+    assert_eq!(settings.timeout.total_layer().unwrap_err().path(), Some("total"));
+    assert_eq!(settings.retry.layer().unwrap_err().path(), Some("budget.retry_cost"));
+    assert_eq!(settings.limit.token_bucket().unwrap_err().path(), Some("guard"));
+    assert_eq!(settings.limit.sliding_window().unwrap_err().path(), Some("guard"));
+    for (text, path) in [
+        ("base_url = 'http://10.0.0.1'", "base_url"),
+        ("allowed_origins = 'http://10.0.0.1'", "allowed_origins"),
+    ] {
+        assert_eq!(with(text).auth_layer().unwrap_err().path(), Some(path));
+    }
+}
+
+#[test]
+fn what_a_program_sets_by_mistake_is_not_shown_either() {
+    let mut settings = with("");
+    settings.key_place = Some(KeyPlace::Basic("ann:s3cret".to_owned()));
+    settings.api_key = Some(serde_json::from_str::<InlineKey>("\"s3cret \"").unwrap());
+    let shown = format!("{settings:?} {}", toml::to_string(&settings).unwrap());
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(settings.preset().is_err());
+}
