@@ -76,6 +76,7 @@
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
+//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: `test_util`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;
@@ -94,6 +95,8 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 pub mod timeout;
 
 pub use self::auth::ApiKey;

@@ -32,6 +32,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("preset", &[BASE, LAYERS]),
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
+    // For tests: nothing sees it.
+    ("test_util", &[BASE, &["preset", "request_id"]]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
@@ -94,6 +96,8 @@ fn what_is_planted_is_caught() {
         ("src/auth/key.rs", "use crate::preset::Preset;", "auth -> preset"),
         ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
+        ("src/client/mod.rs", "use crate::test_util::Arrivals;", "client -> test_util"),
+        ("src/test_util/ids.rs", "use crate::limit::TokenBucket;", "test_util -> limit"),
         ("src/cache/mod.rs", "", "room `cache` is not in the table"),
         ("src/policy/quota.rs", "use crate::error::{InvalidConfig, Error};", "policy -> error::Error"),
         ("src/policy/quota.rs", "use crate::error;", "policy -> error"),
