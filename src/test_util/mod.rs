@@ -24,8 +24,7 @@
 //!
 //!     for _ in 0..5 {
 //!         let request = Request::get("https://rates.example.com/v1/latest").body(Body::empty())?;
-//!         let response = stack.clone().oneshot(request).await?;
-//!         assert_eq!(response.into_body().collect(1_024).await?, "1.08");
+//!         assert_eq!(stack.clone().oneshot(request).await?.status(), 200);
 //!     }
 //!     let seen = api.seen();
 //!     // The first call took two attempts, under one id, and not before the time that the server asked for.
