@@ -1,15 +1,9 @@
-use std::{
-    fmt, io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use http_body::Frame;
 
+use super::ending::{Broken, End};
 use crate::{body::Body, error::BoxError};
 
 /// What comes of one request: a response, an error, or nothing; how much of the request is read before it, and how
@@ -55,14 +49,6 @@ enum Comes {
     Response { status: StatusCode, headers: HeaderMap, body: Bytes, end: End },
     Error(Arc<dyn Fn() -> BoxError + Send + Sync>),
     Never,
-}
-
-/// How the body of an answer ends.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    Whole,
-    CutOff(io::ErrorKind),
-    Stalled,
 }
 
 impl Answer {
@@ -192,7 +178,7 @@ impl Answer {
             Comes::Response { status, headers, body, end } => {
                 let body = match end {
                     End::Whole => Body::from(body),
-                    _ => Body::new(Broken { data: Some(body), end, flushed: false }),
+                    _ => Body::new(Broken::new(body, end)),
                 };
                 let mut response = Response::new(body);
                 *response.status_mut() = status;
@@ -236,40 +222,5 @@ impl fmt::Debug for Answer {
             Comes::Never => shown.field("status", &"none, for ever"),
         };
         shown.field("reads", &self.reads).field("delay", &self.delay).finish_non_exhaustive()
-    }
-}
-
-/// A body that has no proper end.
-struct Broken {
-    data: Option<Bytes>,
-    end: End,
-    flushed: bool,
-}
-
-impl http_body::Body for Broken {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        if let Some(data) = self.data.take().filter(|data| !data.is_empty()) {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
-        match self.end {
-            End::Stalled => Poll::Pending,
-            End::CutOff(_) if !self.flushed => {
-                // A server sends what it has when it has to wait; what is cut off at once would take it along.
-                self.flushed = true;
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            End::CutOff(kind) => {
-                self.end = End::Whole;
-                Poll::Ready(Some(Err(kind.into())))
-            }
-            End::Whole => Poll::Ready(None),
-        }
     }
 }

@@ -60,6 +60,7 @@
 
 mod answer;
 mod arrivals;
+mod ending;
 mod ids;
 mod script;
 mod seen;

@@ -79,7 +79,9 @@ impl Script {
     pub(super) fn poll_permit(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut room = self.room();
         if self.permits.is_some_and(|permits| room.taken >= permits) {
-            room.waiting.push(cx.waker().clone());
+            if !room.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                room.waiting.push(cx.waker().clone());
+            }
             return Poll::Pending;
         }
         room.taken += 1;
