@@ -100,6 +100,7 @@
 //! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
 //! - `serde`: settings from TOML, JSON or the environment, see `settings`.
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
+//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: `test_util`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;
@@ -120,6 +121,8 @@ pub mod request_id;
 pub mod retry;
 #[cfg(feature = "serde")]
 pub mod settings;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 pub mod timeout;
 
 pub use self::auth::ApiKey;

@@ -23,7 +23,7 @@ use probe::{Answer::*, Broken, Content, Probe, get, keeps_the_contract, request}
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, BoxError, Error,
+    ApiKey, Body, BoxError, Error,
     auth::{
         AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, QueryKey,
         Rotating,
@@ -138,7 +138,7 @@ async fn the_rest_of_the_request_is_passed_on() {
     let seen = probe.seen().remove(0);
     assert_eq!((seen.head.method.as_str(), &seen.head.headers["x-other"]), ("DELETE", &"1".parse().unwrap()));
     assert_eq!(seen.head.extensions.get(), Some(&7_u8));
-    assert_eq!(seen.body.unwrap().0, "hello");
+    assert_eq!(seen.body.unwrap(), "hello");
 }
 
 #[tokio::test]
@@ -295,9 +295,9 @@ async fn every_attempt_reads_the_credential_anew() {
 }
 
 /// Follows redirects and strips nothing but what a redirect layer that doesn't know of keys would strip.
-async fn follow<S>(mut service: S, mut next: Request<Content>) -> Response<Content>
+async fn follow<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
 where
-    S: Service<Request<Content>, Response = Response<Content>, Error = Error>,
+    S: Service<Request<Content>, Response = Response<Body>, Error = Error>,
 {
     for _ in 0..5 {
         let headers = next.headers().clone();

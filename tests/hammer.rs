@@ -23,6 +23,7 @@ use tower_outbound::{
     ApiKey, Quota,
     limit::{Reason, Refusal, SlidingWindow, TokenBucket},
     preset::Preset,
+    test_util::{Arrival, Arrivals},
 };
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -38,15 +39,8 @@ const THREADS: usize = 4;
 const GRANTS: usize = 1_000_000 / SLOWER;
 const SLOWER: usize = if cfg!(debug_assertions) { 4 } else { 1 };
 
-/// A grant happened somewhere between the two.
-#[derive(Debug, Clone, Copy)]
-struct Stamp {
-    before: Instant,
-    after: Instant,
-}
-
-/// Takes `count` permits as fast as the threads can; gives the stamps, and how often there was a refusal.
-fn hammer(count: usize, take: impl Fn() -> Result<(), Refusal> + Sync) -> (Vec<Stamp>, usize) {
+/// Takes `count` permits as fast as the threads can; gives when, and how often there was a refusal.
+fn hammer(count: usize, take: impl Fn() -> Result<(), Refusal> + Sync) -> (Arrivals, usize) {
     let (left, refused) = (AtomicUsize::new(count), AtomicUsize::new(0));
     let stamps = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -72,13 +66,13 @@ fn hammer(count: usize, take: impl Fn() -> Result<(), Refusal> + Sync) -> (Vec<S
     (stamps, refused.into_inner())
 }
 
-fn one(take: impl Fn() -> Result<(), Refusal>, refused: &AtomicUsize) -> Stamp {
+fn one(take: impl Fn() -> Result<(), Refusal>, refused: &AtomicUsize) -> Arrival {
     loop {
         let before = Instant::now();
         let taken = take();
         let after = Instant::now();
         match taken {
-            Ok(()) => return Stamp { before, after },
+            Ok(()) => return Arrival::between(before, after),
             Err(refusal) => {
                 assert_eq!(refusal.reason(), Reason::MaxWait);
                 refused.fetch_add(1, Ordering::Relaxed);
@@ -88,37 +82,18 @@ fn one(take: impl Fn() -> Result<(), Refusal>, refused: &AtomicUsize) -> Stamp {
     }
 }
 
-/// The most grants that lie wholly inside one closed window of this length, from before they were asked for until
-/// after they were given: each of them happened in it, whenever exactly that was.
-fn most_wholly_in(stamps: &[Stamp], window: Duration) -> usize {
-    // One that took longer than the window lies in none. Of the others none that began before a window ends
-    // after it, so those in it are those that ended by its end, less those that began before it.
-    let within = stamps.iter().filter(|stamp| stamp.after - stamp.before <= window);
-    let (mut begins, mut ends): (Vec<_>, Vec<_>) = within.map(|stamp| (stamp.before, stamp.after)).unzip();
-    begins.sort_unstable();
-    ends.sort_unstable();
-    let mut ended = 0;
-    let counts = begins.iter().enumerate().map(|(begun_before, start)| {
-        while ends.get(ended).is_some_and(|end| *end <= *start + window) {
-            ended += 1;
-        }
-        ended - begun_before
-    });
-    counts.max().unwrap_or(0)
-}
-
 /// Checks the theorem for each quota, and that it was put to the test: there were refusals, and the
 /// fullest window held what the quota lets, or half of it on a machine that has other things to do.
 fn check(name: &str, quotas: &[Quota], take: impl Fn() -> Result<(), Refusal> + Sync, count: usize) {
     let (stamps, refused) = hammer(count, take);
-    let first = stamps.iter().map(|stamp| stamp.before).min().unwrap();
-    let took = stamps.iter().map(|stamp| stamp.after).max().unwrap() - first;
-    assert_eq!(stamps.len(), count);
+    let times = stamps.times();
+    let took = *times.iter().max().unwrap() - *times.iter().min().unwrap();
+    assert_eq!(times.len(), count);
     let mut fullest = Vec::new();
     for quota in quotas {
-        let most = most_wholly_in(&stamps, quota.window());
+        let most = stamps.most_in(quota.window());
         println!("{name}: {quota}: {count} grants in {took:?}, {refused} refusals, fullest window {most}");
-        assert!(most <= quota.limit() as usize, "{name}: {quota}: {most} in one window");
+        assert!(most <= u64::from(quota.limit()), "{name}: {quota}: {most} in one window");
         fullest.push(most as f64 / f64::from(quota.limit()));
     }
     assert!(refused > 0, "{name}: the threads never reached the limit");
@@ -165,10 +140,12 @@ fn grants_of_two_quotas_at_once_by_four_threads() {
 fn one_grant_too_many_is_seen() {
     let start = Instant::now();
     let millis = |millis| start + Duration::from_millis(millis);
-    let stamp = |before, after| Stamp { before: millis(before), after: millis(after) };
+    let stamp = |before, after| Arrival::between(millis(before), millis(after));
     // Every 10 ms, each taking one: eleven in a closed window of 101 ms, ten in one of 100.
     let mut stamps: Vec<_> = (0..50).map(|number| stamp(number * 10, number * 10 + 1)).collect();
-    let most = |stamps: &[Stamp], window| most_wholly_in(stamps, Duration::from_millis(window));
+    let most = |stamps: &[Arrival], window| {
+        stamps.iter().copied().collect::<Arrivals>().most_in(Duration::from_millis(window))
+    };
     assert_eq!((most(&stamps, 100), most(&stamps, 101)), (10, 11));
     // One that may have happened outside counts in no window that it does not lie in; one more inside does.
     stamps.push(stamp(150, 260));
@@ -181,7 +158,7 @@ fn one_grant_too_many_is_seen() {
     let _turn = turn();
     let bucket = TokenBucket::new(naive);
     let (stamps, _) = hammer(160, || bucket.try_acquire(NonZeroU32::MIN));
-    assert!(most_wholly_in(&stamps, Duration::from_secs(1)) > 100, "100 a second was kept");
+    assert!(stamps.most_in(Duration::from_secs(1)) > 100, "100 a second was kept");
 }
 
 #[test]

@@ -27,6 +27,7 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{Ask, Cost, Feedback, Keyed, Limiter, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+    test_util::{Arrival, Arrivals},
 };
 
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
@@ -413,31 +414,25 @@ async fn a_new_quota_keeps_what_is_spent() {
     assert_eq!(window.snapshot().available, 1);
 }
 
-/// The most grants in any closed window of this length, taken as greedily as can be.
-fn fullest(grants: &[Instant], window: Duration) -> usize {
-    let within = |first: usize| grants[first..].iter().take_while(move |at| **at - grants[first] <= window);
-    (0..grants.len()).map(|first| within(first).count()).max().unwrap_or(0)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
     let minute = Duration::from_secs(60);
     let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap();
     for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
         let bucket = TokenBucket::new(of(100, bursts[0]));
-        let mut grants = Vec::new();
+        let grants = Arrivals::new();
         for second in 0..200 {
             if second % 20 == 10 {
                 bucket.set_quotas([of(100, bursts[second / 20 % 3])]);
             }
             for _ in 0..10 {
                 while bucket.try_acquire(permits(1)).is_ok() {
-                    grants.push(Instant::now());
+                    grants.note();
                 }
                 tokio::time::advance(Duration::from_millis(100)).await;
             }
         }
-        assert!(fullest(&grants, minute) <= 100, "{bursts:?}: {}", fullest(&grants, minute));
+        assert!(grants.most_in(minute) <= 100, "{bursts:?}: {}", grants.most_in(minute));
     }
     let window = SlidingWindow::new(of(100, 1));
     let mut grants = Vec::new();
@@ -569,12 +564,12 @@ fn slow_at_first(
     status: u16,
 ) -> (impl Service<Request<()>, Response = Response<()>, Error = http::Error, Future: Send> + Clone, Arrivals)
 {
-    let arrivals = Arrivals::default();
-    let noted = Arc::clone(&arrivals);
+    let arrivals = Arrivals::new();
+    let noted = arrivals.clone();
     let service = tower::service_fn(move |_: Request<()>| {
-        let mut arrivals = noted.lock().unwrap();
-        arrivals.push(Instant::now());
-        let (number, takes) = (arrivals.len(), if arrivals.len() <= slow { takes } else { Duration::ZERO });
+        noted.note();
+        let number = noted.count();
+        let takes = if number <= slow { takes } else { Duration::ZERO };
         async move {
             tokio::time::sleep(takes).await;
             let status = if number == 1 { status } else { 200 };
@@ -583,8 +578,6 @@ fn slow_at_first(
     });
     (service, arrivals)
 }
-
-type Arrivals = Arc<Mutex<Vec<Instant>>>;
 
 #[tokio::test(start_paused = true)]
 async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_where_it_counts() {
@@ -602,12 +595,9 @@ async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_wher
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        let arrivals = arrivals.lock().unwrap();
-        assert_eq!(arrivals.len(), 100);
-        for (first, from) in arrivals.iter().enumerate() {
-            let within = arrivals[first..].iter().take_while(|at| **at - *from <= Duration::from_secs(1));
-            assert!(within.count() <= 10, "guard {guard}, sliding {sliding}");
-        }
+        assert_eq!(arrivals.count(), 100);
+        let most = arrivals.most_in(Duration::from_secs(1));
+        assert!(most <= 10, "guard {guard}, sliding {sliding}");
     }
 }
 
@@ -621,7 +611,7 @@ async fn a_pause_holds_for_those_who_have_a_permit_but_no_room_below() {
     for call in calls {
         call.await.unwrap().unwrap();
     }
-    let arrivals = arrivals.lock().unwrap();
+    let arrivals = arrivals.times();
     assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(31), "{:?}", arrivals[1] - arrivals[0]);
     assert_eq!(limiter.snapshot().in_flight, 0, "what was renewed is not counted twice");
 }
@@ -756,12 +746,11 @@ where
         (grants, finished)
     });
     prop_assert_eq!(finished, callers.len());
+    let arrivals = grants.iter().map(|(_, at, cost)| Arrival::from(*at).with_permits(*cost));
+    let arrivals: Arrivals = arrivals.collect();
     for quota in quotas {
-        for (first, (_, from, _)) in grants.iter().enumerate() {
-            let within = grants[first..].iter().take_while(|(_, at, _)| *at - *from <= quota.window());
-            let within: u32 = within.map(|(_, _, cost)| cost).sum();
-            prop_assert!(within <= quota.limit(), "{} under {}", within, quota);
-        }
+        let most = arrivals.most_in(quota.window());
+        prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
     }
     // Whose patience ends at the very moment of its grant is polled for that reason, maybe before its turn.
     let patient = grants.iter().filter(|(number, _, _)| callers[*number].patience.is_none());

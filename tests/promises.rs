@@ -30,6 +30,7 @@ use tower_outbound::{
     policy::{Cause, Verdict},
     preset::{self, Preset},
     retry::{Classify, IdempotencyKey, RetryLayer, Standard},
+    test_util::Arrivals,
 };
 
 const KEY: &str = "s3cret-k3y";
@@ -106,14 +107,6 @@ fn answer_asking(status: u16, seconds: u64) -> Result<Response<Body>, BoxError> 
     Ok(Response::builder().status(status).header("retry-after", seconds).body(Body::empty())?)
 }
 
-/// The most arrivals in any window of this length.
-fn worst_window(arrivals: &[Instant], window: Duration) -> usize {
-    (0..arrivals.len())
-        .map(|first| arrivals[first..].iter().take_while(|at| **at - arrivals[first] < window).count())
-        .max()
-        .unwrap_or(0)
-}
-
 #[tokio::test(start_paused = true)]
 async fn promise_1_window() {
     let preset = rates().with_total_timeout(Duration::from_secs(600));
@@ -124,7 +117,7 @@ async fn promise_1_window() {
         call.await.unwrap().unwrap();
     }
     assert_eq!(seen.count(), 350);
-    assert!(worst_window(&seen.arrivals(), Duration::from_secs(60)) <= 100);
+    seen.arrivals().into_iter().collect::<Arrivals>().assert_within(Quota::per_minute(100).unwrap());
     // And the quota is used: 10 at once, then 90 in each 61 s.
     let expected = Duration::from_secs_f64(340.0 * 61.0 / 90.0);
     assert!(start.elapsed() < expected + Duration::from_millis(10), "{:?}", start.elapsed());

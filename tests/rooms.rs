@@ -33,6 +33,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
     ("settings", &[BASE, LAYERS, &["preset", "client"]]),
+    // For tests: nothing sees it.
+    ("test_util", &[BASE, &["preset", "request_id"]]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
@@ -97,6 +99,8 @@ fn what_is_planted_is_caught() {
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
         ("src/client/mod.rs", "use crate::settings::ServiceSettings;", "client -> settings"),
         ("src/settings/mod.rs", "use crate::adapter::redis;", "settings -> adapter"),
+        ("src/client/mod.rs", "use crate::test_util::Arrivals;", "client -> test_util"),
+        ("src/test_util/ids.rs", "use crate::limit::TokenBucket;", "test_util -> limit"),
         ("src/cache/mod.rs", "", "room `cache` is not in the table"),
         ("src/policy/quota.rs", "use crate::error::{InvalidConfig, Error};", "policy -> error::Error"),
         ("src/policy/quota.rs", "use crate::error;", "policy -> error"),

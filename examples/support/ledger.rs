@@ -2,6 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hyper::{HeaderMap, Method, body::Bytes, http::request};
 use tokio::time::Instant;
+use tower_outbound::test_util::Arrivals;
 
 use super::Answer;
 
@@ -89,15 +90,8 @@ impl Ledger {
     }
 
     /// The most arrivals in any window of this length.
-    pub(crate) fn most_in(&self, window: Duration) -> usize {
-        let mut first = 0;
-        let most_up_to = self.requests.iter().enumerate().map(|(last, seen)| {
-            while seen.at.duration_since(self.requests[first].at) >= window {
-                first += 1;
-            }
-            last + 1 - first
-        });
-        most_up_to.max().unwrap_or(0)
+    pub(crate) fn most_in(&self, window: Duration) -> u64 {
+        self.requests.iter().map(|seen| seen.at).collect::<Arrivals>().most_in(window)
     }
 
     /// The pause to ask for, in whole seconds, if an arrival now is one more than `limit` in a window.

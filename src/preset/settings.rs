@@ -139,6 +139,18 @@ impl Preset {
         self
     }
 
+    /// Changes the two layers that draw at random.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn map_chance(
+        mut self,
+        retry: impl FnOnce(RetryLayer) -> RetryLayer,
+        ids: impl FnOnce(RequestIdLayer) -> RequestIdLayer,
+    ) -> Self {
+        self.retry = retry(self.retry);
+        self.request_id = ids(self.request_id);
+        self
+    }
+
     /// What is sent with each attempt besides the request: its number, or its span's context.
     pub fn with_attempt(mut self, attempt: AttemptLayer) -> Self {
         self.attempt = attempt;

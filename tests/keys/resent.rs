@@ -8,7 +8,7 @@ use probe::{
 use tokio::time::{sleep, timeout};
 use tower::ServiceBuilder;
 use tower_outbound::{
-    Quota, Report,
+    Body, Quota, Report,
     call::{
         Deadline, DelayReason, Ended,
         Outcome::{self, Refused},
@@ -30,7 +30,7 @@ fn strict() -> (RetryLayer, Budget) {
     (RetryLayer::new().with_max_attempts(1).unwrap().with_budget(budget.clone()), budget)
 }
 
-fn report(response: &Response<Content>) -> &Report {
+fn report<B>(response: &Response<B>) -> &Report {
     Report::of(response).unwrap()
 }
 
@@ -219,7 +219,7 @@ async fn the_mark_counts_on_a_401_alone() {
         let probe = Probe::new([Is(status), Is(200)]);
         let marked = ServiceBuilder::new()
             .layer(RetryLayer::new())
-            .map_response(|mut response: Response<Content>| {
+            .map_response(|mut response: Response<Body>| {
                 response.extensions_mut().insert(KeyReplaced);
                 response
             })

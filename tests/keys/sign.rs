@@ -50,7 +50,7 @@ async fn the_hook_sees_the_body_only_when_it_asks_and_the_server_gets_it_whole()
         signing(limit).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
         let seen = probe.seen().remove(0);
         assert_eq!(seen.head.headers["x-signature"], signature);
-        assert_eq!(seen.body.unwrap().0, "hello");
+        assert_eq!(seen.body.unwrap(), "hello");
     }
 }
 
@@ -75,7 +75,7 @@ async fn a_stream_is_signed_and_sent_again_with_a_signature_of_its_own() {
     assert_eq!(seen.len(), 2);
     for seen in seen {
         assert_eq!(seen.head.headers["x-signature"], "app PUT /v1 Some(b\"hello\")");
-        assert_eq!(seen.body.unwrap().0, "hello");
+        assert_eq!(seen.body.unwrap(), "hello");
     }
 }
 

@@ -30,6 +30,7 @@ use tower_outbound::{
     policy,
     request_id::{Id, RequestIdLayer},
     retry::{self, Classify, IdempotencyKey, PerRequest, Standard},
+    test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -160,6 +161,7 @@ fn no_public_type_shows_it_and_none_is_missing() {
         calls_and_errors(&seen).await;
         bodies(&seen);
         rules(&seen);
+        test_kit(&seen).await;
         adapters(&seen);
         settings(&seen);
     });
@@ -360,6 +362,31 @@ fn rules(seen: &Seen) {
         let known = head.headers.get(AUTHORIZATION) == Some(&own.header_value());
         known.then_some(policy::Verdict::NotRetryable)
     }));
+}
+
+/// With the key where the service under test gets it: in a header, at a server not marked as a secret, and in the query.
+async fn test_kit(seen: &Seen) {
+    let plain = HeaderValue::from_bytes(key().header_value().as_bytes()).unwrap();
+    let answer = test_util::Answer::status(200).with_header("x-echo", KEY).with_body(KEY);
+    seen.debug(&answer);
+    let service = Probe::new([answer]);
+    seen.debug(&service);
+    for place in PLACES {
+        let stack = preset(URI, place).layer().unwrap().layer(service.clone());
+        let mut request = get(URI);
+        request.headers_mut().insert("x-plain", plain.clone());
+        stack.oneshot(request).await.unwrap();
+        seen.debug(service.seen().last().unwrap());
+    }
+    seen.debug(&service);
+    let arrivals = service.arrivals();
+    seen.debug(&arrivals);
+    seen.debug(&test_util::Arrival::from(arrivals.times()[0]));
+    seen.layer(arrivals);
+    seen.debug(&test_util::SequentialIds::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = std::thread::spawn(move || runtime.block_on(test_util::ScriptedServer::start(service)));
+    seen.debug(&server.join().unwrap().unwrap());
 }
 
 fn adapters(seen: &Seen) {

@@ -16,7 +16,7 @@ use std::{
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    Quota,
+    Body, Quota,
     body::ReplayBody,
     call::{Deadline, Ended},
     limit::{RateLimitLayer, TokenBucket},
@@ -57,7 +57,7 @@ struct Breaks {
     probe: Probe,
 }
 impl Service<Request<ReplayBody<Content>>> for Breaks {
-    type Response = Response<Content>;
+    type Response = Response<Body>;
     type Error = BoxError;
     type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -137,7 +137,7 @@ async fn two_layers_of_one_seed_give_two_calls_two_keys() {
 #[derive(Clone)]
 struct Flaps(Arc<AtomicUsize>, Probe);
 impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
-    type Response = Response<Content>;
+    type Response = Response<Body>;
     type Error = BoxError;
     type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {

@@ -13,7 +13,7 @@ use std::{
 use http::{Request, Response, StatusCode};
 use tower::{BoxError, Layer, Service, ServiceExt};
 use tower_outbound::{
-    Error,
+    Body, Error,
     body::ReplayBody,
     call::{
         Ended::{self, *},
@@ -52,7 +52,7 @@ impl Clone for Fragile {
 }
 
 impl Service<Request<ReplayBody<Content>>> for Fragile {
-    type Response = Response<Content>;
+    type Response = Response<Body>;
     type Error = BoxError;
     type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
 

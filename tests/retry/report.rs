@@ -22,7 +22,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Broken, Content, Probe, cause, get, millis, request, secs},
+    probe::{Answer::*, Broken, Content, Probe, broken, cause, get, millis, request, secs},
     report,
 };
 
@@ -133,7 +133,7 @@ async fn every_attempt_pays_the_limiter_and_its_wait_is_in_the_report() {
 #[tokio::test(start_paused = true)]
 async fn a_poll_ready_that_fails_sent_nothing_so_any_request_goes_again_with_its_body() {
     for method in ["PUT", "POST"] {
-        let error = RetryLayer::new().layer(Probe::broken()).oneshot(request(method, URI)).await.unwrap_err();
+        let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
         assert_eq!(cause(&error), Some(&Broken));
         let report = error.report().unwrap();
         assert_eq!((report.ended(), report.attempt_count()), (Some(Exhausted), 3), "{method}");

@@ -1,0 +1,41 @@
+//! The test kit itself: that it sees what is wrong, and lets pass what is right.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "../probe/cases.rs"]
+mod cases;
+mod contract;
+mod repeats;
+mod script;
+mod server;
+mod window;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::ServiceExt;
+use tower_outbound::{Body, BoxError, test_util::ScriptedService};
+
+const URL: &str = "https://api.example.com/v1?key=s3cret";
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn get() -> Request<Full<Bytes>> {
+    Request::get(URL).body(Full::from("hello")).unwrap()
+}
+
+async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {
+    service.clone().oneshot(get()).await
+}
+
+/// What a panic says.
+fn said(panic: Box<dyn std::any::Any + Send>) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or(panic.downcast_ref::<&str>().map(|text| text.to_string()))
+        .unwrap()
+}

@@ -1,0 +1,173 @@
+//! What comes of a request, and what is kept of it.
+
+use std::{
+    io,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use futures_util::{FutureExt, StreamExt};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, task};
+use tower::{ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    attempt::AttemptLayer,
+    retry::RetryLayer,
+    test_util::{Answer, ScriptedService},
+};
+
+use super::*;
+
+#[tokio::test]
+async fn answers_come_in_order_and_the_last_for_ever() {
+    let service = ScriptedService::new([500, 404, 200]);
+    let mut came = Vec::new();
+    for _ in 0..5 {
+        came.push(call(&service).await.unwrap().status().as_u16());
+    }
+    assert_eq!(came, [500, 404, 200, 200, 200]);
+    assert!(service.seen().iter().map(|seen| seen.number).eq(1..=5));
+}
+
+#[tokio::test]
+async fn a_script_that_is_over_says_so() {
+    let service = ScriptedService::new([503, 200]).without_repeat();
+    assert!(call(&service).await.is_ok() && call(&service).await.is_ok());
+    let panic = AssertUnwindSafe(call(&service)).catch_unwind().await.unwrap_err();
+    assert_eq!(said(panic), "the script has 2 answers, and this is request 3: GET /v1");
+    assert_eq!(service.calls(), 3, "it is kept, and the record can be read");
+
+    let empty = ScriptedService::new([0_u16; 0]);
+    let panic = AssertUnwindSafe(call(&empty)).catch_unwind().await.unwrap_err();
+    assert_eq!(said(panic), "the script has 0 answers, and this is request 1: GET /v1");
+}
+
+#[tokio::test]
+async fn requests_can_be_answered_by_what_they_are() {
+    let service = ScriptedService::answering(|seen| match seen.header("x-attempt") {
+        Some("2") => Answer::status(200).with_body(seen.number.to_string()),
+        _ => 503.into(),
+    });
+    let numbered = AttemptLayer::new().with_attempt_header(http::HeaderName::from_static("x-attempt"));
+    let stack = ServiceBuilder::new().layer(RetryLayer::new()).layer(numbered).service(service.clone());
+    let response = stack.oneshot(get()).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), response.into_body().collect(9).await.unwrap()),
+        (200, "2".into())
+    );
+    assert!(service.seen().iter().map(|seen| seen.attempt).eq([Some(1), Some(2)]));
+}
+
+#[tokio::test]
+async fn a_response_is_what_was_said() {
+    let answer = Answer::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
+    let response = call(&ScriptedService::new([answer])).await.unwrap();
+    assert!(response.headers().get_all("a").iter().eq(["1", "2"]));
+    assert_eq!(
+        (response.status().as_u16(), &response.into_body().collect(9).await.unwrap()[..]),
+        (418, &b"short"[..])
+    );
+
+    let cut = Answer::status(200).with_body("a part").with_body_cut_off(io::ErrorKind::ConnectionReset);
+    let mut body = call(&ScriptedService::new([cut])).await.unwrap().into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a part");
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert_eq!(error.downcast_ref::<io::Error>().unwrap().kind(), io::ErrorKind::ConnectionReset);
+
+    let stalled = Answer::status(200).with_body("a part").with_body_stalled();
+    let mut body = call(&ScriptedService::new([stalled])).await.unwrap().into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert_pending!(task::spawn(body.frame()).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_delays_and_silence_come_as_said() {
+    let service = ScriptedService::new([
+        Answer::refused(),
+        Answer::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
+        Answer::error(|| "of the client's own".into()),
+        Answer::never(),
+    ]);
+    let kind = |error: &BoxError| error.downcast_ref::<io::Error>().unwrap().kind();
+    let start = Instant::now();
+    assert_eq!(kind(&call(&service).await.unwrap_err()), io::ErrorKind::ConnectionRefused);
+    assert_eq!(start.elapsed(), secs(0));
+    assert_eq!(kind(&call(&service).await.unwrap_err()), io::ErrorKind::BrokenPipe);
+    assert_eq!(start.elapsed(), secs(2));
+    assert_eq!(call(&service).await.unwrap_err().to_string(), "of the client's own");
+    assert!(tokio::time::timeout(secs(99), call(&service)).await.is_err());
+    let read: Vec<_> = service.seen().iter().map(|seen| seen.body.is_some()).collect();
+    assert_eq!(read, [false, true, true, true]);
+    assert!(service.seen().iter().map(|seen| seen.at - start).eq([0, 0, 2, 2].map(secs)));
+}
+
+#[tokio::test]
+async fn as_much_of_a_request_is_read_as_was_said() {
+    let frames = || {
+        let trailers: HeaderMap = [("x-sum".parse().unwrap(), "9".parse().unwrap())].into_iter().collect();
+        [Frame::data("one"), Frame::data("two"), Frame::trailers(trailers)]
+            .map(|frame| frame.map_data(Bytes::from))
+    };
+    let cases: [(Answer, usize, usize); 4] = [
+        (200.into(), 3, 0),
+        (Answer::status(200).before_body(), 0, 0),
+        (Answer::status(200).after_first_frame(), 1, 0),
+        (Answer::status(200).keeping_body(), 0, 1),
+    ];
+    for (answer, read, kept) in cases {
+        let what = format!("{answer:?}");
+        let service = ScriptedService::new([answer]);
+        let (polled, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+        let (count, held) = (polled.clone(), alive.clone());
+        let stream = futures_util::stream::iter(frames()).map(move |frame| {
+            let _ = &held;
+            count.fetch_add(1, Relaxed);
+            Ok::<_, io::Error>(frame)
+        });
+        let request = Request::post(URL).body(StreamBody::new(stream)).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 200);
+        assert_eq!(polled.load(Relaxed), read, "{what}");
+        assert_eq!(Arc::strong_count(&alive) - 1, kept, "{what}");
+        let seen = &service.seen()[0];
+        let whole = (Some("onetwo".into()), Some("9".parse().unwrap()));
+        let sum = seen.trailers.as_ref().map(|trailers| trailers["x-sum"].clone());
+        assert_eq!((seen.body.clone(), sum), if read == 3 { whole } else { (None, None) }, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_body_fails_has_failed() {
+    let broken =
+        StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("torn"))]));
+    let service = ScriptedService::new([200]);
+    let error = service.clone().oneshot(Request::post(URL).body(broken).unwrap()).await.unwrap_err();
+    assert_eq!((error.to_string().as_str(), service.seen()[0].body.is_none()), ("torn", true));
+}
+
+#[test]
+fn what_makes_no_answer_is_refused_when_it_is_written() {
+    let cases: [(fn(), &str); 5] = [
+        (|| drop(Answer::status(99)), "99 is no status"),
+        (|| drop(Answer::status(200).with_header("a b", "c")), "\"a b\" is no name of a header"),
+        (|| drop(Answer::status(200).with_header("a", "\n")), "that is no value of a header, given for a"),
+        (|| drop(Answer::never().with_body("a")), "only an answer with a status has a body"),
+        (|| drop(Answer::refused().with_header("a", "b")), "only an answer with a status has a header"),
+    ];
+    for (write, expected) in cases {
+        let said = said(std::panic::catch_unwind(write).unwrap_err());
+        assert!(said.starts_with(expected), "{said}");
+    }
+    let service = ScriptedService::new([200]);
+    let clone = service.clone();
+    let late = AssertUnwindSafe(|| drop(service.with_permits(1)));
+    assert!(
+        said(std::panic::catch_unwind(late).unwrap_err()).starts_with("a scripted service is set up before")
+    );
+    drop(clone);
+}

@@ -1,0 +1,85 @@
+//! The script behind a real connection.
+
+use std::io;
+
+use http::Version;
+use http_body_util::BodyExt;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::time::timeout;
+use tower_outbound::{
+    ApiKey,
+    preset::Preset,
+    test_util::{Answer, ScriptedServer, ScriptedService},
+};
+
+use super::*;
+
+fn client(http2: bool) -> Client<HttpConnector, Full<Bytes>> {
+    Client::builder(TokioExecutor::new()).http2_only(http2).build_http()
+}
+
+fn post(server: &ScriptedServer) -> Request<Full<Bytes>> {
+    Request::post(format!("{}/v1?a=b", server.url())).header("x-own", "1").body(Full::from("hello")).unwrap()
+}
+
+#[tokio::test]
+async fn both_versions_are_answered_in_order_and_kept() {
+    for (http2, version) in [(false, Version::HTTP_11), (true, Version::HTTP_2)] {
+        let script = ScriptedService::new([
+            Answer::status(404).with_header("x-server", "2").with_body("nothing"),
+            Answer::io_error(io::ErrorKind::Other),
+            Answer::status(200).with_body("a part").with_body_cut_off(io::ErrorKind::Other),
+            200.into(),
+        ]);
+        let server = ScriptedServer::start(script.clone()).await.unwrap();
+        let client = client(http2);
+
+        let response = client.request(post(&server)).await.unwrap();
+        assert_eq!((response.status().as_u16(), response.headers()["x-server"].as_bytes()), (404, &b"2"[..]));
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "nothing");
+        assert!(client.request(post(&server)).await.is_err());
+        let mut cut = client.request(post(&server)).await.unwrap().into_body();
+        assert_eq!(cut.frame().await.unwrap().unwrap().into_data().unwrap(), "a part");
+        assert!(cut.frame().await.unwrap().is_err());
+        assert_eq!(client.request(post(&server)).await.unwrap().status(), 200);
+
+        // HTTP/1.1 loses a connection to each of the two, HTTP/2 a stream.
+        assert_eq!((script.calls(), server.connections()), (4, if http2 { 1 } else { 3 }));
+        for seen in script.seen() {
+            assert_eq!((&seen.head.version, seen.head.uri.query()), (&version, Some("a=b")));
+            assert_eq!((seen.header("x-own"), seen.attempt), (Some("1"), None));
+            assert_eq!(seen.body.unwrap(), "hello");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_ready_client_can_be_tested_over_it() {
+    let script = ScriptedService::new([503, 200]);
+    let server = ScriptedServer::start(script.clone()).await.unwrap();
+    let preset = Preset::new("mine", &server.url()).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+    let response = preset.client().unwrap().get("/v1").await.unwrap();
+    assert_eq!(response.status(), 200);
+    assert!(script.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer s3cret")));
+    assert_eq!((script.calls(), server.address().port() > 0), (2, true));
+}
+
+#[tokio::test]
+async fn it_ends_when_it_is_dropped_with_what_it_was_about_to_say() {
+    let script = ScriptedService::new([Answer::status(200), Answer::never()]);
+    let server = ScriptedServer::start(script.clone()).await.unwrap();
+    let client = client(false);
+    assert_eq!(client.request(post(&server)).await.unwrap().status(), 200);
+    let next = post(&server);
+    let waiting = tokio::spawn(client.request(post(&server)));
+    while script.calls() < 2 {
+        tokio::task::yield_now().await;
+    }
+    drop(server);
+    assert!(timeout(secs(10), waiting).await.unwrap().unwrap().is_err());
+    assert!(timeout(secs(10), client.request(next)).await.unwrap().unwrap_err().is_connect());
+    assert_eq!((script.instances(), script.permits_taken()), (1, 0));
+}

@@ -1,0 +1,136 @@
+//! The check of the window.
+
+use std::panic::catch_unwind;
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+use tower::{ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    Quota,
+    limit::{RateLimitLayer, SlidingWindow},
+    test_util::{Arrival, Arrivals, ScriptedService},
+};
+
+use super::{cases::cases, *};
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn at(times: impl IntoIterator<Item = u64>) -> Arrivals {
+    let start = Instant::now();
+    times.into_iter().map(|time| start + millis(time)).collect()
+}
+
+#[test]
+fn the_tight_case_passes_and_one_nanosecond_less_does_not() {
+    let quota = Quota::per_second(3).unwrap();
+    let start = Instant::now();
+    let next = |gap: Duration| {
+        let mut arrivals = at([]);
+        arrivals.extend([0, 400, 900].map(|time| start + millis(time)));
+        arrivals.extend([start + gap]);
+        arrivals
+    };
+    next(secs(1) + Duration::from_nanos(1)).assert_within(quota);
+    let over = next(secs(1));
+    assert_eq!((over.most_in(secs(1)), over.most_in(millis(999))), (4, 3));
+    assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "both ends of a window are in it");
+}
+
+/// 100 by the minute, as a bucket of 100 that gets 100 back in a minute lets them through.
+#[test]
+fn a_naive_bucket_is_found_out_and_its_window_is_shown() {
+    let times = [0; 100].into_iter().chain((1..=200).map(|number| number * 600));
+    let arrivals = at(times.map(|time| 5_000 + time).chain([0]));
+    let quota = Quota::per_minute(100).unwrap();
+    assert_eq!(arrivals.most_in(secs(60)), 200);
+    let said = said(catch_unwind(|| arrivals.assert_within(quota)).unwrap_err());
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(
+        lines[0],
+        format!("200 permits in one window of 60s, both ends counted, where 100 are allowed: {quota}")
+    );
+    assert_eq!(lines[1], "the window begins 5s after the first of 301 arrivals");
+    assert_eq!(lines[3..6], ["  0ns (100)", "  600ms", "  1.2s"]);
+    assert_eq!(*lines.last().unwrap(), "  and at 81 later times");
+    assert_eq!(lines.len(), 24);
+}
+
+#[test]
+fn a_guard_is_no_part_of_the_window_that_is_checked() {
+    let quota = Quota::per_second(1).unwrap().with_guard(secs(1)).unwrap();
+    at([0, 1_001]).assert_within(quota);
+    assert_eq!(at([0, 1_001]).most_in(quota.window() + quota.guard()), 2);
+    assert!(catch_unwind(|| at([0, 1_000]).assert_within(quota)).is_err());
+}
+
+#[test]
+fn permits_are_counted_and_not_arrivals() {
+    let start = Instant::now();
+    let costs = |second: u32| {
+        [(0, 4), (500, second)].map(|(time, cost)| Arrival::from(start + millis(time)).with_permits(cost))
+    };
+    let quota = Quota::per_second(10).unwrap();
+    costs(6).into_iter().collect::<Arrivals>().assert_within(quota);
+    let over: Arrivals = costs(7).into_iter().collect();
+    let said = said(catch_unwind(|| over.assert_within(quota)).unwrap_err());
+    assert!(said.starts_with("11 permits") && said.ends_with("\n  0ns (4)\n  500ms (7)"), "{said}");
+}
+
+#[test]
+fn nothing_is_within_every_quota_and_the_longest_window_has_all() {
+    assert_eq!(at([]).most_in(secs(1)), 0);
+    at([]).assert_within(Quota::per_second(1).unwrap());
+    assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
+    assert_eq!(at([5, 5, 5, 6]).most_in(Duration::ZERO), 3);
+}
+
+#[test]
+#[should_panic(expected = "an arrival ends 1ms before it began")]
+fn an_arrival_does_not_end_before_it_begins() {
+    let start = Instant::now();
+    Arrival::between(start + millis(1), start);
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_a_limiter_it_sees_what_leaves_and_above_it_what_comes() {
+    let quota = Quota::per_second(10).unwrap();
+    let (above, below) = (Arrivals::new(), Arrivals::new());
+    let service = ScriptedService::new([200]);
+    let stack = ServiceBuilder::new()
+        .layer(&above)
+        .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
+        .layer(&below)
+        .service(service.clone());
+    let calls = (0..35).map(|_| stack.clone().oneshot(get()));
+    assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
+    below.assert_within(quota);
+    assert_eq!((below.count(), below.most_in(secs(1)), above.most_in(secs(1))), (35, 10, 35));
+    assert_eq!(service.arrivals().times(), below.times());
+    assert!(catch_unwind(|| above.assert_within(quota)).is_err());
+}
+
+proptest! {
+    #![proptest_config(cases(1_000))]
+
+    /// Beside the most obvious way to say it: every window that begins with an arrival.
+    #[test]
+    fn the_fullest_window_is_found(
+        arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
+    ) {
+        let within = |start: u64, (from, long, _): &&(u64, u64, u32)| *from >= start && from + long <= start + window;
+        let in_window = |start| -> u64 {
+            arrivals.iter().filter(|arrival| within(start, arrival)).map(|(_, _, permits)| u64::from(*permits)).sum()
+        };
+        let most = arrivals.iter().map(|(from, _, _)| in_window(*from)).max().unwrap_or(0);
+        let start = Instant::now();
+        let noted: Arrivals = arrivals
+            .iter()
+            .map(|(from, long, permits)| {
+                Arrival::between(start + millis(*from), start + millis(from + long)).with_permits(*permits)
+            })
+            .collect();
+        prop_assert_eq!(noted.most_in(millis(window)), most);
+    }
+}
