@@ -252,9 +252,8 @@ impl Call {
         self.shared.state().rekeyed
     }
 
-    /// Takes the call's one resend for a key that was replaced; says whether it was there to be taken.
-    pub(crate) fn rekey(&self) -> bool {
-        !std::mem::replace(&mut self.shared.state().rekeyed, true)
+    pub(crate) fn set_rekeyed(&self) {
+        self.shared.state().rekeyed = true;
     }
 
     /// What happened so far. The report goes on following the call.

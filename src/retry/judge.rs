@@ -168,12 +168,11 @@ impl<B: Body> Kept<B> {
             }
             (Some(_), None) => {}
             // The same attempt, paid for or not, with another key: only once, and it does not count.
-            (None, _) if call.rekey() => {
+            (None, _) => {
+                call.set_rekeyed();
                 self.spent = spent;
                 self.attempts = self.attempts.saturating_sub(1);
             }
-            // Another layer of the same call was quicker.
-            (None, _) => return Err(Ended::NotRetryable),
         }
         Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, drain, reason })
     }

@@ -20,7 +20,7 @@ use tower_outbound::{
     body::ReplayBody,
     call::{Ended, KeyReplaced},
     request_id::RequestIdLayer,
-    retry::{PerRequest, RetryLayer},
+    retry::{Classify, PerRequest, RetryLayer, Standard},
     timeout::TimeoutLayer,
 };
 
@@ -52,6 +52,19 @@ async fn however_many_layers_are_stacked_it_is_sent_once_more() {
         assert_eq!((response.status().as_u16(), probe.calls()), (401, 2), "{called_by}");
         assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
     }
+}
+
+/// The second 401 is judged as any other answer.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
+    let probe = Probe::new([Is(401)]);
+    let rule = Standard.retry_on(StatusCode::UNAUTHORIZED);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_classify(rule).with_max_attempts(3).unwrap())
+        .map_response(mark)
+        .service(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    assert_eq!((probe.calls(), report(&response).ended()), (1 + 3, Some(Ended::Exhausted)));
 }
 
 /// What an inner layer may not use is left for an outer one.
