@@ -63,6 +63,8 @@ struct State {
     attempts: Vec<Attempt>,
     /// How many of them were handed on to be sent, by whatever layer they were made.
     handed_on: u32,
+    /// Whether the one resend for a key that was replaced is used up, by whatever retry layer.
+    rekeyed: bool,
     ended: Option<Ended>,
     retry_after: Option<Duration>,
 }
@@ -139,7 +141,8 @@ impl DelayReason {
 }
 
 /// Stands in the extensions of a 401 when the key that it refused is replaced, so that sending the request once more,
-/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is.
+/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is. That one may have the mark,
+/// too; the retry layers, however many are stacked, send once more in a [`Call`] and not once each.
 ///
 /// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The
 /// retry layer does, without a back-off. A layer of your own that replaces keys may put it there, too: it says by
@@ -242,6 +245,15 @@ impl Call {
         state.handed_on = earlier.saturating_add(1);
         let number = state.attempts.last().map_or(0, |attempt| attempt.number);
         (number.max(state.handed_on), earlier)
+    }
+
+    /// Whether the request was sent once more because its key was replaced.
+    pub(crate) fn is_rekeyed(&self) -> bool {
+        self.shared.state().rekeyed
+    }
+
+    pub(crate) fn set_rekeyed(&self) {
+        self.shared.state().rekeyed = true;
     }
 
     /// What happened so far. The report goes on following the call.

@@ -30,7 +30,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota, adapter,
     attempt::AttemptLayer,
-    auth::{FreshKey, Keys, ProvidedKey},
+    auth::{AuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, Rotating},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -251,4 +251,40 @@ async fn what_the_deadline_cuts_off_is_a_timeout_and_what_a_caller_drops_is_noth
     assert_pending!(dropped.poll());
     drop(dropped);
     assert!(meters.series().values().all(Vec::is_empty));
+}
+
+/// The key comes so late that the permit is renewed.
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_permit_is_renewed_is_granted_once() {
+    let (meters, _guard) = Meters::read();
+    let slow = ProvidedKey::new(|| async {
+        tokio::time::sleep(secs(2)).await;
+        Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
+    });
+    let auth = AuthLayer::with(Rotating::new(Form::bearer(), slow), Origin::parse(URI).unwrap()).unwrap();
+    let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap());
+    let probe = Probe::new([Is(200)]);
+    (RateLimitLayer::new(bucket.clone()), auth).layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let series = meters.series();
+    assert_eq!(series["limit.grants"], [1.0], "{series:#?}");
+    let [waited] = series["limit.wait.duration"][..] else {
+        panic!("one wait, for the second permit: {series:#?}")
+    };
+    assert!(waited > 10.0, "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_is_one_however_it_is_written_and_a_status_is_what_the_server_said() {
+    let (meters, _guard) = Meters::read();
+    for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
+        AttemptLayer::new().layer(Probe::new([Is(status)])).oneshot(get(uri)).await.unwrap();
+    }
+    let row = |status| {
+        format!(
+            "http.client.request.duration http.request.method=GET http.response.status_code={status} \
+             server.address=api.example.com server.port=443"
+        )
+    };
+    let counted = meters.series().into_iter().map(|(name, values)| (name, values.len()));
+    assert!(counted.eq([(row(299), 2), (row(999), 1)]));
 }

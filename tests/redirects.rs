@@ -20,12 +20,14 @@ const KEY: &str = "s3cret-0123456789";
 const URI: &str = "https://api.example.com/v1";
 const MOVED: &str = "https://api.example.com/v2";
 const ELSEWHERE: &str = "https://evil.test/collect";
+/// Sends on to itself once more.
+const TWICE: &str = "https://evil.test/twice";
 
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 type Seen = Arc<Mutex<Vec<(Uri, bool)>>>;
 
-/// Sends `/v1` on to `target` and answers everything else; keeps the URI of each request and whether the key was
+/// Sends `/v1` on to `target`, `/twice` on to itself, and answers everything else; keeps the URI of each request and whether the key was
 /// anywhere in it.
 fn server(target: &'static str) -> (Client, Seen) {
     let seen = Seen::default();
@@ -37,9 +39,14 @@ fn server(target: &'static str) -> (Client, Seen) {
             all.iter().any(|part| part.contains(KEY) || part.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
         keep.lock().unwrap().push((request.uri().clone(), has_key));
         let mut response = Response::new(Full::<Bytes>::default());
-        if request.uri().path() == "/v1" {
+        let next = match request.uri().path() {
+            "/v1" => Some(target),
+            "/twice" => Some("/thrice"),
+            _ => None,
+        };
+        if let Some(next) = next {
             *response.status_mut() = http::StatusCode::TEMPORARY_REDIRECT;
-            response.headers_mut().insert(LOCATION, target.parse().unwrap());
+            response.headers_mut().insert(LOCATION, next.parse().unwrap());
         }
         async { Ok::<_, BoxError>(response) }
     });
@@ -135,5 +142,23 @@ async fn below_a_policy_that_strips_all_headers_is_safe_for_every_form() {
         let service = auth(form).layer(FollowRedirectLayer::with_policy(policy).layer(server));
         assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
         assert_eq!(with_key(&seen), [true, false], "{name}");
+    }
+}
+
+/// What the first hop must not have, a second one to the same place must not have either. In 0.6 it did.
+#[tokio::test]
+async fn a_second_hop_elsewhere_gets_no_more_than_the_first() {
+    for (name, form) in forms() {
+        let (server, seen) = server(TWICE);
+        let above = FollowRedirectLayer::new().layer(auth(form.clone()).layer(server.clone()));
+        assert_eq!(above.oneshot(get(URI)).await.unwrap().status(), 200);
+        let below = auth(form.clone()).layer(FollowRedirectLayer::new().layer(server.clone()));
+        assert_eq!(below.oneshot(get(URI)).await.unwrap().status(), 200);
+        let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
+        let strict = auth(form).layer(FollowRedirectLayer::with_policy(policy).layer(server));
+        assert_eq!(strict.oneshot(get(URI)).await.unwrap().status(), 200);
+        let leaks = name == "x-api-key";
+        let expected = [[true, false, false], [true, leaks, leaks], [true, false, false]];
+        assert_eq!(with_key(&seen), expected.concat(), "{name}");
     }
 }

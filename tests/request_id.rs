@@ -547,7 +547,7 @@ async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
     let capture = log_of(LevelFilter::DEBUG, &[Is(503), Is(503), Is(503)], "GET", URI).await;
     let lines = capture.of(RETRY);
     let shown: Vec<_> = lines.iter().map(|line| (line.level, line.message.as_str(), names(line))).collect();
-    let backed_off = (Level::DEBUG, "retrying after back-off", sorted(["request_id", "delay_ms", "reason"]));
+    let backed_off = (Level::DEBUG, "retrying", sorted(["request_id", "delay_ms", "reason"]));
     let ended = (Level::DEBUG, "no further attempt", sorted(["request_id", "ended"]));
     assert_eq!(shown, [backed_off.clone(), backed_off, ended]);
     assert_eq!(lines[2].fields["ended"], "exhausted");

@@ -25,14 +25,14 @@
 //! |---|---|---|---|
 //! | `http.client.request.duration` | histogram | one attempt, from the limiter's grant to the head of its answer | `service` `http.request.method` `server.address` `server.port` `http.response.status_code` `error.type` |
 //! | `tower_outbound.call.duration` | histogram | one call, with its waits and back-offs, to the head of its answer | `service` `error.type` |
-//! | `tower_outbound.limit.wait.duration` | histogram | the wait for a permit, of the requests that had to wait | `service` |
+//! | `tower_outbound.limit.wait.duration` | histogram | the wait for a permit, once for each wait | `service` |
 //! | `tower_outbound.limit.queue` | gauge | requests that wait for a permit now | `service` |
-//! | `tower_outbound.limit.grants` | counter | requests that were granted their permits | `service` |
+//! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, once each | `service` |
 //! | `tower_outbound.limit.refusals` | counter | requests that were refused | `service` `reason` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pauses that the server asked for, once for each answer that did | `service` |
-//! | `tower_outbound.retry.retries` | counter | back-offs that began | `service` `reason` |
+//! | `tower_outbound.retry.retries` | counter | further attempts that were decided on | `service` `reason` |
 //! | `tower_outbound.retry.give_ups` | counter | calls whose failure was not tried again | `service` `reason` |
-//! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended | `outcome` |
+//! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended; a key file's changes, and its failures once until it can be read | `outcome` |
 //! | `tower_outbound.auth.refusals` | counter | keys that the server refused and that are replaced | |
 //!
 //! `http.client.request.duration` is OpenTelemetry's, with its attributes; the [`attempt`](crate::attempt) layer
@@ -41,8 +41,15 @@
 //! give theirs. `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
 //! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed`.
 //!
-//! Every label has few values, but for `server.address`: it has as many as there are hosts that you call.
 //! Prometheus' exporter writes underscores for dots.
+//!
+//! # How many values a label has
+//!
+//! Few and fixed, but for four. `service` is yours. `server.address`, in lower case, and `server.port` have as many as
+//! there are hosts and ports that you call; in a stack that follows redirects above the attempt's layer, the `Location` of
+//! an answer chooses them: list the hosts that may be followed to, or drop the labels in the recorder. And the server
+//! chooses `http.response.status_code`, 900 values (100 to 999) at most, as OpenTelemetry has it: it is not cut to those
+//! that HTTP defines.
 //!
 //! # Surprises
 //!
@@ -51,6 +58,8 @@
 //! - A call that its caller drops is in no duration; an attempt that the total deadline cuts off is, as a `timeout`.
 //! - A wait that ends in a refusal, or whose caller drops it, leaves the queue; only the first is in the wait's
 //!   duration.
+//! - A request whose permit went stale, because what is below the limiter took long to be ready, waits for another one:
+//!   that is a wait of its own if it has to, and no second grant.
 
 use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -74,9 +83,9 @@ pub fn enable() {
     describe_histogram!(metric::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
     describe_histogram!(metric::PAUSE_DURATION, Seconds, "Pauses that the server asked for.");
     describe_gauge!(metric::QUEUE, Count, "Requests that wait for a permit.");
-    describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits.");
+    describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(metric::REFUSALS, Count, "Requests that the limiter refused, by reason.");
-    describe_counter!(metric::RETRIES, Count, "Retries, by the reason of their back-off.");
+    describe_counter!(metric::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(metric::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
     describe_counter!(metric::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");
     describe_counter!(metric::KEY_REFUSALS, Count, "Keys that the server refused and that are replaced.");

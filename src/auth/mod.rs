@@ -69,25 +69,22 @@
 //!
 //! Above or below a layer that follows redirects, for instance tower-http's `FollowRedirect`:
 //!
-//! | form | redirects followed above | redirects followed below |
-//! |---|---|---|
-//! | bearer, Basic | safe | not sent to another origin by tower-http, which strips `Authorization` |
-//! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` |
-//! | query parameter | safe | not sent to where the redirect leads, not even to its own origin |
+//! | form | followed above | below, by tower-http 0.7 | below, by tower-http 0.6 |
+//! |---|---|---|---|
+//! | bearer, Basic | safe | not sent to another origin: `Authorization` is stripped | **leaks** after a second hop, whatever the policy |
+//! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` | **leaks**, whatever the policy |
+//! | query parameter | safe | not sent to where the redirect leads, not even to its own origin | the same |
 //!
 //! Safe means that each hop is looked at anew: the key goes to its own origin and those that
 //! [`AuthLayer::with_allowed_origin`] names, and nowhere else. So follow redirects above, and above the retry layer, too:
 //! a 401 at the second hop would have it send the first once more.
 //!
+//! 0.6 makes each hop of the headers that the first request had, and strips them only where the origin is another than
+//! that of the hop before: who redirects to himself once more has the key.
+//!
 //! # Events
 //!
-//! Target `tower_outbound::auth`; nothing of the key is in them.
-//!
-//! | level | when | fields |
-//! |---|---|---|
-//! | debug | a refresh begins | |
-//! | info | a refresh gave a key; a file holds another one; a server refused one that can be replaced | |
-//! | warn | a refresh failed, or a file became unreadable | `kept`, whether a key is in use all the same; `retry_in_ms` |
+//! Those of target `tower_outbound::auth` in [the log](crate::request_id#the-log). Nothing of the key is in them.
 //!
 //! # Surprises
 //!

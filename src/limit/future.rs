@@ -34,7 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<A, F> {
         // The clock is read only for a request that has to wait.
-        Acquiring { #[pin] acquire: A, waiting: Option<Waiting> },
+        Acquiring { #[pin] acquire: A, waiting: Option<Waiting>, renewed: bool },
         Refused { refusal: Option<Refusal> },
         Readying { since: Option<Instant> },
         Calling { #[pin] future: F },
@@ -43,7 +43,7 @@ pin_project! {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
-        let state = State::Acquiring { acquire: permits.acquire(), waiting: None };
+        let state = State::Acquiring { acquire: permits.acquire(), waiting: None, renewed: false };
         Self { state, inner, permits: Some(permits), request: Some(request), call }
     }
 
@@ -70,7 +70,7 @@ where
         let mut this = self.project();
         loop {
             match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, waiting } => {
+                StateProj::Acquiring { acquire, waiting, renewed } => {
                     let call = this.call.as_ref();
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         waiting.get_or_insert_with(|| Waiting::begin(call));
@@ -83,7 +83,10 @@ where
                         }
                     }
                     outcome.map_err(|refusal| refused(call, refusal))?;
-                    observe::granted(call);
+                    // In place of a permit that was lost, it is the same request's.
+                    if !*renewed {
+                        observe::granted(call);
+                    }
                     if let Some(permits) = this.permits {
                         permits.held = Held::Granted;
                     }
@@ -107,7 +110,7 @@ where
                     let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
                     if let Some(permits) = stale {
                         let acquire = permits.renew();
-                        this.state.set(State::Acquiring { acquire, waiting: None });
+                        this.state.set(State::Acquiring { acquire, waiting: None, renewed: true });
                         continue;
                     }
                     let Some(request) = this.request.take() else {

@@ -1,9 +1,10 @@
-//! The events.
+//! The events. Their macros read the fields only for who hears them, so that none has a guard of its own: it would ask by
+//! other metadata than the event's, and a filter that knows the event by its fields, or as an event, would say no.
 
 use std::{fmt, time::Duration};
 
 use http::{Method, StatusCode, Uri};
-use tracing::{Level, debug, enabled, event, info, warn};
+use tracing::{Level, debug, event, info, warn};
 
 use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, address, error_type, failed, metric, port, text};
 use crate::{
@@ -41,7 +42,7 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
                 request_id = text(report.request_id().as_ref()),
                 server_request_id = text(report.server_request_id().as_ref()),
                 http.request.method = subject.method.as_str(),
-                server.address = address(&subject.uri),
+                server.address = address(&subject.uri).as_deref(),
                 server.port = port(&subject.uri),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|status| status.as_u16()),
@@ -56,23 +57,12 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
     }
     metric::called(subject.service, result, subject.started);
     match result {
-        Ok(status) if !failed(status) => {
-            if enabled!(target: CALL, Level::INFO) {
-                line!(Level::INFO, "call answered");
-            }
-        }
-        Ok(_) | Err(_) => {
-            if enabled!(target: CALL, Level::WARN) {
-                line!(Level::WARN, "call failed");
-            }
-        }
+        Ok(status) if !failed(status) => line!(Level::INFO, "call answered"),
+        Ok(_) | Err(_) => line!(Level::WARN, "call failed"),
     }
 }
 
 pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
-    if !enabled!(target: ATTEMPT, Level::DEBUG) {
-        return;
-    }
     let (status, failure) = match attempt.outcome() {
         Some(Outcome::Answer(status)) => (Some(status.as_u16()), None),
         Some(Outcome::Timeout) => (None, Some("timeout")),
@@ -97,15 +87,13 @@ pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
 
 pub(crate) fn retry(call: &Call, delay: Duration, reason: DelayReason) {
     metric::retried(call, reason);
-    if enabled!(target: RETRY, Level::DEBUG) {
-        debug!(
-            target: RETRY,
-            request_id = text(call.report().request_id().as_ref()),
-            delay_ms = millis(delay),
-            reason = reason.as_str(),
-            "retrying after back-off"
-        );
-    }
+    debug!(
+        target: RETRY,
+        request_id = text(call.report().request_id().as_ref()),
+        delay_ms = millis(delay),
+        reason = reason.as_str(),
+        "retrying"
+    );
 }
 
 pub(crate) fn gave_up(call: &Call, ended: Ended) {
@@ -113,14 +101,12 @@ pub(crate) fn gave_up(call: &Call, ended: Ended) {
         return;
     }
     metric::gave_up(call, ended);
-    if enabled!(target: RETRY, Level::DEBUG) {
-        debug!(
-            target: RETRY,
-            request_id = text(call.report().request_id().as_ref()),
-            ended = ended.as_str(),
-            "no further attempt"
-        );
-    }
+    debug!(
+        target: RETRY,
+        request_id = text(call.report().request_id().as_ref()),
+        ended = ended.as_str(),
+        "no further attempt"
+    );
 }
 
 pub(super) fn waited(waited: Duration) {

@@ -72,7 +72,8 @@ impl Stopwatch {
         }
         let method = known(request.method()).unwrap_or(OTHER);
         let mut labels = labels(service(call), [("http.request.method", method)]);
-        labels.extend(address(request.uri()).map(|address| Label::new("server.address", address.to_owned())));
+        labels
+            .extend(address(request.uri()).map(|address| Label::new("server.address", address.into_owned())));
         labels.extend(port(request.uri()).map(|port| Label::new("server.port", port.to_string())));
         Some(Self { started: clock::now(), labels })
     }

@@ -18,6 +18,8 @@ pub(crate) use self::event::{
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
 
+use std::borrow::Cow;
+
 use http::{HeaderValue, Method, StatusCode, Uri};
 
 use crate::error::{Error, Kind};
@@ -28,9 +30,11 @@ const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
-/// An IPv6 address without the brackets that it has in a URI.
-fn address(uri: &Uri) -> Option<&str> {
-    uri.host().map(|host| host.trim_start_matches('[').trim_end_matches(']'))
+/// In lower case, or one host would be many; and an IPv6 address without the brackets that it has in a URI.
+fn address(uri: &Uri) -> Option<Cow<'_, str>> {
+    let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
+    let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
+    Some(if lower { host.into() } else { host.to_ascii_lowercase().into() })
 }
 
 /// Its own, or that of its scheme.

@@ -50,7 +50,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
         http.request.method = known(method).unwrap_or(OTHER),
         http.request.method_original = known(method).is_none().then_some(method.as_str()),
         http.request.resend_count = Empty,
-        server.address = address(uri),
+        server.address = address(uri).as_deref(),
         server.port = port(uri).map(i64::from),
         url.full = Url::of(uri).map(tracing::field::display),
         http.response.status_code = Empty,

@@ -36,17 +36,18 @@
 //! |---|---|---|---|---|
 //! | `tower_outbound::call` | info | call answered | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
 //! | `tower_outbound::call` | warn | call failed | a call ended without an answer, or with a 4xx or 5xx | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
-//! | `tower_outbound::attempt` | debug | attempt ended | an attempt ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
-//! | `tower_outbound::retry` | debug | retrying after back-off | a back-off begins | `request_id` `delay_ms` `reason` |
+//! | `tower_outbound::attempt` | debug | attempt ended | an attempt of the retry layer ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
+//! | `tower_outbound::retry` | debug | retrying | another attempt is decided on; it begins after `delay_ms` | `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not tried again | `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `waited_ms` |
 //! | `tower_outbound::limit` | info | paused: the server asked for it | the server paused the limiter | `pause_ms` |
-//!
 //! | `tower_outbound::auth` | debug | key refresh begins | a key provider is asked | |
 //! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
-//! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key, or a file could not be read again | `error` `kept` `retry_in_ms` |
+//! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key; a file could not be read again, once until it can be | `error` `kept` `retry_in_ms` |
 //! | `tower_outbound::auth` | info | key refused by the server | a 401 to a key that is replaced | |
+//!
+//! The retry layer writes the attempts' events, as it does its own: without it there are the spans alone.
 //!
 //! All that a call tells is inside its span. The events of a key are told by the call that drives the refresh, before
 //! its attempt or in it, and the rest outside the attempts' spans: the retry layer and the limiter write them, above
@@ -65,7 +66,7 @@
 //! `otel.name` the method, never a path. A method that HTTP does not know is `_OTHER`, and `HTTP` in the name, with its
 //! own in `http.request.method_original`. `url.full` has no query at all, for which of its values are secret is not
 //! known here, and is left out where the request's URI is not absolute. `http.request.resend_count` is there from the
-//! second time on that the request is handed down.
+//! second time on that the request is handed down. `server.address` is in lower case, here and in the events.
 //!
 //! # Order
 //!

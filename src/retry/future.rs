@@ -4,7 +4,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use http::{Request, Response};
@@ -19,7 +18,7 @@ use super::{
 };
 use crate::{
     body::{Drain, ReplayBody},
-    call::{Call, DelayReason, Ended},
+    call::{Call, Ended},
     clock::{self, Instant},
     error::{BoxError, Error, Scope},
     observe,
@@ -28,8 +27,6 @@ use crate::{
 /// The most that is read of a failed answer's body so that its connection can be used again: more costs more
 /// than a new connection.
 const DRAIN_LIMIT: u64 = 64 * 1024;
-/// The longest that the rest of such a body is waited for.
-const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 pin_project! {
     /// The future of [`Retry`](super::Retry): attempt, drain, sleep, and again.
@@ -142,7 +139,7 @@ where
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Starting);
             this.kept.sent |= called;
-            let Again { request, delay, reason } =
+            let Again { request, delay, drain, reason } =
                 match this.kept.judge(this.policy, this.call, called, &result) {
                     Ok(again) => again,
                     Err(ended) => {
@@ -158,8 +155,6 @@ where
             *this.next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
-            // There is no back-off to do it in after a key was replaced, and the connection is worth as much.
-            let drain = if reason == DelayReason::KeyReplaced { DRAIN_TIME } else { DRAIN_TIME.min(delay) };
             // The answer is read to its end and dropped before the sleep, or its connection is lost.
             this.state.set(match result {
                 Ok(response) => {

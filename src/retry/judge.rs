@@ -24,6 +24,9 @@ use crate::{
     policy::{self, Cause, Spent, Verdict, feedback},
 };
 
+/// The longest that the rest of a failed answer's body is waited for.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+
 /// The request as it came, to make the next attempt of, and what the attempts so far have left.
 pub(super) struct Kept<B> {
     head: request::Parts,
@@ -32,7 +35,7 @@ pub(super) struct Kept<B> {
     max_attempts: u32,
     /// All but the one whose key was refused and is replaced.
     pub(super) attempts: u32,
-    /// Whether it may be sent once more with another key.
+    /// Whether it may be sent once more with another key, if that was not done yet.
     rekey: bool,
     used: Used,
     /// Of the budget, by the attempt under way.
@@ -47,6 +50,8 @@ pub(super) struct Kept<B> {
 pub(super) struct Again<B> {
     pub(super) request: Request<ReplayBody<B>>,
     pub(super) delay: Duration,
+    /// How long the answer may be drained.
+    pub(super) drain: Duration,
     pub(super) reason: DelayReason,
 }
 
@@ -78,7 +83,7 @@ impl<B: Body> Kept<B> {
     }
 
     /// Ends the attempt in the report, and says whether there is another one.
-    pub(super) fn judge<R>(
+    pub(super) fn judge<R: Body>(
         &mut self,
         policy: &Policy,
         call: &Call,
@@ -113,7 +118,7 @@ impl<B: Body> Kept<B> {
         let cause = match outcome {
             // Before any rule, for no rule and no server knows that there is another key. The request has not been
             // applied (RFC 9110 §15.5.2), so that it does no harm whatever its method.
-            _ if self.rekey && has_other_key(result) => None,
+            _ if self.rekey && has_other_key(result) && !call.is_rekeyed() => None,
             Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
             _ => match self.verdict(policy, &outcome) {
                 Verdict::Success => {
@@ -142,8 +147,17 @@ impl<B: Body> Kept<B> {
             (None, Some(asked)) if !asked.is_zero() => (asked, DelayReason::Asked),
             (None, _) => (Duration::ZERO, DelayReason::KeyReplaced),
         };
-        if call.deadline().is_some_and(|deadline| clock::after(clock::now(), delay) >= deadline) {
-            call.set_retry_after(delay);
+        // After a key was replaced there is no back-off to drain the answer in, and its connection is worth as much.
+        let drain = match result {
+            Ok(response) if reason == DelayReason::KeyReplaced && !response.body().is_end_stream() => {
+                DRAIN_TIME
+            }
+            _ => DRAIN_TIME.min(delay),
+        };
+        // What is drained can't be handed over any more, so that must not take the time of the attempt after it.
+        let wait = delay.max(drain);
+        if call.deadline().is_some_and(|deadline| clock::after(clock::now(), wait) >= deadline) {
+            call.set_retry_after(wait);
             return Err(Ended::Deadline);
         }
         let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
@@ -155,12 +169,12 @@ impl<B: Body> Kept<B> {
             (Some(_), None) => {}
             // The same attempt, paid for or not, with another key: only once, and it does not count.
             (None, _) => {
+                call.set_rekeyed();
                 self.spent = spent;
                 self.attempts = self.attempts.saturating_sub(1);
-                self.rekey = false;
             }
         }
-        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, reason })
+        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, drain, reason })
     }
 
     fn verdict(&self, policy: &Policy, outcome: &Outcome<'_>) -> Verdict {

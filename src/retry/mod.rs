@@ -51,7 +51,8 @@
 //! difference: a request that was answered with a 401 has not been applied (RFC 9110 §15.5.2).
 //!
 //! The deadline holds, a pause that the 401 itself asks for is kept, and a body that was not kept leaves the 401 as the
-//! answer. So does [`PerRequest::never`]. It happens once in a call: the next 401 is judged as any other answer, and with
+//! answer. So do [`PerRequest::never`], and a deadline that leaves no time after the 100 ms that its body may be read for. It
+//! happens once in a call, however many retry layers are stacked: the next 401 is judged as any other answer, and with
 //! [`Standard`] it is the last.
 //!
 //! # How long it waits

@@ -147,7 +147,7 @@ fn when_the_request_goes_elsewhere() {
             }
             assert_eq!(probe.calls(), 3);
             // The ready client doesn't even go there.
-            let client = preset("https://host", place).client().unwrap();
+            let client = preset(SITE, place).client().unwrap();
             let request = Request::get("https://elsewhere.test/v1").body(Body::empty()).unwrap();
             failed(&client.request(request).await.unwrap_err());
         }

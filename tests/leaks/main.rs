@@ -53,6 +53,9 @@ use self::{
 /// With what base64, percent-encoding and `Debug` change, at both ends.
 const KEY: &str = "k3y/+=%~&\"\\5ecr3t?of>the<tests\\\"&~%=+/3nd";
 
+/// What a ready client may be for: without TLS nothing but loopback.
+const SITE: &str = if cfg!(feature = "rustls") { "https://host" } else { "http://127.0.0.1:9" };
+
 /// Of which the middle differs.
 fn another_key(number: usize) -> String {
     KEY.replace("of>the<tests", &format!("number{number}"))

@@ -48,7 +48,7 @@ fn of_a_url_that_holds_the_key() {
                 format!("ftp://host/?api_key={key}"),
                 format!("/v1?api_key={key}"),
             ];
-            let client = preset("https://host", Place::Bearer).client().unwrap();
+            let client = preset(SITE, Place::Bearer).client().unwrap();
             for url in urls {
                 refused(preset::currency_rates(&url));
                 if url.contains('@') || !url.starts_with("https://") {

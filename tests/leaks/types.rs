@@ -279,7 +279,7 @@ fn layers(seen: &Seen) {
         let layer = preset.layer().unwrap();
         seen.debug(&layer);
         seen.layer(layer);
-        let client = preset.client().unwrap();
+        let client = super::preset(SITE, place).client().unwrap();
         seen.debug(&client);
         seen.debug(&client.get("/v1"));
         seen.debug(&client.get("//"));
@@ -309,10 +309,10 @@ async fn calls_and_errors(seen: &Seen) {
     seen.debug(&DelayReason::Asked);
     seen.debug(&Ended::Success);
 
-    let error = preset(URI, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
+    let error = preset(SITE, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
     seen.error(&error);
     #[cfg(feature = "json")]
-    seen.error(&preset(URI, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
+    seen.error(&preset(SITE, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
     seen.debug(&retry::Outcome::Failure { error: &error, sent: policy::Sent::No });
     let headers = HeaderMap::from_iter([(AUTHORIZATION, key().header_value())]);
     seen.debug(&retry::Outcome::Answer { status: StatusCode::OK, headers: &headers });
@@ -488,6 +488,7 @@ fn is_on(name: &str) -> bool {
     match name {
         name if name.starts_with("settings::") => cfg!(feature = "serde"),
         "adapter::TraceContext" => cfg!(feature = "otel"),
+        "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
         "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),

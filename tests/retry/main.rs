@@ -16,6 +16,7 @@ mod jitter;
 mod probe;
 mod properties;
 mod readiness;
+mod rekeyed;
 mod report;
 mod request;
 mod rules;

@@ -3,6 +3,7 @@
 
 #[path = "../probe/capture.rs"]
 mod capture;
+mod filters;
 #[path = "../probe/mod.rs"]
 mod probe;
 mod quiet;
@@ -53,16 +54,21 @@ async fn only_what_was_polled_ready_is_called() {
 // ---- the contract
 
 /// The rows of the manual's two tables.
-fn documented() -> BTreeSet<Row> {
-    let manual = include_str!("../../src/request_id/mod.rs");
+fn documented(manual: &str) -> BTreeSet<Row> {
     let mut kind = None;
     let mut rows = BTreeSet::new();
-    for line in manual.lines() {
-        let Some(line) = line.strip_prefix("//! | ") else { continue };
-        let cells: Vec<_> = line.trim_end_matches(['|', ' ']).split(" | ").collect();
+    let mut lines = manual.lines();
+    while let Some(line) = lines.next() {
+        let Some(line) = line.strip_prefix("//! |") else {
+            kind = None;
+            continue;
+        };
+        let cells: Vec<_> = line.trim().trim_end_matches(['|', ' ']).split(" | ").collect();
         let [target, level, name, _, ref fields @ ..] = cells[..] else { panic!("{line}") };
         let fields = fields.concat();
-        if target == "target" {
+        if kind.is_none() {
+            let rule = lines.next().and_then(|line| line.strip_prefix("//! |-"));
+            assert!(target == "target" && rule.is_some(), "rustdoc makes no table of this: {line}");
             kind = Some(if name == "span" { "span" } else { "event" });
             continue;
         }
@@ -71,6 +77,15 @@ fn documented() -> BTreeSet<Row> {
         rows.insert((kind.unwrap(), plain(target), level.to_owned(), plain(name), fields));
     }
     rows
+}
+
+#[test]
+#[should_panic(expected = "rustdoc makes no table of this")]
+fn a_row_outside_a_table_is_no_row() {
+    let head = "//! | target | level | event | when | fields |\n//! |---|---|---|---|---|\n";
+    let row = "//! | `a` | info | b | c | `d` |\n";
+    assert_eq!(documented(&[head, row].concat()).len(), 1);
+    documented(&[head, "//!\n", row].concat());
 }
 
 /// A whole stack, and calls that bring it to say all that it can say.
@@ -86,7 +101,7 @@ async fn what_is_logged_is_what_the_manual_says() {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
     tell_of_keys().await;
-    let (heard, documented) = (capture.rows(), documented());
+    let (heard, documented) = (capture.rows(), documented(include_str!("../../src/request_id/mod.rs")));
     assert_eq!(documented.len(), 14);
     assert_eq!(heard, documented);
 }
@@ -195,7 +210,8 @@ async fn a_failure_is_told_by_its_kind_and_a_redirect_is_none() {
 #[tokio::test]
 async fn what_is_no_absolute_uri_or_known_method_is_told_as_such() {
     let (capture, _guard) = Capture::all();
-    for (method, uri) in [("PURGE", "http://[::1]/a"), ("GET", "/v1?key=s3cret")] {
+    for (method, uri) in [("PURGE", "http://[::1]/a"), ("GET", "/v1?key=s3cret"), ("GET", "http://API.test")]
+    {
         AttemptLayer::new().layer(Probe::new([Is(200)])).oneshot(request(method, uri)).await.unwrap();
     }
     let spans = capture.spans("attempt");
@@ -221,6 +237,7 @@ async fn what_is_no_absolute_uri_or_known_method_is_told_as_such() {
             ("otel.name", "GET"),
         ]
     );
+    assert_eq!(spans[2].fields["server.address"], "api.test");
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,7 +313,7 @@ async fn the_crates_own_events_are_in_the_span_of_the_call() {
     let lines = capture.lines();
     let told: Vec<_> = lines.iter().map(|line| (line.message.as_str(), line.scope.as_slice())).collect();
     let call = ["call"].as_slice();
-    let (ended, again) = (("attempt ended", call), ("retrying after back-off", call));
+    let (ended, again) = (("attempt ended", call), ("retrying", call));
     assert_eq!(
         told,
         [ended, again, ended, again, ended, ("no further attempt", call), ("call failed", call)]

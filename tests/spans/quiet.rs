@@ -4,14 +4,25 @@ use std::{
     convert::Infallible,
     future::{Ready, ready},
     pin::pin,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     task::{Context, Poll, Waker},
 };
 
-use http::{Request, Response};
-use tower::{Layer, Service};
-use tower_outbound::{attempt::AttemptLayer, request_id::RequestIdLayer, retry::RetryLayer};
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::{Registry, layer::SubscriberExt};
+use allocation_counter::AllocationInfo;
+use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_outbound::{
+    ApiKey, BoxError, Quota,
+    attempt::AttemptLayer,
+    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
+    limit::{RateLimitLayer, TokenBucket},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+};
+use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
+
+use super::URI;
 
 type Content = http_body_util::Empty<bytes::Bytes>;
 
@@ -62,4 +73,93 @@ fn nothing_is_allocated_for_what_nobody_hears() {
     // And the count would show it.
     let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     tracing::subscriber::with_default(heard, || assert!(allocations(all.layer(NoOp)) > unheard));
+}
+
+#[test]
+fn limit_and_auth_alone_allocate_nothing_but_the_header() {
+    let bare = allocations(NoOp);
+    let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
+    assert_eq!(allocations(limit.layer(NoOp)), bare);
+
+    let by_hand = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {
+        let key = HeaderValue::from_static("Bearer k3y");
+        request.headers_mut().insert(http::header::AUTHORIZATION, key);
+        request
+    }));
+    let auth = BearerAuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    assert_eq!(allocations(auth.layer(NoOp)), by_hand);
+}
+
+/// What one call of a whole stack allocates, over a server that answers by this script; a 429 asks for a pause. The stack
+/// tells all that it can: a wait for the limiter, and a key that is fetched and replaced.
+fn of_a_call(script: &'static [u16], uri: &str) -> AllocationInfo {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let _inside = runtime.enter();
+    let keys = ProvidedKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
+    let auth = AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap();
+    let answers = AtomicUsize::new(0);
+    let server = |_: Request<_>| {
+        let mut response = Response::new(Content::new());
+        let status = &script[answers.fetch_add(1, Relaxed)];
+        *response.status_mut() = StatusCode::from_u16(*status).unwrap();
+        if *status == 429 {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        ready(Ok::<_, Infallible>(response))
+    };
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates"))
+        .layer(RetryLayer::new().with_seed(1))
+        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(2).unwrap().with_burst(1).unwrap())))
+        .layer(AttemptLayer::new())
+        .layer(auth)
+        .service(service_fn(server));
+    // The caller's own id, which is as long as the rest, so that a copy of it shows.
+    let request = Request::get(uri).header("x-request-id", uri).body(Content::new()).unwrap();
+    let mut status = None;
+    let allocated = allocation_counter::measure(|| {
+        status = runtime.block_on(service.oneshot(request)).ok().map(|response| response.status());
+    });
+    assert_eq!(status.unwrap().as_u16(), *script.last().unwrap());
+    allocated
+}
+
+fn total(allocated: AllocationInfo) -> (u64, u64) {
+    (allocated.count_total, allocated.bytes_total)
+}
+
+/// Failures as well as successes. `most` is what was counted with no event in the code at all: more than that is a text
+/// that nobody asked for, or an allocation that a dependency has come to make.
+#[test]
+fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
+    let long = format!("{URI}/{}", "x".repeat(10_000));
+    let others: fn() -> Box<dyn Subscriber + Send + Sync> =
+        || Box::new(Registry::default().with(filter_fn(|metadata| metadata.target() == "other")));
+    let off: fn() -> Box<dyn Subscriber + Send + Sync> =
+        || Box::new(Registry::default().with(LevelFilter::OFF));
+    for (script, most) in [
+        (&[200][..], 27),
+        (&[404], 27),
+        (&[503, 503, 503], 46),
+        (&[429, 200], 37),
+        (&[401, 200], 50),
+        (&[401, 401], 50),
+    ] {
+        let _first_of_all = of_a_call(script, URI);
+        let unheard = total(of_a_call(script, URI));
+        assert!(unheard.0 <= most, "{} allocations, {script:?}", unheard.0);
+        assert_eq!(total(of_a_call(script, &long)), unheard, "nothing of the request is written: {script:?}");
+        for (name, deaf) in [("off", off), ("for others", others)] {
+            tracing::subscriber::with_default(deaf(), || {
+                let _first_of_all = of_a_call(script, URI);
+                assert_eq!(total(of_a_call(script, URI)), unheard, "{name}: {script:?}");
+            });
+        }
+        let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        tracing::subscriber::with_default(heard, || {
+            let (short, long) = (total(of_a_call(script, URI)), total(of_a_call(script, &long)));
+            assert!(short > unheard && long.1 > short.1 + 10_000, "the count would show it: {script:?}");
+        });
+    }
 }

@@ -1,0 +1,178 @@
+//! A 401 whose key is replaced: sent once more in a call, and not at the price of the answer in hand.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body::{Body, Frame};
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_outbound::{
+    body::ReplayBody,
+    call::{Ended, KeyReplaced},
+    request_id::RequestIdLayer,
+    retry::{Classify, PerRequest, RetryLayer, Standard},
+    timeout::TimeoutLayer,
+};
+
+use super::{
+    URI,
+    probe::{Answer::Is, Content, Probe, get, millis, request, secs},
+    report,
+};
+
+fn mark<B>(mut response: Response<B>) -> Response<B> {
+    response.extensions_mut().insert(KeyReplaced);
+    response
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_layers_are_stacked_it_is_sent_once_more() {
+    let one = || RetryLayer::new().with_max_attempts(1).unwrap();
+    for (called_by, outermost) in [("the caller", false), ("a layer that begins the call", true)] {
+        // In the end it answers, or a test that fails would not end.
+        let probe = Probe::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
+        let service = ServiceBuilder::new()
+            .option_layer(outermost.then(RequestIdLayer::new))
+            .layer(one())
+            .map_response(mark)
+            .layer(one())
+            .layer(one())
+            .map_response(mark)
+            .service(probe.clone());
+        let response = service.oneshot(request("POST", URI)).await.unwrap();
+        assert_eq!((response.status().as_u16(), probe.calls()), (401, 2), "{called_by}");
+        assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+    }
+}
+
+/// The second 401 is judged as any other answer.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
+    let probe = Probe::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
+    let rule = Standard.retry_on(StatusCode::UNAUTHORIZED);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_classify(rule).with_max_attempts(3).unwrap())
+        .map_response(mark)
+        .service(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    assert_eq!((probe.calls(), report(&response).ended()), (1 + 3, Some(Ended::Exhausted)));
+}
+
+/// What an inner layer may not use is left for an outer one.
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_may_not_leaves_it_to_another() {
+    let probe = Probe::new([Is(401), Is(200)]);
+    let never = |mut request: Request<_>| {
+        request.extensions_mut().insert(PerRequest::new().never());
+        request
+    };
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .map_request(never)
+        .layer(RetryLayer::new())
+        .map_response(mark)
+        .service(probe.clone());
+    let response = service.oneshot(request("POST", URI)).await.unwrap();
+    assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
+}
+
+/// The rest of an answer, which takes so long, or never ends.
+enum Rest {
+    Over,
+    Takes(Pin<Box<tokio::time::Sleep>>),
+    Endless,
+}
+
+impl Rest {
+    fn of(length: Option<Duration>) -> Self {
+        match length {
+            Some(Duration::ZERO) => Self::Over,
+            Some(length) => Self::Takes(Box::pin(tokio::time::sleep(length))),
+            None => Self::Endless,
+        }
+    }
+}
+
+impl Body for Rest {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Self::Over => Poll::Ready(None),
+            Self::Takes(timer) => timer.as_mut().poll(cx).map(|()| None),
+            Self::Endless => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Over)
+    }
+}
+
+/// Refuses the first key after so long, with such a rest, and takes the second.
+fn refusing(
+    after: Duration,
+    rest: Option<Duration>,
+    calls: &Arc<AtomicUsize>,
+) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Rest>, Error = Infallible, Future: Send> + Clone
+{
+    let calls = Arc::clone(calls);
+    service_fn(move |_: Request<ReplayBody<Content>>| {
+        let first = calls.fetch_add(1, Relaxed) == 0;
+        async move {
+            if !first {
+                return Ok(Response::new(Rest::Over));
+            }
+            tokio::time::sleep(after).await;
+            let mut response = mark(Response::new(Rest::of(rest)));
+            *response.status_mut() = StatusCode::UNAUTHORIZED;
+            Ok(response)
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_can_not_be_drained_in_time_is_handed_over() {
+    for (after, rest, expected) in [
+        (950, None, 401),
+        (950, Some(millis(5)), 401),
+        (905, None, 401),
+        (890, None, 200),
+        (890, Some(millis(5)), 200),
+        // Nothing is left to be drained.
+        (950, Some(Duration::ZERO), 200),
+    ] {
+        let (calls, start) = (Arc::default(), Instant::now());
+        let service = (TimeoutLayer::total(secs(1)).unwrap(), RetryLayer::new()).layer(refusing(
+            millis(after),
+            rest,
+            &calls,
+        ));
+        let case = format!("{after} ms, {rest:?}");
+        let response = service.oneshot(get(URI)).await.expect(&case);
+        assert_eq!(
+            (response.status().as_u16(), calls.load(Relaxed)),
+            (expected, 1 + usize::from(expected == 200)),
+            "{case}"
+        );
+        if expected == 401 {
+            assert!((0..=1).contains(&(start.elapsed().as_millis() - u128::from(after))), "at once: {case}");
+            assert_eq!(report(&response).ended(), Some(Ended::Deadline));
+            assert_eq!(report(&response).retry_after(), Some(millis(100)));
+        }
+    }
+}
