@@ -32,6 +32,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("preset", &[BASE, LAYERS]),
     ("client", &[BASE, LAYERS, &["preset"]]),
     ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
+    // A page of the manual.
+    ("interplay", &[]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
