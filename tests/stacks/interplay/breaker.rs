@@ -5,17 +5,18 @@ use std::{
     time::Duration,
 };
 
-use tower::{BoxError, ServiceBuilder, ServiceExt};
+use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Error, Report,
     call::{Ended, Outcome},
+    limit::RateLimitLayer,
     retry::RetryLayer,
 };
 use tower_resilience_circuitbreaker::{CircuitBreakerError, CircuitBreakerLayer};
 
 use super::{
-    URI, methods, outcomes,
-    probe::{Answer::*, Probe, cause, get, request},
+    URI, bucket, methods, outcomes,
+    probe::{Answer::*, Content, Probe, cause, get, request},
 };
 
 type Open = CircuitBreakerError<BoxError>;
@@ -89,4 +90,50 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
     assert_eq!(outcomes(Report::of(&response).unwrap()), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_retry_and_limit_what_it_refuses_pays_no_permit() {
+    let (probe, limiter) = (Probe::new([Io(ConnectionReset)]), bucket(20));
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(breaker())
+        .layer(RateLimitLayer::new(limiter.clone()))
+        .service(probe.clone());
+    assert!(service.oneshot(get(URI)).await.is_err());
+    assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 2));
+}
+
+/// Our own refusals are errors: by default they open a breaker above, although the server is well. Its failures are
+/// answers: by default they don't.
+#[tokio::test(start_paused = true)]
+async fn above_it_must_be_told_what_a_failure_is() {
+    type Answered<B> = Result<http::Response<B>, Error>;
+    let builder = || CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
+    let limit = || RateLimitLayer::new(bucket(2)).with_max_wait(Duration::ZERO);
+    let telling = |answered: &Answered<Content>| match answered {
+        Ok(response) => response.status().is_server_error(),
+        Err(error) => !error.is_rate_limited(),
+    };
+
+    let service = limit().layer(Probe::new([Is(200)]));
+    let by_default = builder().build().unwrap().layer(service.clone());
+    let told = builder().failure_classifier(telling).build().unwrap().layer(service);
+    for _ in 0..3 {
+        let _ = by_default.clone().oneshot(get(URI)).await;
+    }
+    assert!(by_default.oneshot(get(URI)).await.unwrap_err().is_circuit_open());
+    for _ in 0..4 {
+        assert!(!told.clone().oneshot(get(URI)).await.is_err_and(|error| error.is_circuit_open()));
+    }
+
+    let service = RateLimitLayer::new(bucket(20)).layer(Probe::new([Is(503)]));
+    let by_default = builder().build().unwrap().layer(service.clone());
+    let told = builder().failure_classifier(telling).build().unwrap().layer(service);
+    for _ in 0..2 {
+        assert!(by_default.clone().oneshot(get(URI)).await.is_ok());
+        assert!(told.clone().oneshot(get(URI)).await.is_ok());
+    }
+    assert!(by_default.oneshot(get(URI)).await.is_ok());
+    assert!(told.oneshot(get(URI)).await.unwrap_err().is_circuit_open());
 }

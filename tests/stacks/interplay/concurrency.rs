@@ -82,6 +82,26 @@ async fn above_the_place_is_held_through_wait_and_back_off() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn between_retry_and_limit_the_place_is_held_through_the_wait_only() {
+    let places = Arc::new(Semaphore::new(1));
+    let probe = Probe::new([Asks(503, "30"), Is(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&places)))
+        .layer(RateLimitLayer::new(slow()))
+        .service(probe.clone());
+    let mut sleeping = task::spawn(service.clone().oneshot(get(URI)));
+    assert_pending!(sleeping.poll());
+    while sleeping.is_woken() {
+        assert_pending!(sleeping.poll());
+    }
+    assert_eq!((probe.calls(), places.available_permits()), (1, 1), "it sleeps its back-off");
+    let mut waiting = task::spawn(service.oneshot(get(URI)));
+    assert_pending!(waiting.poll());
+    assert_eq!((probe.calls(), places.available_permits()), (1, 0), "it waits for the limiter");
+}
+
 /// However a call ends, and wherever it is dropped.
 #[tokio::test(start_paused = true)]
 async fn below_no_permit_is_lost() {

@@ -47,18 +47,22 @@ async fn below_what_is_shed_to_the_end_says_so() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
 }
 
-/// And it has paid: shed between retry and limiter, or not at all.
+/// Under the limiter it has paid; above it, it has not.
 #[tokio::test(start_paused = true)]
 async fn below_the_limiter_what_is_shed_has_spent_its_permit() {
+    let (shed, place) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
+    let probe = Probe::new([Late(30, 200)]);
     let limiter = bucket(20);
-    let service = ServiceBuilder::new()
-        .layer(RateLimitLayer::new(limiter.clone()))
-        .layer(LoadShedLayer::new())
-        .layer(ConcurrencyLimitLayer::new(1))
-        .service(Probe::new([Late(30, 200)]));
-    let answers = join_all((0..2).map(|_| service.clone().oneshot(get(URI)))).await;
+    let limit = RateLimitLayer::new(limiter.clone());
+    let below = ServiceBuilder::new().layer(&limit).layer(&shed).layer(&place).service(probe.clone());
+    let answers = join_all((0..2).map(|_| below.clone().oneshot(get(URI)))).await;
     assert!(answers[0].is_ok() && answers[1].is_err());
-    assert_eq!(limiter.snapshot().granted, 2);
+    assert_eq!((probe.calls(), limiter.snapshot().granted), (1, 2));
+
+    let above = ServiceBuilder::new().layer(&shed).layer(&place).layer(&limit).service(probe.clone());
+    let answers = join_all((0..2).map(|_| above.clone().oneshot(get(URI)))).await;
+    assert!(answers[0].is_ok() && answers[1].is_err());
+    assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 3));
 }
 
 /// Our layers are always ready and wait in the call: what they shed is said to the limiter.

@@ -77,3 +77,20 @@ async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
         assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; sent], Some(ended)));
     }
 }
+
+/// Its time runs in the wait for the limiter, too, and nobody can tell that nothing was sent then.
+#[tokio::test(start_paused = true)]
+async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
+    let probe = Probe::new([Is(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(TowerTimeoutLayer::new(secs(1)))
+        .layer(RateLimitLayer::new(bucket(2)))
+        .service(probe.clone());
+    service.clone().oneshot(request("POST", URI)).await.unwrap();
+    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert!(cause::<Elapsed>(&error).is_some());
+    let report = error.report().unwrap();
+    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed], Some(Ended::NotIdempotent)));
+    assert_eq!(probe.calls(), 1);
+}
