@@ -9,7 +9,6 @@ mod concurrency;
 mod decompression;
 mod matrix;
 mod permits;
-#[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../../probe/mod.rs"]
 mod probe;
 mod redirect;

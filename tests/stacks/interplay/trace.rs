@@ -26,7 +26,9 @@ use super::{
 
 /// Each span as `parent/name`, and the URI that it shows.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<(String, Option<String>)>>>);
+struct Spans(Arc<Mutex<Vec<Seen>>>);
+
+type Seen = (String, Option<String>);
 
 struct Uri(Option<String>);
 
@@ -48,7 +50,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {
     }
 }
 
-async fn spans(above: bool) -> Vec<(String, Option<String>)> {
+async fn spans(above: bool) -> Vec<Seen> {
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let layer = rates().with_key_in_query("key").layer().unwrap();
@@ -61,7 +63,7 @@ async fn spans(above: bool) -> Vec<(String, Option<String>)> {
     spans.0.lock().unwrap().clone()
 }
 
-fn paths(spans: &[(String, Option<String>)]) -> Vec<&str> {
+fn paths(spans: &[Seen]) -> Vec<&str> {
     spans.iter().map(|(path, _)| path.as_str()).collect()
 }
 
