@@ -61,6 +61,8 @@
 //! # }
 //! ```
 //!
+//! Where tower's own layers belong among these, and tower-http's, is a table: [`interplay`].
+//!
 //! A whole preset around another HTTP client: [`Preset::layer`](preset::Preset::layer) goes over any
 //! `Service<http::Request<ReplayBody<B>>>`, and [`Preset::client_around`](preset::Preset::client_around) makes a ready
 //! client of one.
@@ -112,6 +114,7 @@ pub mod client;
 mod clock;
 pub mod error;
 mod id;
+pub mod interplay;
 pub mod limit;
 mod observe;
 pub mod policy;

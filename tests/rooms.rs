@@ -35,6 +35,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("settings", &[BASE, LAYERS, &["preset", "client"]]),
     // For tests: nothing sees it.
     ("test_util", &[BASE, &["preset", "request_id"]]),
+    // A page of the manual.
+    ("interplay", &[]),
 ];
 const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];

@@ -23,6 +23,7 @@
 //! wait and not before. The wait happens inside the call's future, never in `poll_ready`: deadlines and logs
 //! outside cover it, and nothing further in is held ready meanwhile. After the permit is granted the future
 //! readies the inner service, then calls it.
+//! Among other people's layers: see [`interplay`](crate::interplay). No buffer below.
 //!
 //! # Surprises
 //!

@@ -37,7 +37,8 @@
 //!
 //! Request id and log, total deadline, retry, rate limit, the attempt's span, auth, per-attempt timeout, then the client:
 //! written in [`PresetLayer`] and nowhere else. Outside them all stands what bounds the body of the answer, which is off until
-//! [`Preset::with_body_idle_timeout`] is said.
+//! [`Preset::with_body_idle_timeout`] is said. Other people's layers around them: see
+//! [`interplay`](crate::interplay).
 
 mod base_url;
 mod credential;

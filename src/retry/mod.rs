@@ -67,7 +67,7 @@
 //! # Order
 //!
 //! Outside limit and auth, so that every attempt pays and reads the current key; inside the total deadline,
-//! which it reads. The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//! which it reads. Among other people's layers: see [`interplay`](crate::interplay). The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
 //!
 //! # Surprises
 //!
@@ -78,8 +78,8 @@
 //!   follows a redirect after a POST was processed, and is refused where it leads, has the POST sent again. Follow
 //!   redirects above.
 //! - The proof is read off hyper's and hyper-util's errors, those of its `HttpConnector` among them, also where another
-//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` that the inner service
-//!   itself failed with. An error must be of the request it was called with, and not of another one that it sends after
+//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` or tower's `Overloaded`
+//!   that the inner service itself failed with. An error must be of the request it was called with, and not of another one that it sends after
 //!   that.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.

@@ -7,6 +7,7 @@ use std::{error::Error as StdError, io};
 
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
+use tower::load_shed::error::Overloaded;
 
 use crate::error::{Error, Unproven};
 
@@ -35,6 +36,10 @@ pub(super) fn sent(error: &Error) -> Sent {
     // No connection is refused once it stands, so this is the service's own word that it had none. Wrapped in an
     // error that isn't known here it may be of another connection, such as one that the request's body came over.
     if first.and_then(|error| error.downcast_ref::<io::Error>()).is_some_and(is_refused) {
+        return Sent::No;
+    }
+    // tower's `LoadShed` says so in place of calling what is under it. Of the service itself only, for the same reason.
+    if first.is_some_and(|error| error.is::<Overloaded>()) {
         return Sent::No;
     }
     let mut next = first;
@@ -280,6 +285,8 @@ mod tests {
             ("unproven", Unproven::new(connect(refused()).await).into(), Sent::Maybe),
             ("unproven, for good", Unproven::for_good(connect(refused()).await).into(), Sent::Done),
             ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),
+            ("shed", Overloaded::new().into(), Sent::No),
+            ("shed, somewhere", io::Error::other(Overloaded::new()).into(), Sent::Maybe),
             ("no transport error at all", "text".into(), Sent::Maybe),
         ];
         for (name, error, expected) in table {

@@ -1,0 +1,139 @@
+//! tower-resilience's circuit breaker.
+
+use std::{
+    io::{self, ErrorKind::*},
+    time::Duration,
+};
+
+use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
+use tower_outbound::{
+    Body, Error, Report,
+    call::{Ended, Outcome},
+    limit::RateLimitLayer,
+    retry::RetryLayer,
+};
+use tower_resilience_circuitbreaker::{CircuitBreakerError, CircuitBreakerLayer};
+
+use super::{
+    URI, bucket, methods, outcomes,
+    probe::{Answer::*, Probe, cause, get, request},
+};
+
+type Open = CircuitBreakerError<BoxError>;
+
+/// Opens for a minute when the last two have failed.
+fn breaker() -> CircuitBreakerLayer {
+    let builder = CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
+    builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
+}
+
+/// As the manual shows it: what the breaker refuses was not sent, and what it passes on is what it was.
+fn told(error: Open) -> BoxError {
+    match error {
+        open @ CircuitBreakerError::OpenCircuit => io::Error::new(ConnectionRefused, open).into(),
+        CircuitBreakerError::Inner(error) => error,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn above_it_counts_calls() {
+    let probe = Probe::new([Io(ConnectionReset)]);
+    let service = ServiceBuilder::new().layer(breaker()).layer(RetryLayer::new()).service(probe.clone());
+    for _ in 0..2 {
+        let error = service.clone().oneshot(get(URI)).await.unwrap_err().into_inner().unwrap();
+        assert_eq!(error.report().unwrap().attempt_count(), 3);
+    }
+    assert_eq!(probe.calls(), 6);
+    let error: CircuitBreakerError<Error> = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_circuit_open());
+    assert_eq!(probe.calls(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
+    let probe = Probe::new([Io(ConnectionReset)]);
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(probe.clone());
+    let error = service.clone().oneshot(get(URI)).await.unwrap_err();
+    assert!(cause::<Open>(&error).is_some_and(Open::is_circuit_open));
+    let report = error.report().unwrap();
+    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; 3], Some(Ended::Exhausted)));
+    assert_eq!(probe.calls(), 2);
+
+    // Of a type that is not known it proves nothing.
+    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().ended(), Some(Ended::NotIdempotent));
+    assert_eq!(probe.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn below_its_error_can_be_told_as_not_sent() {
+    let probe = Probe::new([Io(ConnectionReset)]);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker()).service(probe.clone());
+    for expected in [vec![Outcome::Failed], vec![Outcome::Failed], vec![Outcome::NotSent; 3]] {
+        let error = service.clone().oneshot(request("POST", URI)).await.unwrap_err();
+        assert_eq!(outcomes(error.report().unwrap()), expected);
+    }
+    assert_eq!(methods(&probe), ["POST", "POST"]);
+}
+
+/// It hides what it wraps from `source()`.
+#[tokio::test(start_paused = true)]
+async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
+    let probe = Probe::new([Refused, Is(200)]);
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(probe.clone());
+    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
+
+    let probe = Probe::new([Refused, Is(200)]);
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker());
+    let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
+    let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
+    assert_eq!(outcomes(Report::of(&response).unwrap()), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn between_retry_and_limit_what_it_refuses_pays_no_permit() {
+    let (probe, limiter) = (Probe::new([Io(ConnectionReset)]), bucket(20));
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(breaker())
+        .layer(RateLimitLayer::new(limiter.clone()))
+        .service(probe.clone());
+    assert!(service.oneshot(get(URI)).await.is_err());
+    assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 2));
+}
+
+/// Our own refusals are errors: by default they open a breaker above, although the server is well. Its failures are
+/// answers: by default they don't.
+#[tokio::test(start_paused = true)]
+async fn above_it_must_be_told_what_a_failure_is() {
+    type Answered<B> = Result<http::Response<B>, Error>;
+    let builder = || CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
+    let limit = || RateLimitLayer::new(bucket(2)).with_max_wait(Duration::ZERO);
+    let telling = |answered: &Answered<Body>| match answered {
+        Ok(response) => response.status().is_server_error(),
+        Err(error) => !error.is_rate_limited(),
+    };
+
+    let service = limit().layer(Probe::new([Is(200)]));
+    let by_default = builder().build().unwrap().layer(service.clone());
+    let told = builder().failure_classifier(telling).build().unwrap().layer(service);
+    for _ in 0..3 {
+        let _ = by_default.clone().oneshot(get(URI)).await;
+    }
+    assert!(by_default.oneshot(get(URI)).await.unwrap_err().is_circuit_open());
+    for _ in 0..4 {
+        assert!(!told.clone().oneshot(get(URI)).await.is_err_and(|error| error.is_circuit_open()));
+    }
+
+    let service = RateLimitLayer::new(bucket(20)).layer(Probe::new([Is(503)]));
+    let by_default = builder().build().unwrap().layer(service.clone());
+    let told = builder().failure_classifier(telling).build().unwrap().layer(service);
+    for _ in 0..2 {
+        assert!(by_default.clone().oneshot(get(URI)).await.is_ok());
+        assert!(told.clone().oneshot(get(URI)).await.is_ok());
+    }
+    assert!(by_default.oneshot(get(URI)).await.is_ok());
+    assert!(told.oneshot(get(URI)).await.unwrap_err().is_circuit_open());
+}

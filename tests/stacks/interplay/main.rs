@@ -1,0 +1,58 @@
+//! The layers among those of tower, tower-http and tower-resilience: what the table of `tower_outbound::interplay` says,
+//! row by row, on paused time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod balance;
+mod breaker;
+mod buffer;
+mod concurrency;
+mod decompression;
+mod matrix;
+mod permits;
+#[path = "../../probe/mod.rs"]
+mod probe;
+mod redirect;
+mod shed;
+mod timeout;
+mod trace;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_outbound::{
+    ApiKey, Quota, Report,
+    call::Outcome,
+    limit::TokenBucket,
+    preset::{self, Preset},
+};
+
+use self::probe::Probe;
+
+const URI: &str = "https://api.example.com/v1";
+
+fn rates() -> Preset {
+    preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
+}
+
+/// At most so many in 10 s, half of them at once.
+fn bucket(limit: u32) -> TokenBucket {
+    let quota = Quota::new(limit, Duration::from_secs(10)).unwrap();
+    TokenBucket::new(quota.with_burst(limit / 2).unwrap())
+}
+
+/// The most requests that came within any 10 s.
+fn worst_window(probe: &Probe) -> usize {
+    let seen: Vec<Instant> = probe.seen().iter().map(|seen| seen.at).collect();
+    let within = |from: &Instant| {
+        seen.iter().filter(|at| *at >= from && **at - *from < Duration::from_secs(10)).count()
+    };
+    seen.iter().map(within).max().unwrap_or(0)
+}
+
+fn methods(probe: &Probe) -> Vec<String> {
+    probe.seen().iter().map(|seen| seen.head.method.to_string()).collect()
+}
+
+fn outcomes(report: &Report) -> Vec<Outcome> {
+    report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect()
+}
