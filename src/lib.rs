@@ -67,6 +67,25 @@
 //! `Service<http::Request<ReplayBody<B>>>`, and [`Preset::client_around`](preset::Preset::client_around) makes a ready
 //! client of one.
 //!
+//! # A test of your own
+//!
+//! With the feature `test-util` a service that answers by a script stands in for the client and the server behind it, and
+//! keeps what reached it. In a test under `tokio::time::pause` no wait takes time:
+//!
+//! ```
+//! use tower::{Layer, ServiceExt};
+//! use tower_outbound::{retry::RetryLayer, test_util::ScriptedService};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let api = ScriptedService::new([503, 200]);
+//! let request = http::Request::get("https://api.example.com/v1").body(String::new())?;
+//! let response = RetryLayer::new().layer(api.clone()).oneshot(request).await?;
+//! assert_eq!((response.status().as_u16(), api.calls()), (200, 2));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # When a stack does not compile
 //!
 //! A method call on a stack whose service lacks something, such as `oneshot`, only says that "trait bounds were not
