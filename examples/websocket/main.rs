@@ -8,7 +8,7 @@
 
 mod server;
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use http::{
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{
-        Message,
+        Message, Utf8Bytes,
         handshake::{client::generate_key, derive_accept_key},
         protocol::Role,
     },
@@ -129,16 +129,22 @@ async fn open(client: &Client) -> Result<Socket, Refused> {
 }
 
 /// Until the connection ends, or enough was heard.
-async fn talk(socket: &mut Socket, heard: &mut usize) -> Result<(), Box<dyn Error>> {
+async fn talk(socket: &mut Socket, heard: &mut usize) -> Result<(), BoxError> {
     while *heard < MESSAGES {
         socket.send(Message::text(format!("hello {}", *heard + 1))).await?;
+        println!("         {}", next_text(socket).await?);
+        *heard += 1;
+    }
+    Ok(socket.close(None).await?)
+}
+
+async fn next_text(socket: &mut Socket) -> Result<Utf8Bytes, BoxError> {
+    loop {
         match socket.next().await.ok_or("the stream has ended")?? {
-            Message::Text(text) => {
-                *heard += 1;
-                println!("         {text}");
-            }
+            Message::Text(text) => return Ok(text),
+            // tungstenite answers a ping by itself.
+            Message::Ping(_) | Message::Pong(_) => {}
             other => return Err(format!("{other:?}").into()),
         }
     }
-    Ok(socket.close(None).await?)
 }

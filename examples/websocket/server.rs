@@ -22,7 +22,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 use tokio_tungstenite::{
     WebSocketStream,
-    tungstenite::{handshake::derive_accept_key, protocol::Role},
+    tungstenite::{Message, handshake::derive_accept_key, protocol::Role},
 };
 
 /// What comes of a request for a WebSocket.
@@ -147,10 +147,22 @@ fn record(seen: &mut Vec<Seen>, status: StatusCode, request_id: Option<&HeaderVa
 async fn echo(request: Request<Incoming>, messages: usize) {
     let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
     let mut socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
-    for _ in 0..messages {
-        let Some(Ok(message)) = socket.next().await else { return };
-        if socket.send(message).await.is_err() {
-            return;
+    // As servers do to find out who is gone.
+    if socket.send(Message::Ping(Bytes::new())).await.is_err() {
+        return;
+    }
+    let mut left = messages;
+    while left > 0 {
+        match socket.next().await {
+            Some(Ok(message)) if message.is_text() => {
+                left -= 1;
+                if socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+            // The answer to the ping.
+            Some(Ok(_)) => {}
+            _ => return,
         }
     }
 }

@@ -17,6 +17,8 @@ use crate::{
 const EXCERPT: usize = 1024;
 /// Most that is read of the body of an answer that is no success.
 const READ: usize = 2 * EXCERPT;
+/// Most that is told of why a body is not what was asked for: the names of a dozen members.
+const LONGEST_REASON: usize = 256;
 /// The longest that it is waited for: what is there of it by then is shown.
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
@@ -99,11 +101,8 @@ impl Client {
             Err(error) => return Err(answered(Kind::Body(error), String::new())),
         };
         let json: &[u8] = if body.is_empty() { b"null" } else { &body };
-        // What serde says may hold a piece of the answer.
-        serde_json::from_slice(json).map_err(|error| {
-            let what = self.redacted(&error.to_string());
-            answered(Kind::Unreadable(what), self.excerpt(&body))
-        })
+        serde_json::from_slice(json)
+            .map_err(|error| answered(Kind::Unreadable(without_values(&error)), self.excerpt(&body)))
     }
 
     /// The beginning of a body as one line of text, without what is known to be secret.
@@ -117,6 +116,20 @@ impl Client {
         }
         text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
     }
+}
+
+/// What serde says without what it quotes of the answer: what was expected, or which member is missing, and where.
+fn without_values(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let what = match (error.is_data(), said.rsplit_once(", expected ")) {
+        (true, Some((_, expected))) => format!("expected {expected}"),
+        (true, None) if said.starts_with("missing field `") => said,
+        (true, None) => format!("at line {} column {}", error.line(), error.column()),
+        // Of text that is no JSON it quotes nothing.
+        (false, _) => said,
+    };
+    let what: String = what.chars().take(LONGEST_REASON).collect();
+    what.replace(char::is_control, " ")
 }
 
 /// So much of it as comes in time.

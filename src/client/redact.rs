@@ -1,13 +1,20 @@
 //! What is taken out of the text of an answer before it is shown.
 
+use std::cmp::Reverse;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use zeroize::Zeroizing;
+
 use super::Client;
-use crate::auth::{CurrentKey, Keys};
+use crate::auth::Keys;
 
 const HIDDEN: &str = "[redacted]";
 
 impl Client {
     /// This text without the preset's key, where it is a key that is known here: for what a server says of a request,
-    /// before it is logged. What a signature or a closure sends is not known.
+    /// before it is logged. What a signature or a closure sends is not known, nor is a key before the one in use.
+    ///
+    /// Hidden is the key as it is, as JSON writes it in a string, and percent-encoded; not what else a server makes of it.
     ///
     /// ```
     /// use tower_outbound::{ApiKey, preset};
@@ -17,27 +24,48 @@ impl Client {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn redacted(&self, text: &str) -> String {
-        match self.key() {
-            Some(key) => text.replace(key.key().expose(), HIDDEN),
-            None => text.to_owned(),
-        }
+        self.forms_of_key().iter().fold(text.to_owned(), |text, form| text.replace(&**form, HIDDEN))
     }
 
     /// The same of a text that was cut off, perhaps within the key.
     #[cfg(feature = "json")]
     pub(super) fn redacted_beginning(&self, text: &str) -> String {
         let mut redacted = self.redacted(text);
-        if let Some(key) = self.key() {
-            let key = key.key().expose();
-            let part = (1..key.len()).rev().find(|part| redacted.ends_with(&key[..*part]));
+        for form in self.forms_of_key() {
+            let part = (1..form.len()).rev().find(|part| redacted.ends_with(&form[..*part]));
             redacted.truncate(redacted.len() - part.unwrap_or(0));
         }
         redacted
     }
 
-    fn key(&self) -> Option<CurrentKey> {
-        self.keys.as_ref().and_then(Keys::known)
+    /// Of visible ASCII characters, each of them, as the key is.
+    fn forms_of_key(&self) -> Vec<Zeroizing<String>> {
+        let Some(current) = self.keys.as_ref().and_then(Keys::known) else { return Vec::new() };
+        let key = current.key().expose();
+        let json = key.replace('\\', r"\\").replace('"', "\\\"");
+        let mut forms = vec![key.to_owned(), json.replace('/', r"\/"), json];
+        for encoded in [NON_ALPHANUMERIC, UNRESERVED] {
+            let upper = utf8_percent_encode(key, encoded).to_string();
+            forms.push(lower_hex(&upper));
+            forms.push(upper);
+        }
+        // The longest first: the shorter ones may be parts of it.
+        forms.sort_by_key(|form| Reverse(form.len()));
+        forms.dedup();
+        forms.into_iter().map(Zeroizing::new).collect()
     }
+}
+
+/// What RFC 3986 leaves as it is.
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+fn lower_hex(encoded: &str) -> String {
+    let mut parts = encoded.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let (digits, rest) = part.split_at(part.len().min(2));
+        text + "%" + &digits.to_ascii_lowercase() + rest
+    })
 }
 
 /// Hides the values of the members of JSON whose names speak of a secret, also where the text is cut off.

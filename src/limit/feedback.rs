@@ -24,7 +24,7 @@ impl Feedback {
     /// [`is_throttled`]: policy::feedback::is_throttled
     pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
         let throttled = policy::feedback::is_throttled(status, headers);
-        let asked = throttled.then(|| policy::feedback::pause(status, headers, &wall)).flatten();
+        let asked = throttled.then(|| policy::feedback::pause(headers, &wall)).flatten();
         let pause = asked.filter(|asked| !asked.is_zero());
         let remaining = policy::rate_limit::remaining(headers, wall);
         (pause.is_some() || !remaining.as_slice().is_empty()).then_some(Self { pause, remaining })

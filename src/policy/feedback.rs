@@ -101,22 +101,20 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
 }
 
 /// Whether the server takes no request for now, whoever's: 429, 503, and of a gRPC server `RESOURCE_EXHAUSTED` and
-/// `UNAVAILABLE` in the head of a 200.
+/// `UNAVAILABLE` in the head of its answer, a 200 but for what a gateway makes of it.
 ///
-/// That head is known by its `grpc-status`, which stands in no other answer's: one look-up is all that a plain 200 pays,
-/// and the content type needs none.
+/// That head is known by its `grpc-status`, which stands in no other answer's: one look-up is all that a plain answer
+/// pays, and the content type needs none.
 pub fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     match status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
-        StatusCode::OK => grpc::is_throttled(headers),
-        _ => false,
+        _ => grpc::is_throttled(headers),
     }
 }
 
 /// [`retry_after`], or what the head of a failed gRPC call says ([`grpc::pushback`]), when that is longer.
-pub fn pause(status: StatusCode, headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
-    let pushback = (status == StatusCode::OK).then(|| grpc::asked(headers)).flatten();
-    retry_after(headers, wall).max(pushback)
+pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    retry_after(headers, wall).max(grpc::asked(headers))
 }
 
 /// For how long the server wants no further request, read off the head of an answer: [`pause`], or where the server
@@ -125,7 +123,7 @@ pub fn pause(status: StatusCode, headers: &HeaderMap, wall: impl FnOnce() -> Sys
 ///
 /// [`remaining`]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
-    let asked = pause(status, headers, &wall).or_else(|| {
+    let asked = pause(headers, &wall).or_else(|| {
         let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
         let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
         empty.map(|remaining| remaining.more_in()).max()

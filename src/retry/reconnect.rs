@@ -20,7 +20,13 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// [`wait`](Self::wait) counts the loss when it is called; dropped half way, it has waited so far.
+/// [`wait`](Self::wait) counts the loss when it is first polled; dropped half way, it has waited so far.
+///
+/// # What the server asks for
+///
+/// It is not known here. A limiter below keeps to it, for all who share it; without one, or where a call was given up
+/// because the server asked for too long, wait for what [`Error::retry_after`](crate::Error::retry_after) says, when that
+/// is longer than [`lost`](Self::lost).
 ///
 /// ```
 /// use std::time::Duration;

@@ -137,19 +137,40 @@ impl KeyPlace {
     }
 }
 
+/// As far as it can be a name.
+fn start_of(name: &str) -> String {
+    name.chars().take_while(|one| one.is_ascii_alphanumeric() || "-_".contains(*one)).take(32).collect()
+}
+
 impl FromStr for KeyPlace {
     type Err = InvalidConfig;
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         match text.split_once(':') {
             None if text == "bearer" => Ok(Self::Bearer),
+            // What follows a name may be the key, by mistake: it is neither shown nor kept.
+            Some(("header", name)) if name.contains([':', '=', ' ']) => Err(InvalidConfig::new(
+                "key place",
+                format!("header:{}...", start_of(name)),
+                "the name of a header and nothing after it",
+            )),
             Some(("header", name)) => Self::Header(header_name(name)?).checked(),
+            Some(("query", name))
+                if name.contains(|one: char| "=&#?:".contains(one) || one.is_whitespace()) =>
+            {
+                Err(InvalidConfig::new(
+                    "key place",
+                    format!("query:{}...", start_of(name)),
+                    "the name of a parameter and nothing after it",
+                ))
+            }
             Some(("query", name)) => Self::Query(name.to_owned()).checked(),
             Some(("basic", user)) => Self::Basic(user.to_owned()).checked(),
             _ => {
                 let expected = "bearer, header:NAME, query:NAME or basic:USER";
-                // No more than the kind: what follows a name may be the key, by mistake.
-                let shown = text.split(':').next().unwrap_or_default().escape_debug().to_string();
+                // Or the key itself stands in its place.
+                let shown: String = text.chars().take_while(char::is_ascii_lowercase).take(8).collect();
+                let shown = if shown == text { shown } else { format!("{shown}...") };
                 Err(InvalidConfig::new("key place", shown, expected))
             }
         }

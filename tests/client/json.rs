@@ -107,6 +107,31 @@ async fn the_key_and_what_is_named_a_secret_are_hidden() {
             r#"{"error":"wrong key [redacted]","access_token":"[redacted]","value":"[redacted]"}"#
         );
     }
+    // Nor does it quote a value that is of another type.
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "never made")]
+    struct Token {
+        access_token: u64,
+        kind: Option<Kind>,
+    }
+    #[derive(Debug, Deserialize)]
+    enum Kind {}
+    for (body, said) in [
+        (r#"{"access_token":"t0ken"}"#.to_owned(), "expected u64 at line 1 column"),
+        (format!(r#"{{"access_token":"{}t0ken"}}"#, "x".repeat(100_000)), "expected u64 at line 1 column"),
+        (r#"{"access_token":1,"kind":"t0ken"}"#.to_owned(), "at line 1 column"),
+        (r#"{"access_token":1,"t0ken\n":2}"#.to_owned(), "expected `access_token` or `kind` at line 1"),
+    ] {
+        let (_server, client) = answering(200, body.clone()).await;
+        let error = client.get_json::<Token>("/").await.unwrap_err();
+        let reason = error.to_string().split(", status").next().unwrap().to_owned();
+        assert!(error.is_unreadable() && reason.contains(said), "{reason}");
+        assert!(
+            !reason.contains("t0ken") && reason.len() < 200 && !error.to_string().contains('\n'),
+            "{reason}"
+        );
+    }
     // Where what is read of it ends.
     for long in 2_000..2_040 {
         let body = format!(r#"{{"token":"{}","{KEY}{}"#, "x".repeat(long), "y".repeat(4_000));
@@ -146,4 +171,21 @@ async fn a_call_without_an_answer_and_a_body_that_is_none_say_so() {
     let error = client.get_json::<()>("/").await.unwrap_err();
     assert!(error.call().unwrap().is_service() && error.report().unwrap().attempt_count() > 0, "{error}");
     assert!(error.request_id().is_some());
+}
+
+#[test]
+fn the_key_is_hidden_however_it_is_commonly_written() {
+    let key = r#"ab/cd"ef\gh+i=j~k"#;
+    let client = preset("http://127.0.0.1:9").with_api_key(ApiKey::new(key).unwrap()).client().unwrap();
+    let written = [
+        key,
+        r#"ab/cd\"ef\\gh+i=j~k"#,
+        r#"ab\/cd\"ef\\gh+i=j~k"#,
+        "ab%2Fcd%22ef%5Cgh%2Bi%3Dj~k",
+        "ab%2fcd%22ef%5cgh%2bi%3dj%7ek",
+    ];
+    for written in written {
+        assert_eq!(client.redacted(&format!("<{written}>")), "<[redacted]>");
+    }
+    assert_eq!(client.redacted("ab/cd"), "ab/cd");
 }

@@ -54,7 +54,10 @@ async fn tried(
 async fn each_answer_is_retried_as_the_table_says() {
     /// In milliseconds, the least and the most.
     type Wait = Option<(u64, u64)>;
-    let table: [(Answer, Ended, Wait); 12] = [
+    let table: [(Answer, Ended, Wait); 14] = [
+        // As a gateway may write it.
+        (With(503, PUSHED), Success, Some((5_000, 5_101))),
+        (With(403, PUSHED), Success, Some((5_000, 5_101))),
         (With(200, UNAVAILABLE), Success, Some((50, 101))),
         (With(200, EXHAUSTED), Success, Some((500, 1_001))),
         (With(200, PUSHED), Success, Some((5_000, 5_101))),
@@ -138,12 +141,14 @@ async fn a_pushback_pauses_all_who_share_the_limiter_when_it_is_of_the_whole_ser
     for (answer, pause) in [
         (With(200, PUSHED), 5_000),
         (With(200, PUSHED_BOTH), 7_000),
+        // Whatever a gateway has made of its status.
+        (With(503, PUSHED), 5_000),
+        (With(403, PUSHED), 5_000),
         // Of one call, or no pause at all.
         (With(200, ABORTED_PUSHED), 0),
         (With(200, PUSHED_AWAY), 0),
         (With(200, BEGUN), 0),
         (With(200, OK), 0),
-        (With(403, PUSHED), 0),
     ] {
         let probe = Probe::new([answer, Is(200)]);
         let service =

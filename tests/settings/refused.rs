@@ -86,6 +86,18 @@ fn what_can_not_be_read() {
             "invalid key header `host`: expected a header that does not frame the request",
         ),
         (
+            "key_place = 'header:x-api-key: s3cret'",
+            "invalid key place `header:x-api-key...`: expected the name of a header and nothing after it",
+        ),
+        (
+            "key_place = 'query:api_key=s3cret'",
+            "invalid key place `query:api_key...`: expected the name of a parameter and nothing after it",
+        ),
+        (
+            "key_place = 's3cret'",
+            "invalid key place `s...`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        (
             "key_place = 'basic:ann:s3cret'",
             "invalid user `ann:…`: expected a name without colons and control characters",
         ),

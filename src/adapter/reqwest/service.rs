@@ -124,10 +124,11 @@ impl Reqwest {
     /// Over a client that there is already. **It must have been built with `redirect::Policy::none()`**, and
     /// [`new`](Self::new) is the safer way: [`client`](Self::client) gives its client back, to be used elsewhere too.
     ///
-    /// By default a client follows redirects. It takes off `authorization` on the way to another host, but no other
-    /// header and nothing that the server repeats of the query, and so gives away a key that is there; and it does not
-    /// ask the limiter. That can't be seen beforehand, only afterwards, and then the call fails, on the first redirect,
-    /// and is not tried again.
+    /// By default a client follows redirects. It takes off `authorization` and cookies on the way to another host, but no
+    /// header such as `x-api-key` and nothing that the server repeats of the query, and so gives away a key that is there;
+    /// and it does not ask the limiter. That can't be seen beforehand, only afterwards, by where the answer comes from:
+    /// the call then fails, on the first redirect, and is not tried again. A chain of redirects that ends where it began
+    /// is not seen at all.
     ///
     /// As no error can tell any more which of the hops it is of, none counts as proof that nothing was sent: what is not
     /// idempotent is never sent again. The client's own retries are off, for it is given no body that it can repeat.
