@@ -133,6 +133,7 @@ pub use self::layer::{AuthLayer, BearerAuthLayer};
 pub use self::origin::Origin;
 pub(crate) use self::origin::redact;
 pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
+pub(crate) use self::query::ENCODED;
 pub use self::query::QueryKey;
 pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;

@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use zeroize::Zeroizing;
 
 use super::Client;
-use crate::auth::Keys;
+use crate::auth::{ENCODED, Keys};
 
 const HIDDEN: &str = "[redacted]";
 
@@ -24,14 +24,15 @@ impl Client {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn redacted(&self, text: &str) -> String {
-        self.forms_of_key().iter().fold(text.to_owned(), |text, form| text.replace(&**form, HIDDEN))
+        hide(text, &self.forms_of_key())
     }
 
     /// The same of a text that was cut off, perhaps within the key.
     #[cfg(feature = "json")]
     pub(super) fn redacted_beginning(&self, text: &str) -> String {
-        let mut redacted = self.redacted(text);
-        for form in self.forms_of_key() {
+        let forms = self.forms_of_key();
+        let mut redacted = hide(text, &forms);
+        for form in forms {
             let part = (1..form.len()).rev().find(|part| redacted.ends_with(&form[..*part]));
             redacted.truncate(redacted.len() - part.unwrap_or(0));
         }
@@ -44,7 +45,7 @@ impl Client {
         let key = current.key().expose();
         let json = key.replace('\\', r"\\").replace('"', "\\\"");
         let mut forms = vec![key.to_owned(), json.replace('/', r"\/"), json];
-        for encoded in [NON_ALPHANUMERIC, UNRESERVED] {
+        for encoded in [NON_ALPHANUMERIC, ENCODED] {
             let upper = utf8_percent_encode(key, encoded).to_string();
             forms.push(lower_hex(&upper));
             forms.push(upper);
@@ -56,8 +57,9 @@ impl Client {
     }
 }
 
-/// What RFC 3986 leaves as it is.
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+fn hide(text: &str, forms: &[Zeroizing<String>]) -> String {
+    forms.iter().fold(text.to_owned(), |text, form| text.replace(&**form, HIDDEN))
+}
 
 fn lower_hex(encoded: &str) -> String {
     let mut parts = encoded.split('%');

@@ -18,7 +18,6 @@ mod trace;
 
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tower_outbound::{
     ApiKey, Quota, Report,
     call::Outcome,
@@ -41,12 +40,8 @@ fn bucket(limit: u32) -> TokenBucket {
 }
 
 /// The most requests that came within any 10 s.
-fn worst_window(probe: &Probe) -> usize {
-    let seen: Vec<Instant> = probe.seen().iter().map(|seen| seen.at).collect();
-    let within = |from: &Instant| {
-        seen.iter().filter(|at| *at >= from && **at - *from < Duration::from_secs(10)).count()
-    };
-    seen.iter().map(within).max().unwrap_or(0)
+fn worst_window(probe: &Probe) -> u64 {
+    probe.arrivals().most_in(Duration::from_secs(10))
 }
 
 fn methods(probe: &Probe) -> Vec<String> {
