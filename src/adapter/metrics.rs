@@ -30,6 +30,8 @@
 //! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, once each | `service` |
 //! | `tower_outbound.limit.refusals` | counter | requests that were refused | `service` `reason` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pauses that the server asked for, once for each answer that did | `service` |
+//! | `tower_outbound.limit.store.duration` | histogram | the questions to the store of a shared limiter | `outcome` |
+//! | `tower_outbound.limit.store.lost` | gauge | shared limiters whose store does not answer now | |
 //! | `tower_outbound.retry.retries` | counter | further attempts that were decided on | `service` `reason` |
 //! | `tower_outbound.retry.give_ups` | counter | calls whose failure was not tried again | `service` `reason` |
 //! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended; a key file's changes, and its failures once until it can be read | `outcome` |
@@ -39,7 +41,8 @@
 //! measures it. `error.type` is the status of a 4xx or 5xx, or the kind of the error, as in the
 //! [spans](crate::request_id). `service` is the name given to the [`request_id`](crate::request_id) layer; the presets
 //! give theirs. `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
-//! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed`.
+//! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed` of a key, and `answered`, `late` or `failed` of a question
+//! to a store: late are answers whose permits could not be used any more.
 //!
 //! Prometheus' exporter writes underscores for dots.
 //!
@@ -85,6 +88,8 @@ pub fn enable() {
     describe_gauge!(metric::QUEUE, Count, "Requests that wait for a permit.");
     describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(metric::REFUSALS, Count, "Requests that the limiter refused, by reason.");
+    describe_histogram!(metric::STORE_DURATION, Seconds, "Duration of the questions to the store of a shared limiter.");
+    describe_gauge!(metric::STORE_LOST, Count, "Shared limiters whose store does not answer.");
     describe_counter!(metric::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(metric::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
     describe_counter!(metric::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");

@@ -8,6 +8,7 @@
 //! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
 //! | `otel` | `TraceContext` | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
 //! | `reqwest` | `Reqwest` | a service of a `reqwest::Client`, for every layer and preset to go over |
+//! | `redis` | `RedisLimiter` | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
 //! | `metrics` | `metrics` | counters, gauges and histograms for the recorder of the `metrics` facade |
 //!
 //! ```
@@ -44,6 +45,8 @@ mod backon;
 pub mod metrics;
 #[cfg(feature = "otel")]
 mod otel;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "reqwest")]
 mod reqwest;
 
@@ -53,5 +56,7 @@ pub use self::backoff::FromBackoff;
 pub use self::backon::FromBackoffBuilder;
 #[cfg(feature = "otel")]
 pub use self::otel::TraceContext;
+#[cfg(feature = "redis")]
+pub use self::redis::{Fallback, RedisAcquire, RedisLimiter};
 #[cfg(feature = "reqwest")]
 pub use self::reqwest::{Reqwest, ReqwestBody, ReqwestFuture};

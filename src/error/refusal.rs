@@ -22,6 +22,8 @@ pub enum Reason {
     TooManyKeys,
     /// The request costs more permits than the quota can ever give at once: no wait helps.
     TooCostly,
+    /// The store that the quota is shared through can't be asked, and there is no share to fall back to.
+    Unavailable,
 }
 
 impl Reason {
@@ -33,6 +35,7 @@ impl Reason {
             Self::QueueFull => "queue_full",
             Self::TooManyKeys => "too_many_keys",
             Self::TooCostly => "too_costly",
+            Self::Unavailable => "unavailable",
         }
     }
 }
@@ -72,6 +75,7 @@ impl fmt::Display for Refusal {
             Reason::QueueFull => "the queue is full",
             Reason::TooManyKeys => "there is no room for another key",
             Reason::TooCostly => "the request costs more permits than can ever be had at once",
+            Reason::Unavailable => "the limiter's store can't be asked",
         })?;
         if let Some(largest) = self.largest {
             write!(f, ", which is {largest}")?;

@@ -13,7 +13,7 @@ use super::{
     meter::Meter,
     nanos,
     says::Says,
-    seat::{Seat, State},
+    seat::{Latest, Seat, State},
     sync::Ordering,
     ticker::Ticker,
 };
@@ -57,6 +57,18 @@ pub(super) struct Place {
     pub(super) seat: Arc<Seat>,
 }
 
+/// What those who wait ask for.
+#[cfg(feature = "redis")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// All of them together.
+    pub(crate) permits: u64,
+    /// The first of them; none where nobody waits.
+    pub(crate) head: Option<NonZeroU32>,
+    /// When the first of them has no use for it any more.
+    pub(crate) last: Option<u64>,
+}
+
 /// Wakers to call and to drop when the lock is given back: a waker may run anything, and so may its end.
 #[derive(Debug, Default)]
 pub(super) struct Wakes {
@@ -72,13 +84,6 @@ pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const BREATH: u64 = 100_000_000;
     let slack = |quota: &Quota| nanos(quota.guard()).max(BREATH.min(nanos(quota.window()) / 16)) / 2;
     quotas.iter().map(slack).min().unwrap_or(u64::MAX)
-}
-
-/// The last moment at which the permits are worth having, and what it means to miss it.
-pub(super) fn latest(ask: &Ask, now: u64, ticker: &Ticker) -> Option<(u64, Reason)> {
-    let longest = ask.max_wait.map(|longest| (now.saturating_add(nanos(longest)), Reason::MaxWait));
-    let deadline = ask.deadline.map(|deadline| (ticker.at(deadline), Reason::Deadline));
-    longest.into_iter().chain(deadline).min_by_key(|(latest, _)| *latest)
 }
 
 impl<M: Meter> Line<M> {
@@ -134,6 +139,9 @@ impl<M: Meter> Line<M> {
         if cost.get() > largest {
             return Err(Refusal::too_costly(largest));
         }
+        if let Some(refusal) = self.meter.closed(core.ticker.now()) {
+            return Err(refusal);
+        }
         self.serve(core, None, wakes);
         let now = core.ticker.now();
         if self.is_empty() && self.take(core, cost, now) {
@@ -143,23 +151,21 @@ impl<M: Meter> Line<M> {
         Ok(Some(Duration::from_nanos(due - now)))
     }
 
-    /// The last moment for a newcomer who would have to wait this long, if it may wait at all.
+    /// The last moments of a newcomer who would have to wait this long, if it may wait at all.
     pub(super) fn admit(
         &self,
         ask: &Ask,
         wait: Duration,
         now: u64,
         ticker: &Ticker,
-    ) -> Result<Option<(u64, Reason)>, Refusal> {
+    ) -> Result<Latest, Refusal> {
         if self.places.len() >= ask.max_queue {
             return Err(Refusal::new(Reason::QueueFull, wait));
         }
-        let latest = latest(ask, now, ticker);
-        match latest {
-            Some((latest, reason)) if now.saturating_add(nanos(wait)) > latest => {
-                Err(Refusal::new(reason, wait))
-            }
-            _ => Ok(latest),
+        let latest = Latest::of(ask, now, ticker);
+        match latest.missed_by(now.saturating_add(nanos(wait)), now, self.meter.grace()) {
+            Some(reason) => Err(Refusal::new(reason, wait)),
+            None => Ok(latest),
         }
     }
 
@@ -175,15 +181,19 @@ impl<M: Meter> Line<M> {
     /// Refuses those who wait for what can't come in time, or at all, any more.
     pub(super) fn turn_away(&mut self, core: &Core, wakes: &mut Wakes) {
         let (now, largest, before) = (core.ticker.now(), self.meter.largest(), self.head());
+        let (closed, grace) = (self.meter.closed(now), self.meter.grace());
         let (mut lost, mut ahead) = (Vec::new(), 0);
         for (&place, entry) in &self.places {
             let due = self.forecast(now, ahead + u64::from(entry.cost.get()));
-            match entry.seat.latest {
-                _ if entry.cost.get() > largest => lost.push((place, Refusal::too_costly(largest))),
-                Some((latest, reason)) if due > latest => {
-                    lost.push((place, Refusal::new(reason, Duration::from_nanos(due - now))));
-                }
-                _ => ahead += u64::from(entry.cost.get()),
+            let refusal = if entry.cost.get() > largest {
+                Some(Refusal::too_costly(largest))
+            } else {
+                let missed = entry.seat.latest.missed_by(due, now, grace);
+                closed.or(missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now))))
+            };
+            match refusal {
+                Some(refusal) => lost.push((place, refusal)),
+                None => ahead += u64::from(entry.cost.get()),
             }
         }
         for (place, refusal) in lost {
@@ -240,9 +250,20 @@ impl<M: Meter> Line<M> {
         let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.asked));
         let until = due.saturating_add(TOGETHER.min((last - now) / PART));
         let most = due.saturating_add(next.saturating_sub(due).saturating_mul(MOST_TOGETHER));
-        let bounds = self.places.values().take(MOST_TOGETHER as usize).filter_map(|entry| entry.seat.latest);
-        let until = bounds.map(|(latest, _)| latest.saturating_sub(TICK)).fold(until.min(most), u64::min);
+        let bounds = self.places.values().take(MOST_TOGETHER as usize).map(|entry| entry.seat.latest.last(0));
+        let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(most), u64::min);
         self.meter.gather(cost, due, next, until.max(due))
+    }
+
+    /// What is waited for.
+    #[cfg(feature = "redis")]
+    pub(super) fn demand(&self) -> Demand {
+        let grace = self.meter.grace();
+        Demand {
+            permits: self.asked,
+            head: self.head().map(|(_, cost)| cost),
+            last: self.places.values().map(|entry| entry.seat.latest.last(grace)).min(),
+        }
     }
 
     pub(super) fn is_head(&self, place: u64) -> bool {

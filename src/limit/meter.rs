@@ -1,6 +1,6 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use super::gcra::Bucket;
+use super::{Refusal, gcra::Bucket, snapshot::Store};
 use crate::policy::Quota;
 
 /// The arithmetic of a limiter in this process, in nanoseconds since the queue's origin. Called under the lock of
@@ -37,4 +37,24 @@ pub trait Meter: Send + 'static {
     /// A moment until which the head, of this `cost`, may sleep to be served together with others, where its permits
     /// are `due` and the `next` one follows: `due` itself, or up to `until` where no permit is lost by it.
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64;
+
+    /// When the head looks at the line again by itself, whose permits are `due`: later, or never, where it is called.
+    fn look_again(&self, due: u64, _now: u64) -> u64 {
+        due
+    }
+
+    /// How long it may take to find out when permits come free. Where that is not known yet they are forecast at once.
+    fn grace(&self) -> u64 {
+        0
+    }
+
+    /// What everybody is told now.
+    fn closed(&self, _now: u64) -> Option<Refusal> {
+        None
+    }
+
+    /// How the store stands from which it is filled.
+    fn store(&self) -> Option<Store> {
+        None
+    }
 }

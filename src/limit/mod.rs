@@ -82,11 +82,21 @@ pub use self::limiter::{Ask, Cost, Limiter};
 pub use self::local::{LocalLimiter, SlidingWindow, TokenBucket};
 pub use self::select::{Head, Select};
 pub use self::service::RateLimit;
-pub use self::snapshot::Snapshot;
+pub use self::snapshot::{Snapshot, Store};
 pub use self::ticket::Acquire;
 pub use crate::error::{Reason, Refusal};
 
+/// For a limiter whose permits come from outside: the same line, before a meter of its own.
+#[cfg(feature = "redis")]
+pub(crate) use self::{
+    gcra::{Bucket, Gcra},
+    line::Demand,
+    meter::Meter,
+    queue::Queue,
+    ring::Rings,
+};
+
 /// Saturates after 584 years.
-fn nanos(duration: std::time::Duration) -> u64 {
+pub(crate) fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

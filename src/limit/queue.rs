@@ -11,10 +11,10 @@ use std::{
 use super::{
     Ask, Feedback, Reason, Refusal, Snapshot,
     core::{AtOnce, BUSY, Core, HEARD},
-    line::{Line, Place, Wakes, latest, slack},
+    line::{Line, Place, Wakes, slack},
     meter::Meter,
     nanos,
-    seat::{Seat, State},
+    seat::{Latest, Seat, State},
     sync::{Mutex, MutexGuard, Ordering},
     ticker::Ticker,
 };
@@ -24,7 +24,7 @@ use crate::{clock::Instant, policy::Quota};
 const PATIENCE: u64 = 100_000_000;
 
 #[derive(Debug)]
-pub(super) struct Queue<M> {
+pub(crate) struct Queue<M> {
     core: Core,
     /// Made when somebody has to ask it: most keys of a [`Keyed`](super::Keyed) never do.
     line: Mutex<Option<Box<Line<M>>>>,
@@ -62,6 +62,49 @@ impl<M: Meter> Queue<M> {
         Self { core: Core::new(ticker, shared, slack(quotas)), line: Mutex::new(line) }
     }
 
+    /// Of a meter that is filled from outside, by [`tend`](Self::tend).
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(meter: M, quotas: &[Quota]) -> Self {
+        let line = Some(Box::new(Line::new(meter, quotas)));
+        Self { core: Core::new(Ticker::tokio(), None, slack(quotas)), line: Mutex::new(line) }
+    }
+
+    /// Looks at the meter, with what is waited for and the time in nanoseconds since the queue's origin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn look<T>(&self, work: impl FnOnce(&mut M, super::Demand, u64) -> T) -> T {
+        self.locked(|line, _| {
+            let demand = line.demand();
+            work(&mut line.meter, demand, self.core.ticker.now())
+        })
+    }
+
+    /// Changes the meter from outside, and sees to those who wait.
+    #[cfg(feature = "redis")]
+    pub(crate) fn tend<T>(&self, work: impl FnOnce(&mut M, u64) -> T) -> T {
+        self.locked(|line, wakes| {
+            let outcome = work(&mut line.meter, self.core.ticker.now());
+            line.serve(&self.core, None, wakes);
+            line.turn_away(&self.core, wakes);
+            // The head's timer was set by what the meter was before.
+            line.wake_head(wakes);
+            outcome
+        })
+    }
+
+    /// A moment on the queue's clock.
+    #[cfg(feature = "redis")]
+    pub(crate) fn instant(&self, at: u64) -> Instant {
+        self.core.ticker.instant(at)
+    }
+
+    /// Permits that the server may not have counted in what it says is left.
+    #[cfg(feature = "redis")]
+    pub(crate) fn uncounted(&self) -> u64 {
+        self.locked(|line, _| {
+            self.core.in_flight().saturating_add(line.abandoned.permits(self.core.ticker.now()))
+        })
+    }
+
     /// Takes the permits now, or says what the wait would be.
     pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
         let outcome = match self.core.take_at_once(ask) {
@@ -83,9 +126,8 @@ impl<M: Meter> Queue<M> {
             AtOnce::Granted => return Ok(Joined::Granted),
             AtOnce::TooLate => return Err(self.core.refuse(too_late())),
             AtOnce::NotBefore { now, due } => {
-                if let Some((_, reason)) =
-                    latest(ask, now, &self.core.ticker).filter(|(latest, _)| *latest < due)
-                {
+                let latest = Latest::of(ask, now, &self.core.ticker);
+                if let Some(reason) = latest.missed_by(due, now, 0) {
                     let wait = Duration::from_nanos(due - now);
                     return Err(self.core.refuse(Refusal::new(reason, wait)));
                 }
@@ -104,7 +146,7 @@ impl<M: Meter> Queue<M> {
                 wakes.call.push(waker);
                 self.core.called.fetch_add(1, Ordering::AcqRel);
                 line.called_at = now;
-                let seat = Arc::new(Seat::new(latest(ask, now, &self.core.ticker)));
+                let seat = Arc::new(Seat::new(Latest::of(ask, now, &self.core.ticker)));
                 seat.set(State::Granted(now));
                 return Ok(Joined::Seated { place: line.new_place(), seat });
             };
@@ -151,16 +193,16 @@ impl<M: Meter> Queue<M> {
             if !line.is_head(place) {
                 return Standing::Granted;
             }
-            let due = line.forecast(now, u64::from(cost.get()));
-            match seat.latest {
-                Some((latest, reason)) if due > latest => {
+            let (due, grace) = (line.forecast(now, u64::from(cost.get())), line.meter.grace());
+            match seat.latest.missed_by(due, now, grace) {
+                Some(reason) => {
                     line.leave(place, wakes);
                     let refusal = Refusal::new(reason, Duration::from_nanos(due - now));
                     Standing::Refused(self.core.refuse(refusal))
                 }
-                latest => {
-                    let last = latest.map_or(u64::MAX, |(latest, _)| latest);
-                    Standing::Head { due: self.core.ticker.instant(line.gather(now, due).min(last)) }
+                None => {
+                    let look = line.meter.look_again(line.gather(now, due), now);
+                    Standing::Head { due: self.core.ticker.instant(look.min(seat.latest.last(grace))) }
                 }
             }
         })
@@ -181,7 +223,7 @@ impl<M: Meter> Queue<M> {
         }
     }
 
-    pub(super) fn pause_until(&self, until: Instant) {
+    pub(crate) fn pause_until(&self, until: Instant) {
         self.locked(|line, wakes| {
             if line.says.pause(self.core.ticker.at(until), self.core.ticker.now()) {
                 line.heed(&self.core, wakes);
@@ -189,7 +231,7 @@ impl<M: Meter> Queue<M> {
         });
     }
 
-    pub(super) fn observe(&self, feedback: &Feedback) {
+    pub(crate) fn observe(&self, feedback: &Feedback) {
         self.locked(|line, wakes| {
             // From here on everybody asks under the lock, and who got through before is counted as in flight.
             self.core.tally().fetch_or(BUSY, Ordering::AcqRel);
@@ -203,12 +245,12 @@ impl<M: Meter> Queue<M> {
     }
 
     /// See [`Limiter::release`](super::Limiter::release).
-    pub(super) fn release(&self, cost: NonZeroU32) {
+    pub(crate) fn release(&self, cost: NonZeroU32) {
         self.core.release(cost);
     }
 
     /// Like [`release`](Self::release), but the server may count it later than it gives its next answer.
-    pub(super) fn abandon(&self, cost: NonZeroU32) {
+    pub(crate) fn abandon(&self, cost: NonZeroU32) {
         self.locked(|line, _| line.abandoned.add(u64::from(cost.get()), self.core.ticker.now()));
         self.core.release(cost);
     }
@@ -225,14 +267,14 @@ impl<M: Meter> Queue<M> {
     }
 
     /// Forgets what the server has said.
-    pub(super) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         self.locked(|line, wakes| {
             line.says.forget();
             line.wake_head(wakes);
         });
     }
 
-    pub(super) fn is_stale(&self, held: Duration) -> bool {
+    pub(crate) fn is_stale(&self, held: Duration) -> bool {
         self.locked(|line, _| self.is_stale_in(line, nanos(held), self.core.ticker.now()))
     }
 
@@ -263,12 +305,13 @@ impl<M: Meter> Queue<M> {
         })
     }
 
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         self.locked(|line, _| {
             let now = self.core.ticker.now();
             let left = line.says.left(now).map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
             let paused_until = line.says.paused_until(now);
             Snapshot {
+                store: line.meter.store(),
                 available: if paused_until.is_some() { 0 } else { line.meter.available(now).min(left) },
                 queued: line.len(),
                 paused_until: paused_until.map(|until| self.core.ticker.instant(until)),

@@ -1,8 +1,9 @@
 //! What a place in the line shares with the future that waits at it: who is granted learns so without the lock.
 
 use super::{
-    Reason,
+    Ask, Reason, nanos,
     sync::{AtomicU64, Ordering},
+    ticker::Ticker,
 };
 
 const WAITING: u64 = 0;
@@ -12,8 +13,39 @@ const REFUSED: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Seat {
     state: AtomicU64,
-    /// The last moment at which the permits are worth having, and what it means to miss it.
-    pub(super) latest: Option<(u64, Reason)>,
+    pub(super) latest: Latest,
+}
+
+/// The last moments at which the permits are worth having; the end of time where nothing bounds them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Latest {
+    max_wait: u64,
+    deadline: u64,
+}
+
+impl Latest {
+    pub(super) fn of(ask: &Ask, now: u64, ticker: &Ticker) -> Self {
+        let max_wait = ask.max_wait.map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
+        Self { max_wait, deadline: ask.deadline.map_or(u64::MAX, |deadline| ticker.at(deadline)) }
+    }
+
+    /// What permits miss that are due then, as far as is known now. Where nothing is known they are due now, and the
+    /// longest wait gets the `grace` that it takes to find out.
+    pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
+        let missed = |latest| if due > now { due > latest } else { now >= latest };
+        let max_wait = if due > now { self.max_wait } else { self.max_wait.saturating_add(grace) };
+        match (missed(max_wait), missed(self.deadline)) {
+            (true, true) if self.deadline < max_wait => Some(Reason::Deadline),
+            (true, _) => Some(Reason::MaxWait),
+            (false, true) => Some(Reason::Deadline),
+            (false, false) => None,
+        }
+    }
+
+    /// When nothing is worth waiting for any more.
+    pub(super) fn last(&self, grace: u64) -> u64 {
+        self.max_wait.saturating_add(grace).min(self.deadline)
+    }
 }
 
 /// How the request at a seat stands.
@@ -26,7 +58,7 @@ pub(super) enum State {
 }
 
 impl Seat {
-    pub(super) fn new(latest: Option<(u64, Reason)>) -> Self {
+    pub(super) fn new(latest: Latest) -> Self {
         Self { state: AtomicU64::new(WAITING), latest }
     }
 

@@ -49,7 +49,7 @@ enum Place {
 }
 
 impl<M: Meter> Acquire<M> {
-    pub(super) fn new(queue: Arc<Queue<M>>, ask: Ask) -> Self {
+    pub(crate) fn new(queue: Arc<Queue<M>>, ask: Ask) -> Self {
         Self { queue, ask, place: Place::None, timer: None }
     }
 }

@@ -9,7 +9,7 @@ use tracing::{Level, debug, event, info, warn};
 use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, address, error_type, failed, metric, port, text};
 use crate::{
     call::{Attempt, Call, DelayReason, Ended, Outcome, Report},
-    clock::Instant,
+    clock::{self, Instant},
     error::{Error, Refusal},
 };
 
@@ -125,6 +125,32 @@ pub(crate) fn refused(call: Option<&Call>, refusal: &Refusal) {
 pub(crate) fn paused(call: Option<&Call>, pause: Duration) {
     metric::paused(call, pause);
     info!(target: LIMIT, pause_ms = millis(pause), "paused: the server asked for it");
+}
+
+/// A question to the store of a shared limiter is over. Without an event of its own.
+#[cfg(feature = "redis")]
+pub(crate) fn store_asked(outcome: &'static str, took: Duration) {
+    metric::store_asked(outcome, took);
+}
+
+/// The store of a shared limiter does not answer any more, until [`StoreLost::back`].
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct StoreLost {
+    since: Instant,
+    _counted: metric::Lost,
+}
+
+#[cfg(feature = "redis")]
+impl StoreLost {
+    pub(crate) fn begin(why: &dyn fmt::Display, state: &'static str, retry_in: Duration) -> Self {
+        warn!(target: LIMIT, error = %why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
+        Self { since: clock::now(), _counted: metric::Lost::begin() }
+    }
+
+    pub(crate) fn back(self) {
+        info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store back");
+    }
 }
 
 /// The file holds another key.

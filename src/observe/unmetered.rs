@@ -42,3 +42,17 @@ pub(super) fn refused(_: Option<&Call>, _: Reason) {}
 pub(super) fn paused(_: Option<&Call>, _: Duration) {}
 pub(super) fn key_refreshed(_: bool) {}
 pub(super) fn key_refused() {}
+
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(super) struct Lost;
+
+#[cfg(feature = "redis")]
+impl Lost {
+    pub(super) fn begin() -> Self {
+        Self
+    }
+}
+
+#[cfg(feature = "redis")]
+pub(super) fn store_asked(_: &'static str, _: Duration) {}

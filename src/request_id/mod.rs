@@ -41,6 +41,8 @@
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not tried again | `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `waited_ms` |
 //! | `tower_outbound::limit` | info | paused: the server asked for it | the server paused the limiter | `pause_ms` |
+//! | `tower_outbound::limit` | warn | limiter's store lost | the store of a shared limiter did not answer, once until it does | `error` `state` `retry_in_ms` |
+//! | `tower_outbound::limit` | info | limiter's store back | it answers again, after `lost_ms` | `lost_ms` |
 //! | `tower_outbound::auth` | debug | key refresh begins | a key provider is asked | |
 //! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
@@ -54,7 +56,8 @@
 //! it.
 //!
 //! `error` says what failed, but not why: that a provider's error holds no secret is not known here. It is the source
-//! of the call's error. `kept` tells whether there is a key in use all the same.
+//! of the call's error. `kept` tells whether there is a key in use all the same. `state` is a word of
+//! [`Store`](crate::limit::Store).
 //!
 //! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call and in the
 //! spans, where it is the status of a 4xx or 5xx, too; `timeout`, `rate_limited`, `not_sent` or `failed` in an

@@ -1,0 +1,335 @@
+use std::{
+    fmt,
+    future::Future,
+    num::NonZeroU32,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+use redis::ConnectionInfo;
+use sha2::{Digest, Sha256};
+
+use super::{
+    driver::{Plan, Shared},
+    link::{Link, parse},
+    pool::Pool,
+    question::Terms,
+    share::{Kind, parts},
+};
+use crate::{
+    clock::Instant,
+    error::InvalidConfig,
+    limit::{self, Ask, Feedback, Limiter, Refusal, Snapshot},
+    policy::{Quota, backoff::ExponentialBackoff},
+};
+
+/// A limiter whose quota is shared by all processes that name it alike, through Redis or Valkey.
+///
+/// # Default
+///
+/// - A question to the server takes 500 ms at the most, connecting included.
+/// - Permits are held for a fiftieth of the shortest window, at least 5 ms and at most 250 ms: for so long after its
+///   time a permit may be used, and by so much every window is longer than the quota's, beside its guard.
+/// - No [lease](Self::with_lease): permits are asked for when somebody waits for them.
+/// - While the server does not answer, requests are [refused](Fallback::Refuse).
+/// - The namespace is `tower-outbound`.
+///
+/// # Clone
+///
+/// Clones share the line, the connection and the permits in hand.
+///
+/// # Cancellation
+///
+/// A waiting request that is dropped spends nothing; what was fetched for it serves the next, or is lost when its time
+/// is over.
+#[derive(Clone)]
+pub struct RedisLimiter {
+    settings: Arc<Settings>,
+    shared: Arc<Shared>,
+}
+
+/// What a process does while the store does not answer. Never unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// Refuses every request at once, as [`Reason::Unavailable`](crate::limit::Reason::Unavailable).
+    #[default]
+    Refuse,
+    /// Keeps to its part of every quota, as one of so many processes. It begins with nothing to spend, for what the
+    /// others did last is not known.
+    Share(NonZeroU32),
+}
+
+#[derive(Clone)]
+struct Settings {
+    info: ConnectionInfo,
+    name: String,
+    namespace: String,
+    kind: Kind,
+    quotas: Vec<Quota>,
+    lease: u32,
+    hold: Duration,
+    timeout: Duration,
+    fallback: Fallback,
+}
+
+impl RedisLimiter {
+    /// Each question to the server takes at most so long by default: longer than a server in the same place ever
+    /// takes, and a call's deadline has room for several.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
+
+    /// Spreads the requests over the window, as a [`TokenBucket`](crate::limit::TokenBucket) does in one process.
+    ///
+    /// `name` is what the quota belongs to, such as the API key: all who give the same name, in the same namespace of
+    /// the same server, share it. It goes to the server as a hash alone. Processes that disagree about the quota each
+    /// count by their own.
+    ///
+    /// Nothing is sent before the first request.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is none of Redis's, TLS is asked for without the feature `rustls`, or no quota is given.
+    pub fn token_bucket(
+        url: &str,
+        name: &str,
+        quotas: impl IntoIterator<Item = Quota>,
+    ) -> Result<Self, InvalidConfig> {
+        Self::new(url, name, Kind::TokenBucket, quotas.into_iter().collect())
+    }
+
+    /// Lets the whole quota go at once, as a [`SlidingWindow`](crate::limit::SlidingWindow) does in one process.
+    /// Otherwise like [`token_bucket`](Self::token_bucket).
+    ///
+    /// # Errors
+    ///
+    /// Like those of `token_bucket`.
+    pub fn sliding_window(
+        url: &str,
+        name: &str,
+        quotas: impl IntoIterator<Item = Quota>,
+    ) -> Result<Self, InvalidConfig> {
+        Self::new(url, name, Kind::SlidingWindow, quotas.into_iter().collect())
+    }
+
+    fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
+        let Some(shortest) = quotas.iter().map(Quota::window).min() else {
+            return Err(InvalidConfig::new("quotas", "none", "at least one: without any there is nothing to share"));
+        };
+        let hold = (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest);
+        Self::build(Settings {
+            info: parse(url)?,
+            name: name.to_owned(),
+            namespace: "tower-outbound".to_owned(),
+            kind,
+            quotas,
+            lease: 1,
+            hold,
+            timeout: Self::DEFAULT_TIMEOUT,
+            fallback: Fallback::Refuse,
+        })
+    }
+
+    /// Another limiter, with nothing known: what is set is set before the first request.
+    fn build(settings: Settings) -> Result<Self, InvalidConfig> {
+        let quotas = &settings.quotas;
+        let shortest = quotas.iter().map(Quota::window).min().unwrap_or_default();
+        // Long enough that a process is never idle between two questions, short enough that it can't take what is
+        // the others': a tenth of a second, where the window is not shorter than four of them.
+        let horizon = settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
+        let terms = Terms::new(settings.kind, quotas, settings.hold, horizon);
+        let fits = |quota: &Quota| match settings.kind {
+            Kind::TokenBucket => quota.burst(),
+            Kind::SlidingWindow => quota.limit(),
+        };
+        let plan = Plan {
+            kind: settings.kind,
+            lease: settings.lease,
+            hold: settings.hold,
+            horizon,
+            timeout: settings.timeout,
+            longest: terms.longest(),
+            interval: terms.interval(),
+            largest: quotas.iter().map(fits).min().unwrap_or(u32::MAX),
+            parts: match settings.fallback {
+                Fallback::Refuse => None,
+                Fallback::Share(processes) => Some(parts(quotas, processes)?),
+            },
+            backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(1))?,
+        };
+        let link = Link::new(settings.info.clone(), &tag(&settings.namespace, &settings.name), terms);
+        let shared = Shared::new(Box::new(link), quotas, plan);
+        Ok(Self { settings: Arc::new(settings), shared: Arc::new(shared) })
+    }
+
+    fn with(self, change: impl FnOnce(&mut Settings)) -> Result<Self, InvalidConfig> {
+        let mut settings = Settings::clone(&self.settings);
+        change(&mut settings);
+        Self::build(settings)
+    }
+
+    /// Keeps everything under another first part of the keys' names. A limiter of its own from here on, as after every
+    /// setter.
+    ///
+    /// # Errors
+    ///
+    /// When it is empty or has a brace in it, which a cluster reads as the part that places the key.
+    pub fn with_namespace(self, namespace: &str) -> Result<Self, InvalidConfig> {
+        if namespace.is_empty() || namespace.contains(['{', '}']) {
+            return Err(InvalidConfig::new("namespace", namespace.to_owned(), "a name without braces"));
+        }
+        self.with(|settings| settings.namespace = namespace.to_owned())
+    }
+
+    /// Takes up to `permits` with one question, ahead of who asks for them, and holds each for up to `hold` after its
+    /// time; it takes fewer where they were not used up. What is not used by then is lost.
+    ///
+    /// A busy process asks the server once for many requests. The price is the part of the quota that `hold` is of the
+    /// window: every window is longer by it. Of 100 per minute a `hold` of 1 s costs 1.6 %, of 200 per second one of
+    /// 100 ms costs 9 %; and a permit that is held here is not there for the others meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When `permits` is 0 or more than 1,000, the most that one question gives, or `hold` is zero or longer than the
+    /// shortest window.
+    pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
+        if !(1..=1_000).contains(&permits) {
+            return Err(InvalidConfig::new("lease permits", permits.to_string(), "1 to 1000"));
+        }
+        let mut limiter = self.with_hold(hold)?;
+        limiter = limiter.with(|settings| settings.lease = permits)?;
+        Ok(limiter)
+    }
+
+    /// Holds a permit for up to so long after its time: a fiftieth of the shortest window by default, at least 5 ms
+    /// and at most 250 ms. A server that is further away than that grants nothing in time, which counts as a fault.
+    ///
+    /// # Errors
+    ///
+    /// When it is zero or longer than the shortest window.
+    pub fn with_hold(self, hold: Duration) -> Result<Self, InvalidConfig> {
+        let shortest = self.settings.quotas.iter().map(Quota::window).min().unwrap_or_default();
+        if hold.is_zero() || hold > shortest {
+            let expected = format!("more than zero and at most the shortest window, {shortest:?}");
+            return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
+        }
+        self.with(|settings| settings.hold = hold)
+    }
+
+    /// Takes a question for failed after so long, connecting included. [500 ms](Self::DEFAULT_TIMEOUT) by default.
+    ///
+    /// # Errors
+    ///
+    /// When it is zero.
+    pub fn with_timeout(self, timeout: Duration) -> Result<Self, InvalidConfig> {
+        if timeout.is_zero() {
+            return Err(InvalidConfig::new("timeout", "0ns", "more than zero"));
+        }
+        self.with(|settings| settings.timeout = timeout)
+    }
+
+    /// Does this while the server does not answer. [`Fallback::Refuse`] by default.
+    ///
+    /// # Errors
+    ///
+    /// When a quota has less than one request for each of so many processes.
+    pub fn with_fallback(self, fallback: Fallback) -> Result<Self, InvalidConfig> {
+        self.with(|settings| settings.fallback = fallback)
+    }
+
+    /// The quotas that are shared.
+    pub fn quotas(&self) -> &[Quota] {
+        &self.settings.quotas
+    }
+
+    /// How this process stands: `available` are the permits in hand, and `store` says whether the server answers.
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.queue.snapshot()
+    }
+
+    /// Grants nothing before `until`, in any process: the others learn of it with their next question. A pause is only
+    /// ever extended.
+    pub fn pause_until(&self, until: Instant) {
+        self.shared.pause_until(until);
+    }
+
+    /// Lifts the pause and forgets what the service said is left, here and in the store. A process that has learned of
+    /// the pause before keeps to it.
+    pub fn resume(&self) {
+        self.shared.resume();
+    }
+}
+
+/// The names of the keys begin so. The part in braces places them in one slot of a cluster.
+fn tag(namespace: &str, name: &str) -> String {
+    let hash = Sha256::digest(name.as_bytes());
+    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!("{namespace}:{{{hex}}}")
+}
+
+impl Limiter for RedisLimiter {
+    type Acquire = RedisAcquire;
+
+    fn acquire(&self, ask: Ask) -> RedisAcquire {
+        let queue = Arc::clone(&self.shared.queue);
+        RedisAcquire { acquire: limit::Acquire::new(queue, ask), shared: Arc::clone(&self.shared) }
+    }
+
+    fn observe(&self, feedback: &Feedback) {
+        self.shared.observe(feedback);
+    }
+
+    fn is_stale(&self, held: Duration) -> bool {
+        self.shared.queue.is_stale(held)
+    }
+
+    fn release(&self, cost: NonZeroU32) {
+        self.shared.queue.release(cost);
+    }
+
+    fn abandon(&self, cost: NonZeroU32) {
+        self.shared.queue.abandon(cost);
+    }
+}
+
+pin_project! {
+    /// The wait of one request for its permits from a [`RedisLimiter`].
+    ///
+    /// Dropping it while it waits spends nothing and lets the next in line go.
+    pub struct RedisAcquire {
+        #[pin]
+        acquire: limit::Acquire<Pool>,
+        shared: Arc<Shared>,
+    }
+}
+
+impl Future for RedisAcquire {
+    type Output = Result<(), Refusal>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let outcome = this.acquire.poll(cx);
+        this.shared.call();
+        outcome
+    }
+}
+
+impl fmt::Debug for RedisAcquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisAcquire").field("acquire", &self.acquire).finish_non_exhaustive()
+    }
+}
+
+/// Neither the name nor the credentials.
+impl fmt::Debug for RedisLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLimiter")
+            .field("server", &self.settings.info.addr().to_string())
+            .field("quotas", &self.settings.quotas)
+            .field("fallback", &self.settings.fallback)
+            .field("snapshot", &self.snapshot())
+            .finish_non_exhaustive()
+    }
+}

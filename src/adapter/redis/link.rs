@@ -1,0 +1,184 @@
+//! The connection to the server, made when it is first needed and anew when it was lost.
+
+use std::{
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisError, ServerErrorKind, aio::MultiplexedConnection,
+};
+
+use super::question::{Answer, Ask, Asked, Fault, Question, Terms};
+use crate::error::InvalidConfig;
+
+const SCRIPT: &str = include_str!("script.lua");
+
+/// How often one question follows the nodes of a cluster.
+const MOST_MOVES: u32 = 3;
+
+pub(super) struct Link {
+    info: ConnectionInfo,
+    keys: Vec<String>,
+    terms: Terms,
+    open: Mutex<Option<Open>>,
+}
+
+struct Open {
+    connection: MultiplexedConnection,
+    digest: String,
+    /// Nothing was asked over it yet: the server may be another one than before.
+    fresh: bool,
+}
+
+impl Link {
+    pub(super) fn new(info: ConnectionInfo, tag: &str, terms: Terms) -> Self {
+        Self { info, keys: terms.keys(tag), terms, open: Mutex::new(None) }
+    }
+
+    async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
+        provide_tls(info.addr());
+        // The driver bounds the question as a whole.
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let client = Client::open(info)?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await;
+        // Who may run scripts may not be allowed to load them.
+        let digest = load.unwrap_or_default();
+        Ok(Open { connection, digest, fresh: true })
+    }
+
+    async fn run(&self, open: &mut Open, question: &Question) -> Result<Answer, RedisError> {
+        let mut values = Err(no_script());
+        if !open.digest.is_empty() {
+            values = self.command("EVALSHA", &open.digest, question, open.fresh).query_async(&mut open.connection).await;
+        }
+        if let Err(error) = &values {
+            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+                values = self.command("EVAL", SCRIPT, question, true).query_async(&mut open.connection).await;
+            }
+        }
+        let values: Vec<i64> = values?;
+        open.fresh = false;
+        let garbled = || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's answer is not its own"));
+        Answer::read(&values).ok_or_else(garbled)
+    }
+
+    fn command(&self, name: &str, script: &str, question: &Question, fresh: bool) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(self.terms.arguments(question, fresh));
+        command
+    }
+
+    async fn answer(&self, question: Question) -> Result<Answer, RedisError> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut reused = open.is_some();
+        let mut open = match open {
+            Some(open) => open,
+            None => self.connect(self.info.clone()).await?,
+        };
+        let mut moves = 0;
+        let answer = loop {
+            let error = match self.run(&mut open, &question).await {
+                Ok(answer) => break answer,
+                Err(error) => error,
+            };
+            let to = error.redirect_node().filter(|_| moves < MOST_MOVES).map(|(host, port)| self.at(host, port));
+            if let Some(info) = to {
+                moves += 1;
+                open = self.connect(info).await?;
+                if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
+                    redis::cmd("ASKING").exec_async(&mut open.connection).await?;
+                }
+            } else if reused && may_be_stale(&error) {
+                // The server may have been restarted, or replaced, since. If it has decided all the same, permits
+                // are lost.
+                reused = false;
+                open = self.connect(self.info.clone()).await?;
+            } else {
+                return Err(error);
+            }
+        };
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
+        Ok(answer)
+    }
+
+    /// Another node, with the same credentials and the same TLS.
+    fn at(&self, host: &str, port: u16) -> ConnectionInfo {
+        // A node that does not know its own address leaves it out.
+        let known = match self.info.addr() {
+            ConnectionAddr::Tcp(known, _) => known.as_str(),
+            ConnectionAddr::TcpTls { host: known, .. } => known.as_str(),
+            _ => host,
+        };
+        let host = if host.is_empty() { known } else { host }.to_owned();
+        let addr = match self.info.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        self.info.clone().set_addr(addr)
+    }
+
+    /// A server may quote what it was sent.
+    fn fault(&self, error: &RedisError) -> Fault {
+        let mut text = error.to_string();
+        let settings = self.info.redis_settings();
+        for secret in [settings.password(), settings.username()].into_iter().flatten() {
+            if !secret.is_empty() {
+                text = text.replace(secret, "***");
+            }
+        }
+        Fault(text)
+    }
+}
+
+impl Ask for Link {
+    fn ask(&self, question: Question) -> Asked<'_> {
+        Box::pin(async { self.answer(question).await.map_err(|error| self.fault(&error)) })
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("addr", &self.info.addr().to_string()).finish_non_exhaustive()
+    }
+}
+
+/// Reads the URL, whose password is in no error.
+pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
+    let field = "redis url";
+    let expected = "such as `redis://user:password@host:6379/0`, or `rediss://` with TLS";
+    let info = url.into_connection_info().map_err(|_| InvalidConfig::new(field, "***", expected))?;
+    if !info.addr().is_supported() {
+        let expected = "`redis://`: without the feature `rustls` there is no TLS";
+        return Err(InvalidConfig::new(field, info.addr().to_string(), expected));
+    }
+    Ok(info)
+}
+
+fn no_script() -> RedisError {
+    (ErrorKind::Server(ServerErrorKind::NoScript), "the script is not loaded").into()
+}
+
+/// Whether a new connection may help at once.
+fn may_be_stale(error: &RedisError) -> bool {
+    let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
+    error.is_unrecoverable_error() || demoted.contains(&error.kind())
+}
+
+/// rustls can't choose where a program has several providers compiled in, and then panics.
+#[cfg(feature = "rustls")]
+fn provide_tls(addr: &ConnectionAddr) {
+    let tls = matches!(addr, ConnectionAddr::TcpTls { .. });
+    if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Another thread may have been first: then there is one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+#[cfg(not(feature = "rustls"))]
+fn provide_tls(_: &ConnectionAddr) {}

@@ -1,0 +1,243 @@
+//! The permits in hand: what the store has given, each with the moments between which it may be used.
+
+use std::{
+    collections::VecDeque,
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::share::Share;
+use crate::{
+    limit::{Bucket, Meter, Reason, Refusal, Store, nanos},
+    policy::Quota,
+};
+
+/// Calls for the task that asks the store.
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    /// Since the task last looked.
+    pub(super) rung: AtomicBool,
+    /// There is something to tell the store.
+    pub(super) news: Notify,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+    }
+}
+
+/// A meter that is filled by the store's answers. Times are in nanoseconds since the queue's origin.
+#[derive(Debug)]
+pub(super) struct Pool {
+    grants: VecDeque<Grant>,
+    /// When the first permit that is not in hand comes free, at the earliest; 0 where nothing is known.
+    free: u64,
+    /// Between two permits that are not in hand, at the least.
+    interval: u64,
+    largest: u32,
+    grace: u64,
+    store: Store,
+    /// While the store does not answer: when it is asked again.
+    pub(super) ask_at: u64,
+    pub(super) share: Option<Share>,
+    /// Permits that nobody used in time.
+    unused: u64,
+    bell: Arc<Bell>,
+}
+
+/// Permits that may be used from `due` on, and no more from `until` on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Grant {
+    pub(super) due: u64,
+    pub(super) until: u64,
+    pub(super) permits: u32,
+}
+
+impl Pool {
+    pub(super) fn new(largest: u32, interval: Duration, timeout: Duration, bell: Arc<Bell>) -> Self {
+        Self {
+            grants: VecDeque::new(),
+            free: 0,
+            interval: nanos(interval),
+            largest,
+            grace: nanos(timeout),
+            store: Store::Unasked,
+            ask_at: 0,
+            share: None,
+            unused: 0,
+            bell,
+        }
+    }
+
+    /// The store has answered: it gives these, and the next one is free then at the earliest. The permits that can't
+    /// be used any more are left out, and their number is returned.
+    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: u64) -> u64 {
+        (self.store, self.share, self.free) = (Store::Shared, None, free);
+        let mut late = 0;
+        for grant in grants {
+            if grant.until > grant.due {
+                self.grants.push_back(grant);
+            } else {
+                late += u64::from(grant.permits);
+            }
+        }
+        late
+    }
+
+    /// The store does not answer. The share is kept to from now on; without one everybody is refused, until it is
+    /// asked again.
+    pub(super) fn lose(&mut self, share: Option<Share>, ask_at: u64) {
+        if self.share.is_none() {
+            self.share = share;
+        }
+        self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
+        self.grants.clear();
+        (self.free, self.ask_at) = (0, ask_at);
+    }
+
+    pub(super) fn state(&self) -> Store {
+        self.store
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.store, Store::Fallback | Store::Refusing)
+    }
+
+    /// Permits in hand that can be used, now or later.
+    pub(super) fn in_hand(&self, now: u64) -> u64 {
+        let usable = self.grants.iter().filter(|grant| now < grant.until);
+        usable.map(|grant| u64::from(grant.permits)).sum()
+    }
+
+    /// Whether one request of that cost can be served of what is in hand, at some moment.
+    pub(super) fn will_serve(&self, cost: NonZeroU32, now: u64) -> bool {
+        let usable = || self.grants.iter().filter(|grant| now < grant.until);
+        usable().any(|last| {
+            let together = usable().filter(|grant| grant.due <= last.due && last.due < grant.until);
+            together.map(|grant| u64::from(grant.permits)).sum::<u64>() >= u64::from(cost.get())
+        })
+    }
+
+    /// The permits that nobody used in time since this was last asked.
+    pub(super) fn take_unused(&mut self) -> u64 {
+        std::mem::take(&mut self.unused)
+    }
+
+    fn forget(&mut self, now: u64) {
+        while let Some(grant) = self.grants.front().filter(|grant| grant.until <= now) {
+            self.unused += u64::from(grant.permits);
+            self.grants.pop_front();
+        }
+    }
+
+    /// Permits that may be used now.
+    fn due(&self, now: u64) -> u64 {
+        let usable = self.grants.iter().take_while(|grant| grant.due <= now);
+        usable.map(|grant| u64::from(grant.permits)).sum()
+    }
+}
+
+impl Meter for Pool {
+    /// Without quotas: it is made by [`Pool::new`].
+    fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
+        Self::new(u32::MAX, Duration::ZERO, Duration::ZERO, Arc::default())
+    }
+
+    fn shared(_: &[Quota]) -> Option<Arc<Bucket>> {
+        None
+    }
+
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        if self.is_lost() && now >= self.ask_at {
+            self.bell.ring();
+        }
+        if let Some(share) = &mut self.share {
+            return share.take(cost, now);
+        }
+        self.forget(now);
+        if self.due(now) < u64::from(cost.get()) {
+            self.bell.ring();
+            return false;
+        }
+        let mut missing = cost.get();
+        while let Some(grant) = self.grants.front_mut().filter(|_| missing > 0) {
+            let taken = grant.permits.min(missing);
+            (grant.permits, missing) = (grant.permits - taken, missing - taken);
+            if grant.permits == 0 {
+                self.grants.pop_front();
+            }
+        }
+        true
+    }
+
+    fn forecast(&self, start: u64, total: u64) -> u64 {
+        if let Some(share) = &self.share {
+            return share.forecast(start, total);
+        }
+        let mut missing = total;
+        for grant in self.grants.iter().filter(|grant| start < grant.until) {
+            let permits = u64::from(grant.permits);
+            if permits >= missing {
+                return grant.due.max(start);
+            }
+            missing -= permits;
+        }
+        self.free.saturating_add(self.interval.saturating_mul(missing - 1)).max(start)
+    }
+
+    /// What is more than a share waits for the store.
+    fn largest(&self) -> u32 {
+        self.largest
+    }
+
+    fn available(&self, now: u64) -> u32 {
+        match &self.share {
+            Some(share) => share.available(now),
+            None => {
+                let usable = self.grants.iter().filter(|grant| grant.due <= now && now < grant.until);
+                usable.fold(0, |sum, grant| sum.saturating_add(grant.permits))
+            }
+        }
+    }
+
+    fn is_whole(&self, now: u64) -> bool {
+        self.share.is_none() && self.in_hand(now) == 0
+    }
+
+    fn empty(&mut self, _: u64) {
+        self.grants.clear();
+    }
+
+    /// The quotas are the store's.
+    fn change(&mut self, _: &[Quota], _: u64) {}
+
+    fn gather(&self, _: u64, due: u64, _: u64, _: u64) -> u64 {
+        due
+    }
+
+    /// Whoever waits for what is not in hand is called when the store has answered.
+    fn look_again(&self, due: u64, now: u64) -> u64 {
+        if due > now { due } else { u64::MAX }
+    }
+
+    fn grace(&self) -> u64 {
+        self.grace
+    }
+
+    fn closed(&self, now: u64) -> Option<Refusal> {
+        let refusing = self.store == Store::Refusing && now < self.ask_at;
+        let wait = Duration::from_nanos(self.ask_at.saturating_sub(now));
+        refusing.then(|| Refusal::new(Reason::Unavailable, wait))
+    }
+
+    fn store(&self) -> Option<Store> {
+        Some(self.state())
+    }
+}

@@ -1,0 +1,182 @@
+//! What the store is asked, and what it says.
+
+use std::{fmt, future::Future, pin::Pin, time::Duration};
+
+use super::share::Kind;
+use crate::policy::Quota;
+
+/// Decides for all processes.
+pub(super) trait Ask: Send + Sync {
+    fn ask(&self, question: Question) -> Asked<'_>;
+}
+
+pub(super) type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send + 'a>>;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Question {
+    /// So many blocks of permits.
+    pub(super) want: u32,
+    /// The permits of a block, which come free together.
+    pub(super) unit: u32,
+    /// What the store is known to have said last, and how long ago.
+    pub(super) known: Option<(Known, Duration)>,
+    /// Permits that were used without it.
+    pub(super) booked: u64,
+    pub(super) pause: Duration,
+    /// Forget what the service has said.
+    pub(super) resume: bool,
+    pub(super) gates: Vec<Gate>,
+}
+
+/// By what the store's memory is known again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) born: i64,
+    pub(super) granted: i64,
+}
+
+/// The service has so many left, by this policy of its, for so long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gate {
+    pub(super) policy: u64,
+    pub(super) left: u64,
+    pub(super) lasts: Duration,
+}
+
+/// Durations count from the moment of the decision.
+#[derive(Debug, Clone)]
+pub(super) struct Answer {
+    pub(super) known: Known,
+    pub(super) paused: Duration,
+    /// When the next permit comes free that was not given.
+    pub(super) free: Duration,
+    /// When it can be had: ahead of its time.
+    pub(super) come: Duration,
+    /// When each may be used, and how many then.
+    pub(super) grants: Vec<(Duration, u32)>,
+}
+
+/// Why the store has not answered. In words without a secret in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault(pub(super) String);
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What does not change from question to question.
+#[derive(Debug, Clone)]
+pub(super) struct Terms {
+    pub(super) kind: Kind,
+    pub(super) horizon: Duration,
+    quotas: Vec<Term>,
+}
+
+#[derive(Debug, Clone)]
+struct Term {
+    id: String,
+    limit: u32,
+    burst: u32,
+    /// In µs. A grant counts for this long.
+    length: u64,
+    /// In ns, between two permits of the bucket.
+    interval: u64,
+}
+
+impl Terms {
+    /// Permits are used up to `hold` after the moment for which they were given.
+    pub(super) fn new(kind: Kind, quotas: &[Quota], hold: Duration, horizon: Duration) -> Self {
+        let mut terms: Vec<Term> = Vec::new();
+        for quota in quotas {
+            let window = quota.window().as_micros();
+            let same = terms.iter().filter(|term| term.id.starts_with(&format!("{window}."))).count();
+            // Both ends of a window count.
+            let length = micros(quota.window() + quota.guard() + hold) + 1;
+            let refilled = u64::from(quota.limit() - quota.burst());
+            let interval = length.saturating_mul(1_000);
+            let interval = if refilled == 0 { interval } else { interval.div_ceil(refilled) };
+            let id = format!("{window}.{same}");
+            terms.push(Term { id, limit: quota.limit(), burst: quota.burst(), length, interval });
+        }
+        Self { kind, horizon, quotas: terms }
+    }
+
+    /// The longest time for which a grant counts.
+    pub(super) fn longest(&self) -> Duration {
+        Duration::from_micros(self.quotas.iter().map(|term| term.length).max().unwrap_or(0))
+    }
+
+    /// The longest time between two permits of the bucket; zero for a window, whose permits may come together.
+    pub(super) fn interval(&self) -> Duration {
+        let longest = self.quotas.iter().map(|term| term.interval).max().unwrap_or(0);
+        match self.kind {
+            Kind::TokenBucket => Duration::from_nanos(longest),
+            Kind::SlidingWindow => Duration::ZERO,
+        }
+    }
+
+    /// What is kept under one name, in one slot of a cluster.
+    pub(super) fn keys(&self, tag: &str) -> Vec<String> {
+        let state = match self.kind {
+            Kind::TokenBucket => format!("{tag}:bucket"),
+            Kind::SlidingWindow => format!("{tag}:window"),
+        };
+        let logs = self.quotas.iter().filter(|_| self.kind == Kind::SlidingWindow);
+        let logs: Vec<_> = logs.map(|term| format!("{state}:{}", term.id)).collect();
+        std::iter::once(state).chain(logs).collect()
+    }
+
+    /// In the order in which the script reads them. `fresh`: nothing is known of what the server was before.
+    pub(super) fn arguments(&self, question: &Question, fresh: bool) -> Vec<String> {
+        let known = question.known.map_or([0, 0, -1], |(known, age)| {
+            [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
+        });
+        let mut arguments = vec![
+            i64::from(self.kind == Kind::SlidingWindow).to_string(),
+            question.want.to_string(),
+            question.unit.max(1).to_string(),
+            micros(self.horizon).to_string(),
+            i64::from(fresh).to_string(),
+        ];
+        arguments.extend(known.map(|known| known.to_string()));
+        arguments.push(question.booked.to_string());
+        arguments.push(micros(question.pause).to_string());
+        arguments.push(i64::from(question.resume).to_string());
+        arguments.push(self.quotas.len().to_string());
+        for term in &self.quotas {
+            let numbers = [u64::from(term.limit), u64::from(term.burst), term.length, term.interval];
+            arguments.extend(numbers.map(|number| number.to_string()));
+            arguments.push(term.id.clone());
+        }
+        arguments.push(question.gates.len().to_string());
+        for gate in &question.gates {
+            arguments.extend([gate.policy, gate.left, micros(gate.lasts)].map(|number| number.to_string()));
+        }
+        arguments
+    }
+}
+
+impl Answer {
+    pub(super) fn read(values: &[i64]) -> Option<Self> {
+        let [born, granted, paused, free, come, grants @ ..] = values else { return None };
+        let span = |micros: &i64| u64::try_from(*micros).ok().map(Duration::from_micros);
+        let grant = |pair: &[i64]| match pair {
+            [due, permits] => Some((span(due)?, u32::try_from(*permits).ok()?)),
+            _ => None,
+        };
+        Some(Self {
+            known: Known { born: *born, granted: *granted },
+            paused: span(paused)?,
+            free: span(free)?,
+            come: span(come)?,
+            grants: grants.chunks(2).map(grant).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// Rounded up.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}

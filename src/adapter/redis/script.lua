@@ -1,0 +1,242 @@
+-- One decision, atomic and on the server's clock: which permits the asker gets, and when each may be used.
+--
+-- KEYS: the state; for a sliding window, a log of the last grants for each quota beside it.
+-- All times are microseconds since 1970, but for ARGV and the answer, which count from now.
+-- A permit is never given earlier than the quotas allow; it may be given ahead of its time, up to the horizon, so that
+-- processes are served in the order in which they ask, and need not come back for each permit.
+
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+local at = 0
+local function argument()
+  at = at + 1
+  return tonumber(ARGV[at])
+end
+
+local windowed = argument() == 1
+local want, unit, horizon = argument(), argument(), argument()
+local fresh = argument() == 1
+local known = {born = argument(), granted = argument(), age = argument()}
+local booked, pause, resume = argument(), argument(), argument() == 1
+local quotas, longest = {}, 0
+for i = 1, argument() do
+  -- The length in µs, the interval in ns: a millionth of a permit more or less would add up.
+  local quota = {limit = argument(), burst = argument(), length = argument(), interval = argument()}
+  at = at + 1
+  quota.id = ARGV[at]
+  quota.whole = quota.burst * quota.interval
+  quota.log = KEYS[i + 1]
+  quotas[i] = quota
+  longest = math.max(longest, quota.length)
+end
+local gates = {}
+for i = 1, argument() do
+  gates[i] = {policy = ARGV[at + 1], left = tonumber(ARGV[at + 2]), till = now + tonumber(ARGV[at + 3])}
+  at = at + 3
+end
+
+local function whole(number)
+  return string.format('%.0f', number)
+end
+
+local names = {'born', 'granted', 'spent', 'pause', 'gates'}
+for i, quota in ipairs(quotas) do
+  names[3 + 3 * i], names[4 + 3 * i], names[5 + 3 * i] = 'next:' .. quota.id, 'sum:' .. quota.id, 'cap:' .. quota.id
+end
+local state = redis.call('HMGET', KEYS[1], unpack(names))
+local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
+local paused, kept = tonumber(state[4]) or 0, state[5] or ''
+for i, quota in ipairs(quotas) do
+  -- A bucket is full when `next` is past. A log holds `sum` permits, and what the largest limit of all who ask needs.
+  quota.next = tonumber(state[3 + 3 * i]) or 0
+  quota.sum = tonumber(state[4 + 3 * i]) or 0
+  quota.cap = math.max(tonumber(state[5 + 3 * i]) or 0, quota.limit)
+end
+
+-- Drops the oldest of a log beyond what anybody needs.
+local function trim(quota)
+  local surplus, gone = quota.sum - quota.cap, 0
+  if surplus <= 0 then return end
+  local oldest = redis.call('LRANGE', quota.log, 0, 2 * surplus - 1)
+  for i = 1, #oldest, 2 do
+    local count = tonumber(oldest[i + 1])
+    if count > surplus then
+      redis.call('LSET', quota.log, i, count - surplus)
+      surplus = 0
+    else
+      gone, surplus = gone + 2, surplus - count
+    end
+    if surplus == 0 then break end
+  end
+  redis.call('LTRIM', quota.log, gone, -1)
+  quota.sum = quota.cap
+end
+
+-- All that went before is taken for spent then.
+local function empty(quota, moment)
+  quota.next = math.max(quota.next, moment + math.ceil(quota.whole / 1000))
+  if not windowed then return end
+  local all = redis.call('LRANGE', quota.log, 0, -1)
+  redis.call('DEL', quota.log)
+  redis.call('RPUSH', quota.log, whole(moment), quota.limit)
+  quota.sum = quota.limit
+  for i = 1, #all, 2 do
+    if tonumber(all[i]) > moment then
+      redis.call('RPUSH', quota.log, all[i], all[i + 1])
+      quota.sum = quota.sum + tonumber(all[i + 1])
+    end
+  end
+  trim(quota)
+end
+
+-- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
+-- remembers. The server counts its time in whole seconds.
+local lost = 0
+if fresh or not born then
+  local info = redis.pcall('INFO', 'server')
+  local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  local start = up and now - up * 1000000 or not born and now or 0
+  if now - start < longest and start > spent + 1100000 then lost = start end
+end
+if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
+  if now - known.age > math.max(spent, lost) then lost = now end
+end
+born = born or now
+if lost > 0 then
+  spent = lost
+  for _, quota in ipairs(quotas) do empty(quota, lost) end
+end
+
+-- What was used meanwhile without the store.
+if booked > 0 then
+  for _, quota in ipairs(quotas) do
+    if windowed then
+      local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
+      redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
+      quota.sum = quota.sum + math.min(booked, quota.limit)
+      trim(quota)
+    else
+      quota.next = math.max(quota.next, now) + math.ceil(math.min(booked, quota.limit) * quota.interval / 1000)
+    end
+  end
+end
+
+-- What the service has said: no request before the end of a pause, and no more than are left before a gate opens.
+if resume then paused, kept = 0, '' end
+if pause > 0 then paused = math.max(paused, now + pause) end
+local standing = {}
+for policy, left, till in string.gmatch(kept, '([^:;]+):(%d+):(%d+);') do
+  if tonumber(till) > now then
+    table.insert(standing, {policy = policy, left = tonumber(left), till = tonumber(till)})
+  end
+end
+for _, gate in ipairs(gates) do
+  local other
+  for _, one in ipairs(standing) do
+    if one.policy == gate.policy then other = one end
+  end
+  if not other then
+    if #standing < 8 then table.insert(standing, gate) end
+  elseif gate.left <= other.left then
+    other.left, other.till = gate.left, math.max(other.till, gate.till)
+  end
+end
+
+-- When the next block of permits can be had at the earliest, in ns from now.
+for _, quota in ipairs(quotas) do
+  quota.ahead = math.max(quota.next - now, 0) * 1000
+  if windowed then
+    -- As many of the oldest must have left the window as don't fit beside the block.
+    local needed = quota.sum + (want + 1) * unit - quota.limit
+    quota.oldest = needed > 0 and redis.call('LRANGE', quota.log, 0, 2 * needed - 1) or {}
+    quota.cursor, quota.freed = -1, 0
+    if quota.sum > 0 then
+      quota.ahead = math.max(tonumber(redis.call('LINDEX', quota.log, -2)) - now, 0) * 1000
+    end
+  end
+end
+local function due_of(block)
+  local due = 0
+  for _, quota in ipairs(quotas) do
+    if windowed then
+      local needed = quota.sum + block * unit - quota.limit
+      while quota.freed < needed and quota.cursor + 2 < #quota.oldest do
+        quota.cursor = quota.cursor + 2
+        quota.freed = quota.freed + tonumber(quota.oldest[quota.cursor + 1])
+      end
+      due = math.max(due, quota.ahead)
+      if quota.freed < needed then
+        due = math.max(due, quota.length * 1000)
+      elseif needed > 0 then
+        due = math.max(due, (tonumber(quota.oldest[quota.cursor]) + quota.length - now) * 1000)
+      end
+    else
+      due = math.max(due, quota.ahead + unit * quota.interval - quota.whole)
+    end
+  end
+  return due
+end
+
+local room, opens = math.huge, 0
+for _, gate in ipairs(standing) do
+  if gate.left < room then room, opens = gate.left, gate.till - now end
+end
+local free, dues, blocks = 0, {}, 0
+while true do
+  local due = due_of(blocks + 1)
+  free = math.max(math.ceil(due / 1000), 0)
+  if (blocks + 1) * unit > room then free = math.max(free, opens) end
+  if paused > now then free = math.max(free, paused - now) end
+  if blocks == want or paused > now or free > horizon or (blocks + 1) * unit > room then break end
+  blocks = blocks + 1
+  if dues[#dues - 1] == free then
+    dues[#dues] = dues[#dues] + unit
+  else
+    table.insert(dues, free)
+    table.insert(dues, unit)
+  end
+  for _, quota in ipairs(quotas) do
+    quota.ahead = math.max(quota.ahead, due, 0) + (windowed and 0 or unit * quota.interval)
+  end
+end
+
+-- Writes down what was decided. Every key ends by itself, when nothing of it matters any more.
+granted = granted + blocks * unit
+local lasts = 2 * longest + horizon + math.max(paused - now, 0)
+local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent), 'pause', whole(paused)}
+local packed = ''
+for _, gate in ipairs(standing) do
+  local left = math.max(gate.left - blocks * unit, 0)
+  packed = packed .. gate.policy .. ':' .. whole(left) .. ':' .. whole(gate.till) .. ';'
+  lasts = math.max(lasts, gate.till - now)
+end
+table.insert(fields, 'gates')
+table.insert(fields, packed)
+for _, quota in ipairs(quotas) do
+  if windowed then
+    if blocks > 0 then
+      for i = 1, #dues, 2 do
+        redis.call('RPUSH', quota.log, whole(now + dues[i]), dues[i + 1])
+      end
+      quota.sum = quota.sum + blocks * unit
+      trim(quota)
+    end
+    table.insert(fields, 'sum:' .. quota.id)
+    table.insert(fields, quota.sum)
+    table.insert(fields, 'cap:' .. quota.id)
+    table.insert(fields, quota.cap)
+  else
+    if blocks > 0 then quota.next = now + math.ceil(quota.ahead / 1000) end
+    table.insert(fields, 'next:' .. quota.id)
+    table.insert(fields, whole(quota.next))
+    lasts = math.max(lasts, quota.next - now + longest)
+  end
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+local keep = whole(math.ceil(lasts / 1000) + 1000)
+for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
+
+local answer = {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0)}
+for _, value in ipairs(dues) do table.insert(answer, value) end
+return answer
