@@ -88,7 +88,11 @@ pub fn enable() {
     describe_gauge!(metric::QUEUE, Count, "Requests that wait for a permit.");
     describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(metric::REFUSALS, Count, "Requests that the limiter refused, by reason.");
-    describe_histogram!(metric::STORE_DURATION, Seconds, "Duration of the questions to the store of a shared limiter.");
+    describe_histogram!(
+        metric::STORE_DURATION,
+        Seconds,
+        "Duration of the questions to the store of a shared limiter."
+    );
     describe_gauge!(metric::STORE_LOST, Count, "Shared limiters whose store does not answer.");
     describe_counter!(metric::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(metric::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");

@@ -11,12 +11,12 @@ mod metric;
 mod span;
 mod waiting;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::event::{StoreLost, store_asked};
 pub(crate) use self::event::{
     Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
     key_refreshed, key_refused, paused, refused, retry,
 };
-#[cfg(feature = "redis")]
-pub(crate) use self::event::{StoreLost, store_asked};
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
 

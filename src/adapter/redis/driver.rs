@@ -169,7 +169,13 @@ impl Shared {
         let mut desk = self.desk();
         let next = self.queue.look(|pool, demand, now| {
             let told = desk.resume || desk.pause_until > now;
-            let at = if pool.is_lost() { pool.ask_at } else if told { 0 } else { desk.come_at };
+            let at = if pool.is_lost() {
+                pool.ask_at
+            } else if told {
+                0
+            } else {
+                desk.come_at
+            };
             let short = demand.head.is_some_and(|head| {
                 pool.is_lost() || !pool.will_serve(head, now) || demand.permits > pool.in_hand(now)
             });
@@ -187,8 +193,10 @@ impl Shared {
             let known = desk.known.map(|(known, at)| (known, Duration::from_nanos(now.saturating_sub(at))));
             let pause = Duration::from_nanos(desk.pause_until.saturating_sub(now));
             let gates = std::mem::take(&mut desk.gates).into_iter().filter(|(_, _, until)| now < *until);
-            let gates = gates.map(|(policy, left, until)| {
-                Gate { policy, left, lasts: Duration::from_nanos(until - now) }
+            let gates = gates.map(|(policy, left, until)| Gate {
+                policy,
+                left,
+                lasts: Duration::from_nanos(until - now),
             });
             Ok(Question { want, unit, known, booked, pause, resume: desk.resume, gates: gates.collect() })
         });
@@ -236,7 +244,9 @@ impl Shared {
         }
         if self.desk().late >= MOST_LATE {
             let held = self.plan.hold;
-            self.lose(&Fault(format!("its answers take longer than the {held:?} for which permits are held")));
+            self.lose(&Fault(format!(
+                "its answers take longer than the {held:?} for which permits are held"
+            )));
         }
     }
 
@@ -307,7 +317,10 @@ impl Driver {
                     match time::timeout(timeout, shared.store.ask(question.clone())).await {
                         Ok(Ok(answer)) => shared.learn(&question, sent, &answer),
                         Ok(Err(fault)) => {
-                            observe::store_asked("failed", Duration::from_nanos(shared.now().saturating_sub(sent)));
+                            observe::store_asked(
+                                "failed",
+                                Duration::from_nanos(shared.now().saturating_sub(sent)),
+                            );
                             shared.lose(&fault);
                         }
                         Err(_) => {

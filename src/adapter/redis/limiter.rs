@@ -116,7 +116,11 @@ impl RedisLimiter {
 
     fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
         let Some(shortest) = quotas.iter().map(Quota::window).min() else {
-            return Err(InvalidConfig::new("quotas", "none", "at least one: without any there is nothing to share"));
+            return Err(InvalidConfig::new(
+                "quotas",
+                "none",
+                "at least one: without any there is nothing to share",
+            ));
         };
         let hold = (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest);
         Self::build(Settings {
@@ -138,7 +142,8 @@ impl RedisLimiter {
         let shortest = quotas.iter().map(Quota::window).min().unwrap_or_default();
         // Long enough that a process is never idle between two questions, short enough that it can't take what is
         // the others': a tenth of a second, where the window is not shorter than four of them.
-        let horizon = settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
+        let horizon =
+            settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
         let terms = Terms::new(settings.kind, quotas, settings.hold, horizon);
         let fits = |quota: &Quota| match settings.kind {
             Kind::TokenBucket => quota.burst(),

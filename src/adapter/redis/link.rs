@@ -40,8 +40,7 @@ impl Link {
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
         provide_tls(info.addr());
         // The driver bounds the question as a whole.
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await;
@@ -53,7 +52,10 @@ impl Link {
     async fn run(&self, open: &mut Open, question: &Question) -> Result<Answer, RedisError> {
         let mut values = Err(no_script());
         if !open.digest.is_empty() {
-            values = self.command("EVALSHA", &open.digest, question, open.fresh).query_async(&mut open.connection).await;
+            values = self
+                .command("EVALSHA", &open.digest, question, open.fresh)
+                .query_async(&mut open.connection)
+                .await;
         }
         if let Err(error) = &values {
             if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
@@ -62,7 +64,8 @@ impl Link {
         }
         let values: Vec<i64> = values?;
         open.fresh = false;
-        let garbled = || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's answer is not its own"));
+        let garbled =
+            || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's answer is not its own"));
         Answer::read(&values).ok_or_else(garbled)
     }
 
@@ -85,7 +88,8 @@ impl Link {
                 Ok(answer) => break answer,
                 Err(error) => error,
             };
-            let to = error.redirect_node().filter(|_| moves < MOST_MOVES).map(|(host, port)| self.at(host, port));
+            let to =
+                error.redirect_node().filter(|_| moves < MOST_MOVES).map(|(host, port)| self.at(host, port));
             if let Some(info) = to {
                 moves += 1;
                 open = self.connect(info).await?;

@@ -6,7 +6,5 @@ mod link;
 mod pool;
 mod question;
 mod share;
-#[cfg(test)]
-mod tests;
 
 pub use self::limiter::{Fallback, RedisAcquire, RedisLimiter};
