@@ -45,13 +45,25 @@
 //! | a quota | `100/60s`, or `100/60s, burst 10, guard 1s`: `Quota` by `parse` |
 //! | a jitter | `50%`: `Jitter` by `parse` |
 //! | where the key goes | `bearer`, `header:x-api-key`, `query:api_key`, `basic:USER` |
-//! | a list of headers, origins, statuses or quotas | a list; one of them alone; or a text with `;` between them |
+//! | a list of headers, origins, statuses or quotas | a list; one of them alone; or a text with `;` between them, `[]` for none. An empty text is refused |
 //!
 //! # Environment
 //!
 //! The names are those of the file, in upper case and with `_` between the levels: with the prefix `RATES`,
 //! `RATES_BASE_URL`, `RATES_API_KEY` or `RATES_KEY_FILE`, `RATES_LIMIT_QUOTA`, `RATES_RETRY_BACKOFF_BASE`. A variable with the
-//! prefix that is no setting is refused, as a field that is none in a file: so no service's prefix may begin another's.
+//! prefix that is no setting is refused, as a field that is none in a file. Two kinds are not taken for settings: what
+//! `key_env` names, such as `RATES_KEY`, and, where no source of the key is given, the variable that the preset reads, such
+//! as `EMAIL_DELIVERY_API_KEY` for that preset with the prefix `EMAIL`.
+//!
+//! So where several services are read from one environment, it is an error when
+//!
+//! - one's prefix and a `_` begin another's prefix: `EMAIL` is refused for the sake of `EMAIL_BULK_BASE_URL`;
+//! - they begin the variable of another's key: `EMAIL`, with a key from elsewhere, for the sake of the
+//!   `EMAIL_DELIVERY_API_KEY` that a service under `MAIL` reads;
+//! - a preset's own variable begins with them, is set, and the key comes from elsewhere: it would be set in vain.
+//!
+//! The prefix, `_` and `API_KEY` are the setting `api_key`, also where a preset's variable is called so, as
+//! `EMAIL_DELIVERY_API_KEY` with the prefix `EMAIL_DELIVERY`, but not where `key_env` names it.
 //!
 //! A file below, the environment above it, and each wins over what lies further down:
 //!
