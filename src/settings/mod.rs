@@ -109,8 +109,10 @@
 //!
 //! - Each call of [`preset`](ServiceSettings::preset), [`layer`](ServiceSettings::layer) or
 //!   [`client`](ServiceSettings::client) begins a limiter and a retry budget of its own. Make one, and clone it.
-//! - A quota without a guard gets the guard of a second that the presets have, unless `limit.guard` says otherwise. In
-//!   code, [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
+//! - The guard of a quota is what the quota itself says, `guard 0s` as well; else what `limit.guard` says; else a second,
+//!   or the window where that is shorter. A preset's own quotas have their guard by default, so `limit.guard` goes before
+//!   it; but it does nothing to a quota that spells out its own, such as those that `effective` gives. In code,
+//!   [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
 //! - The names of services are kept for as long as the program runs, each once: 1024 different ones at the most.
 //!
