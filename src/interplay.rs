@@ -57,7 +57,7 @@
 //!     }
 //! }
 //!
-//! ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client)
+//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client);
 //! ```
 //!
 //! The same goes for any layer that refuses before it calls. By default a breaker counts errors and no answers: an answer
