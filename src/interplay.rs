@@ -29,7 +29,7 @@
 //!
 //! "Above" is outside of the whole stack, "below" between it and the client, "between" among our layers. In every place
 //! it works in so far as only what was polled ready is called, by the service and by its clones; what a place costs is
-//! in the table. Each row has its tests in `tests/stacks/interplay`, which try the wrong places, too.
+//! in the table. Each row has its tests in the repository's `tests/stacks/interplay`, which try the wrong places, too.
 //!
 //! | neighbour | above | between | below | right |
 //! |---|---|---|---|---|

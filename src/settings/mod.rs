@@ -97,7 +97,7 @@
 //! this crate tells it. But whoever parses a file may quote it: `Display` of an error of the `toml` crate shows the line that
 //! it is about, and with a misspelt name or a forgotten quote that may be the line with the key. Keep keys in files of their own
 //! (`key_file`) or in the environment, or show such an error by its `message()` and the line by its `span()`, as
-//! `cargo run --example settings` does.
+//! the repository's example `settings` does.
 //!
 //! # What is not here
 //!

@@ -67,6 +67,21 @@ fn stands(paragraph: &str, source: &str) -> bool {
     })
 }
 
+/// Whoever begins with these lines gets this crate.
+#[test]
+fn what_is_to_be_written_into_a_manifest_is_of_this_version() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")).unwrap();
+    let version = version.trim_end_matches('"').rsplit_once('.').unwrap().0;
+    for page in ["README.md", "src/lib.rs"] {
+        let manual = manual(&root.join(page));
+        let said: Vec<_> = manual.lines().filter(|line| line.starts_with("tower-outbound = ")).collect();
+        assert_eq!(said.len(), 3, "{page}: {said:?}");
+        assert!(said.iter().all(|line| line.contains(&format!("\"{version}\""))), "{page}: {said:?}");
+    }
+}
+
 #[test]
 fn what_is_shown_and_not_compiled_there_is_compiled_here() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
