@@ -10,7 +10,7 @@ const HIDDEN: &str = "[redacted]";
 impl Client {
     /// This text without the preset's key, where it is a key that is known here: for what a server says of a request,
     /// before it is logged. What a signature or a closure sends is not known, nor is a key before the one in use; what
-    /// a [`JsonError`](super::JsonError) quotes is without the key that its own request carried, too.
+    /// a `JsonError` quotes is without the key that its own request carried, too.
     ///
     /// Hidden is the key as it is, with any of its characters as JSON, a URL or HTML writes it, and within base64, as in
     /// `Basic`, where the key has four characters or more; not what else a server makes of it.

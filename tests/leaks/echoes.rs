@@ -5,8 +5,10 @@ use tower_outbound::{Body, auth::Keys, client::JsonError};
 
 use super::{search::base64, *};
 
+type Writing = fn(&str) -> String;
+
 /// How a server may write what it quotes.
-const WRITINGS: [(&str, fn(&str) -> String); 13] = [
+const WRITINGS: [(&str, Writing); 13] = [
     ("plain", str::to_owned),
     ("json", json),
     ("json with slashes escaped", |text| json(text).replace('/', r"\/")),
