@@ -29,7 +29,7 @@
 //!
 //! "Above" is outside of the whole stack, "below" between it and the client, "between" among our layers. In every place
 //! it works in so far as only what was polled ready is called, by the service and by its clones; what a place costs is
-//! in the table. Each row has its tests in `tests/stacks/interplay`, which try the wrong places, too.
+//! in the table. Each row has its tests in the repository's `tests/stacks/interplay`, which try the wrong places, too.
 //!
 //! | neighbour | above | between | below | right |
 //! |---|---|---|---|---|
@@ -37,7 +37,7 @@
 //! | tower `Timeout` | drops the call with its report and its log line; nobody further in knows of it, so what can't fit is not refused at once; `Elapsed` instead of `Error::is_timeout` | under retry and above limit: as below, and its time runs in the wait, where nothing was sent: a POST is not sent again | an attempt that may have been sent: again when it is idempotent, `Error::is_timeout` does not hold, `Elapsed` is in `source()` | **ours**: [`TimeoutLayer`](crate::timeout::TimeoutLayer), `total` and `per_attempt` |
 //! | tower `Buffer` | our `Error` is in its `BoxError`: downcast it | above limit: our layers outside read an `Error` from inside; under a timeout: given up in the queue, a request is not sent, and not sent again, for its body is still there | **the window does not hold**: what has its permit leaves when the buffer lets it go. A service that once fails to get ready stays broken, with the cause in `source()` | **above**, where a service that is not `Clone` doesn't force it lower; ours need none |
 //! | tower `Balance` | over stacks made of one [`PresetLayer`](crate::preset::PresetLayer) or limiter: the endpoints share the quota. Ours are ready at once, so it sees load only by a measure such as `PendingRequests` | | is not `Clone`, so in a `Buffer`: with the `Buffer`'s window, once no endpoint is ready | **above** |
-//! | tower `LoadShed` | sheds nothing: ours wait in the call. Over a `ConcurrencyLimit` above it sheds | under retry, over a `ConcurrencyLimit` above limit: as below, and pays no permit | what is shed was not sent, and is tried again whatever its method; its permit is spent | **above, with a `ConcurrencyLimit`**; against a long line [`with_max_wait`](crate::limit::RateLimitLayer::with_max_wait) and [`with_max_queue`](crate::limit::RateLimitLayer::with_max_queue), which say how long it would be |
+//! | tower `LoadShed` | over limit, retry or a preset it sheds nothing: they wait in the call, also for a service that is not ready. Over a `ConcurrencyLimit` above them it sheds, and over the other layers alone, which pass readiness on | under retry, over a `ConcurrencyLimit` above limit: as below, and pays no permit | what is shed was not sent: an attempt of its own in the report, tried again after the back-off whatever its method, reaching a service that gets ready meanwhile; its permit is spent. A service that stays unready makes `Error::is_service` with `Overloaded` in `source()` | **above, with a `ConcurrencyLimit`**; against a long line [`with_max_wait`](crate::limit::RateLimitLayer::with_max_wait) and [`with_max_queue`](crate::limit::RateLimitLayer::with_max_queue), which say how long it would be |
 //! | tower-http `FollowRedirect` | each hop is a call with an id, attempts, permits and a deadline of its own; the key only where it belongs | under request id and total deadline, above retry: the hops share id, deadline and report | **a POST that was processed may be sent again** when its second hop fails; hops pay no permit; the key is for tower-http to strip, see [`auth`](crate::auth) | **above retry** |
 //! | tower-http `Decompression` | what fails is drained as it came | | the 64 KiB that are read of a failed answer count decompressed: a larger one loses its connection. Request and replay are the same | **above** |
 //! | tower-http `Trace` | its span holds the `call` span, and shows the URI without the key | | inside the `attempt` span, once for each attempt; it writes the URI that is sent, **with a key in the query** | **above**, or below with a `make_span_with` that leaves out the query |
@@ -57,7 +57,7 @@
 //!     }
 //! }
 //!
-//! ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client)
+//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client);
 //! ```
 //!
 //! The same goes for any layer that refuses before it calls. By default a breaker counts errors and no answers: an answer

@@ -16,75 +16,146 @@
 //! | [`timeout`], per attempt | bounds one attempt |
 //! | your client, or ours | sends it |
 //!
-//! # Three ways in
+//! # From nothing to a client
 //!
-//! A ready client:
+//! ```toml
+//! [dependencies]
+//! tower-outbound = "0.1"
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+//! ```
+//!
+//! A [`preset`] for one of three kinds of service, with its address and its key, gives a ready [`Client`]:
 //!
 //! ```no_run
-//! use tower_outbound::{ApiKey, preset};
+//! use tower_outbound::{ApiKey, BoxError, Report, preset};
 //!
-//! # async fn call() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let rates = preset::currency_rates("https://rates.example.com")?
-//!     .with_api_key(ApiKey::from_env("RATES_KEY")?)
-//!     .client()?;
-//! let response = rates.get("/v1/resources").await?;
-//! # Ok(())
-//! # }
+//! #[tokio::main]
+//! async fn main() -> Result<(), BoxError> {
+//!     let rates = preset::currency_rates("https://rates.example.com")?
+//!         .with_api_key(ApiKey::from_env("RATES_KEY")?)
+//!         .client()?;
+//!
+//!     let response = rates.get("/v1/resources").await?;
+//!     println!("{}", response.status());
+//!     if let Some(report) = Report::of(&response) {
+//!         println!("{} attempts, {:?} waiting for the limiter", report.attempt_count(), report.waited());
+//!     }
+//!     println!("{:?}", response.into_body().collect(64 * 1024).await?);
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Single layers, in a stack of your own:
+//! An answer is a response, whatever its status; an [`Error`] means that there is none. A service that there is no preset for
+//! starts from [`Preset::new`](preset::Preset::new), with a name for the log and a quota of your own:
 //!
 //! ```
-//! use http_body_util::Empty;
-//! use tower::{Service, ServiceBuilder, ServiceExt};
+//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, preset::Preset};
+//!
+//! fn orders(key: ApiKey) -> Result<Client, InvalidConfig> {
+//!     Preset::new("orders", "https://orders.example.com/v2")?
+//!         .with_api_key(key)
+//!         .with_quota(Quota::per_minute(300)?)
+//!         .client()
+//! }
+//! # orders(ApiKey::new("s3cret").unwrap()).unwrap();
+//! ```
+//!
+//! Addresses, quotas and times from a file or the environment instead: [`settings`], with the feature `serde`.
+//!
+//! # A stack of your own
+//!
+//! ```toml
+//! [dependencies]
+//! tower-outbound = "0.1"
+//! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
+//! tower = { version = "0.5", features = ["util"] }
+//! http = "1"
+//! hyper-util = { version = "0.1", features = ["client-legacy", "http1", "tokio"] }
+//! ```
+//!
+//! The layers by themselves, in their order, around any client that is a tower service; take those that you need, each works
+//! alone:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+//! use tower::{ServiceBuilder, ServiceExt};
 //! use tower_outbound::{
-//!     Quota,
+//!     ApiKey, Body, BoxError, Quota,
+//!     attempt::AttemptLayer,
+//!     auth::{BearerAuthLayer, Origin},
 //!     limit::{RateLimitLayer, TokenBucket},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
+//!     timeout::TimeoutLayer,
 //! };
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! # let client = tower::service_fn(|_| async {
-//! #     Ok::<_, std::convert::Infallible>(http::Response::new(Empty::<bytes::Bytes>::new()))
-//! # });
-//! let mut service = ServiceBuilder::new()
-//!     .layer(RequestIdLayer::new())
-//!     .layer(RetryLayer::new().with_max_attempts(5)?)
-//!     .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
-//!     .service(client);
+//! #[tokio::main]
+//! async fn main() -> Result<(), BoxError> {
+//!     let base_url = "http://127.0.0.1:8080"; // `build_http` speaks no TLS
+//!     let service = ServiceBuilder::new()
+//!         .layer(RequestIdLayer::new())
+//!         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+//!         .layer(RetryLayer::new().with_max_attempts(5)?)
+//!         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+//!         .layer(AttemptLayer::new())
+//!         .layer(BearerAuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
+//!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
+//!         .service(Client::builder(TokioExecutor::new()).build_http());
 //!
-//! let request = http::Request::get("https://api.example.com/v1").body(Empty::<bytes::Bytes>::new())?;
-//! let response = service.ready().await?.call(request).await?;
-//! # Ok(())
-//! # }
+//!     let request = http::Request::get(format!("{base_url}/v1/resources")).body(Body::empty())?;
+//!     let response = service.clone().oneshot(request).await?;
+//!     println!("{}", response.status());
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Where tower's own layers belong among these, and tower-http's, is a table: [`interplay`].
+//! Clones of the stack share its limiter, its budget and its connections: make it once. Where tower's own layers belong among
+//! these, and tower-http's, is a table: [`interplay`].
 //!
-//! A whole preset around another HTTP client: [`Preset::layer`](preset::Preset::layer) goes over any
+//! A whole preset in their place: [`Preset::layer`](preset::Preset::layer) goes over any
 //! `Service<http::Request<ReplayBody<B>>>`, and [`Preset::client_around`](preset::Preset::client_around) makes a ready
-//! client of one.
+//! client of one. For a `reqwest::Client` the service is there, with the feature `reqwest`: see [`adapter`].
 //!
 //! # A test of your own
 //!
-//! With the feature `test-util` a service that answers by a script stands in for the client and the server behind it, and
-//! keeps what reached it. In a test under `tokio::time::pause` no wait takes time:
+//! ```toml
+//! [dev-dependencies]
+//! tower-outbound = { version = "0.1", features = ["test-util"] }
+//! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
+//! ```
+//!
+//! A service that answers by a script stands in for the client and the server behind it, and keeps what reached it. On
+//! tokio's paused clock no wait takes time, and each is exact:
 //!
 //! ```
-//! use tower::{Layer, ServiceExt};
-//! use tower_outbound::{retry::RetryLayer, test_util::ScriptedService};
+//! use std::time::Duration;
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-//! let api = ScriptedService::new([503, 200]);
-//! let request = http::Request::get("https://api.example.com/v1").body(String::new())?;
-//! let response = RetryLayer::new().layer(api.clone()).oneshot(request).await?;
-//! assert_eq!((response.status().as_u16(), api.calls()), (200, 2));
-//! # Ok(())
-//! # }
+//! use tower_outbound::{
+//!     ApiKey, BoxError, preset,
+//!     test_util::{Answer, ScriptedService},
+//! };
+//!
+//! // In a test: #[tokio::test(start_paused = true)]
+//! #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! async fn main() -> Result<(), BoxError> {
+//!     let unavailable = Answer::status(503).with_header("retry-after", "2");
+//!     let api = ScriptedService::new([unavailable, Answer::status(200)]);
+//!     let rates = preset::currency_rates("https://rates.example.com")?
+//!         .with_api_key(ApiKey::new("s3cret")?)
+//!         .client_around(api.clone())?;
+//!
+//!     assert_eq!(rates.get("/v1/latest").await?.status(), 200);
+//!     let seen = api.seen();
+//!     assert_eq!((seen.len(), seen[1].header("authorization")), (2, Some("Bearer s3cret")));
+//!     assert!(seen[1].at - seen[0].at >= Duration::from_secs(2));
+//!     Ok(())
+//! }
 //! ```
+//!
+//! A layer or a stack of your own goes over it just so, for it is a tower service. A server on loopback with such a script,
+//! a check of every window against a quota, jitter and ids that repeat: [`test_util`].
 //!
 //! # When a stack does not compile
 //!
@@ -119,9 +190,35 @@
 //! - `json`: JSON in and out of the ready client.
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
 //! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
-//! - `serde`: settings from TOML, JSON or the environment, see `settings`.
+//! - `serde`: settings from TOML, JSON or the environment, see [`settings`].
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
-//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: `test_util`.
+//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: [`test_util`].
+//!
+//! # Examples
+//!
+//! Programs in the folder `examples` of the repository, not of the package that cargo downloads. There each runs by
+//! `cargo run --example NAME` against stand-ins on loopback, without a key. On these pages:
+//!
+//! | example | what it shows | here |
+//! |---|---|---|
+//! | `quickstart` | the three presets against servers that fail and throttle, and a table in the end | [above](#from-nothing-to-a-client), [`preset`] |
+//! | `compose` | the layers by hand, with tower's `ConcurrencyLimit` | [above](#a-stack-of-your-own), [`interplay`] |
+//! | `settings` | services from a file and the environment, and mistakes | [`settings`] |
+//! | `observe` | log, spans and metrics of a bad day | [`request_id`] |
+//! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
+//! | `websocket` | a WebSocket through the stack, and connecting again | [`retry::Reconnect`] |
+//! | `wrap_reqwest` | code of reqwest's own types over a preset | [`adapter`] |
+//! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
+//!
+// Links to what is not built: there is a page of it all the same.
+#![cfg_attr(
+    not(feature = "serde"),
+    doc = "[`settings`]: https://docs.rs/tower-outbound/latest/tower_outbound/settings/"
+)]
+#![cfg_attr(
+    not(feature = "test-util"),
+    doc = "[`test_util`]: https://docs.rs/tower-outbound/latest/tower_outbound/test_util/"
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;

@@ -29,7 +29,7 @@ Usage: cargo run --example quickstart [-- --log]
 
 Without further settings the services are stand-ins on loopback. They check the key, hold us to the documented
 limit in a sliding window, and now and then answer 503, answer 429 with Retry-After, or drop the connection.
-It takes about 15 seconds.
+It takes about 7 seconds.
 
 A service whose base URL is in the environment is called itself, by three GETs and nothing else:
 

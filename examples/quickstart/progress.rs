@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::targets::Target;
 
-/// One line that changes on a terminal, a line every 3 s elsewhere. Ends only when it can't be written.
+/// One line that changes on a terminal, a line every 2 s elsewhere. Ends only when it can't be written.
 pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
-    let mut ticks = tokio::time::interval(Duration::from_millis(if terminal { 200 } else { 3000 }));
+    let mut ticks = tokio::time::interval(Duration::from_millis(if terminal { 200 } else { 2000 }));
     ticks.tick().await;
     loop {
         ticks.tick().await;

@@ -40,8 +40,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Long enough for the limiters to be waited for, and short enough that all is over within 20 s.
-    const LASTING: Duration = Duration::from_secs(12);
+    /// Long enough for the limiters to be waited for, and short enough that all is over within 8 s.
+    const LASTING: Duration = Duration::from_secs(5);
 
     fn stand_in(tasks: usize, pause: Duration) -> Self {
         Self { calls: usize::MAX, lasting: Self::LASTING, tasks, pause, posts: None }
@@ -106,8 +106,8 @@ async fn currency_rates() -> Built {
         quota: Some((100, MINUTE)),
         faults: vec![
             (When::Every(11), Answer::Unavailable),
-            (When::Every(17), Answer::Dropped),
-            (When::Every(23), Answer::Throttled),
+            (When::Every(13), Answer::Dropped),
+            (When::Every(15), Answer::Throttled),
         ],
         latency: Duration::from_millis(40),
         ..Plan::new("currency rates", key)

@@ -4,12 +4,12 @@
 //!
 //! | feature | type | what it makes |
 //! |---|---|---|
-//! | `backoff` | `FromBackoff` | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
-//! | `backon` | `FromBackoffBuilder` | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
-//! | `otel` | `TraceContext` | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
-//! | `reqwest` | `Reqwest` | a service of a `reqwest::Client`, for every layer and preset to go over |
-//! | `redis` | `RedisLimiter` | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
-//! | `metrics` | `metrics` | counters, gauges and histograms for the recorder of the `metrics` facade |
+//! | `backoff` | [`FromBackoff`] | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
+//! | `backon` | [`FromBackoffBuilder`] | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
+//! | `otel` | [`TraceContext`] | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
+//! | `reqwest` | [`Reqwest`] | a service of a `reqwest::Client`, for every layer and preset to go over |
+//! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
+//! | `metrics` | [`adapter::metrics`][self::metrics] | counters, gauges and histograms for the recorder of the `metrics` facade |
 //!
 //! ```
 //! # #[cfg(feature = "backon")] {
@@ -36,6 +36,28 @@
 //!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule), after anything else its
 //!   [`with_schedule`](crate::retry::RetryLayer::with_schedule): whoever wants one make of back-off sets both.
 //! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.
+//!
+// Links to what is not built: there is a page of it all the same.
+#![cfg_attr(
+    not(feature = "backoff"),
+    doc = "[`FromBackoff`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.FromBackoff.html"
+)]
+#![cfg_attr(
+    not(feature = "backon"),
+    doc = "[`FromBackoffBuilder`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.FromBackoffBuilder.html"
+)]
+#![cfg_attr(
+    not(feature = "otel"),
+    doc = "[`TraceContext`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.TraceContext.html"
+)]
+#![cfg_attr(
+    not(feature = "reqwest"),
+    doc = "[`Reqwest`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.Reqwest.html"
+)]
+#![cfg_attr(
+    not(feature = "metrics"),
+    doc = "[self::metrics]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/metrics/"
+)]
 
 #[cfg(feature = "backoff")]
 mod backoff;

@@ -57,6 +57,8 @@ where
                 }
                 let mut result = ready!(future.poll(cx)).map_err(Error::from_service);
                 if let (Ok(response), Some(watch)) = (&mut result, watch) {
+                    #[cfg(feature = "json")]
+                    response.extensions_mut().insert(watch.sent());
                     if response.status() == StatusCode::UNAUTHORIZED && watch.reject() {
                         response.extensions_mut().insert(KeyReplaced);
                     }

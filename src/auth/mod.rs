@@ -133,8 +133,9 @@ pub use self::layer::{AuthLayer, BearerAuthLayer};
 pub use self::origin::Origin;
 pub(crate) use self::origin::redact;
 pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
-pub(crate) use self::query::ENCODED;
 pub use self::query::QueryKey;
+#[cfg(feature = "json")]
+pub(crate) use self::refresh::SentKey;
 pub use self::rotating::{Form, Rotating};
 pub use self::service::Auth;
 pub use self::sign::{Sign, SignLayer, Signing};

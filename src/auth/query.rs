@@ -22,7 +22,7 @@ pub struct QueryKey {
 }
 
 /// RFC 3986's unreserved characters pass as they are.
-pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 impl QueryKey {
     /// What the `http` crate can hold of a URI.

@@ -115,8 +115,25 @@ impl Watch {
         }
     }
 
+    #[cfg(feature = "json")]
+    pub(super) fn sent(&self) -> SentKey {
+        SentKey(self.key.clone())
+    }
+
     /// The server has refused the key.
     pub(super) fn reject(&self) -> bool {
         self.keys.reject(&self.key)
+    }
+}
+
+/// In the extensions of an answer: the key that its request carried, where it may be another one by now.
+#[cfg(feature = "json")]
+#[derive(Debug, Clone)]
+pub(crate) struct SentKey(CurrentKey);
+
+#[cfg(feature = "json")]
+impl SentKey {
+    pub(crate) fn key(&self) -> &CurrentKey {
+        &self.0
     }
 }

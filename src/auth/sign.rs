@@ -10,8 +10,8 @@ use crate::error::{BoxError, InvalidConfig};
 /// Signs a request: sees its head and, when it asks for it, its body, and may await something, such as a key from
 /// [`Keys::current`](super::Keys::current) or an answer of a key service.
 ///
-/// Called once for each attempt, and only for requests to the credential's own origin. `examples/sign.rs` signs with
-/// HMAC-SHA256.
+/// Called once for each attempt, and only for requests to the credential's own origin. The repository's
+/// example `sign` signs with HMAC-SHA256.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -8,6 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Client, redact::hide_members};
 use crate::{
+    auth::SentKey,
     body::{Body, BodyTooLarge},
     call::Report,
     error::{BoxError, Error},
@@ -91,25 +92,28 @@ impl Client {
     ) -> Result<T, JsonError> {
         let response = called.map_err(|error| JsonError::new(Kind::NoAnswer(error)))?;
         let (status, report) = (response.status(), Report::of(&response).cloned());
+        let sent = response.extensions().get::<SentKey>().cloned();
         let answered = |kind, excerpt| JsonError { kind, status: Some(status), report, excerpt };
         if !status.is_success() {
-            let start = beginning(response.into_body()).await;
-            return Err(answered(Kind::Status, self.excerpt(&start)));
+            let (start, whole) = beginning(response.into_body()).await;
+            return Err(answered(Kind::Status, self.excerpt(&start, whole, sent)));
         }
         let body = match response.into_body().collect(Self::MAX_JSON).await {
             Ok(body) => body,
             Err(error) => return Err(answered(Kind::Body(error), String::new())),
         };
         let json: &[u8] = if body.is_empty() { b"null" } else { &body };
-        serde_json::from_slice(json)
-            .map_err(|error| answered(Kind::Unreadable(without_values(&error)), self.excerpt(&body)))
+        serde_json::from_slice(json).map_err(|error| {
+            answered(Kind::Unreadable(without_values(&error)), self.excerpt(&body, true, sent))
+        })
     }
 
-    /// The beginning of a body as one line of text, without what is known to be secret.
-    fn excerpt(&self, body: &[u8]) -> String {
+    /// The beginning of a body, or of what was read of it, as one line of text, without what is known to be secret.
+    fn excerpt(&self, body: &[u8], whole: bool, sent: Option<SentKey>) -> String {
         // Hidden before it is cut to what is shown, or half of a key would be left at the end.
         let read = String::from_utf8_lossy(&body[..body.len().min(READ)]);
-        let mut text = hide_members(&self.redacted_beginning(&read));
+        let cut = !whole || body.len() > READ;
+        let mut text = hide_members(&self.redacted_answer(&read, sent.as_ref(), cut));
         if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= EXCERPT) {
             text.truncate(end);
             text.push_str("...");
@@ -132,23 +136,29 @@ fn without_values(error: &serde_json::Error) -> String {
     what.replace(char::is_control, " ")
 }
 
-/// So much of it as comes in time.
-async fn beginning(mut body: Body) -> Vec<u8> {
+/// So much of it as comes in time, and whether that is all of it.
+async fn beginning(mut body: Body) -> (Vec<u8>, bool) {
     let mut start = Vec::new();
     let read = async {
-        while let (true, Some(Ok(frame))) = (start.len() < READ, body.frame().await) {
-            start.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+        while start.len() < READ {
+            match body.frame().await {
+                Some(Ok(frame)) => start.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
+                Some(Err(_)) => return false,
+                None => return true,
+            }
         }
+        false
     };
-    let _ = tokio::time::timeout(EXCERPT_TIME, read).await;
-    start
+    let whole = tokio::time::timeout(EXCERPT_TIME, read).await.unwrap_or(false);
+    (start, whole)
 }
 
 /// Why a call has given no JSON value. Keeps the status, the report, and up to 1 KiB of the body.
 ///
-/// The body's piece, in [`excerpt`](Self::excerpt) and in `Display`, is without the preset's key, and without the strings
-/// of members whose names speak of a key, a token, a secret, a password, an authorization or a signature. What else in
-/// it is private is not known here.
+/// The body's piece, in [`excerpt`](Self::excerpt) and in `Display`, is without the preset's key, the one in use now and the
+/// one that the request was sent with, as [`Client::redacted`] hides it; and without the values of members whose names
+/// speak of a key, a token, a secret, a password, an authorization or a signature. What else in it is private is not known
+/// here.
 pub struct JsonError {
     kind: Kind,
     status: Option<StatusCode>,

@@ -1,20 +1,19 @@
 //! What is taken out of the text of an answer before it is shown.
 
-use std::cmp::Reverse;
-
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use zeroize::Zeroizing;
-
-use super::Client;
-use crate::auth::{ENCODED, Keys};
+use super::{Client, written::Pattern};
+#[cfg(feature = "json")]
+use crate::auth::SentKey;
+use crate::auth::{CurrentKey, Keys};
 
 const HIDDEN: &str = "[redacted]";
 
 impl Client {
     /// This text without the preset's key, where it is a key that is known here: for what a server says of a request,
-    /// before it is logged. What a signature or a closure sends is not known, nor is a key before the one in use.
+    /// before it is logged. What a signature or a closure sends is not known, nor is a key before the one in use; what
+    /// a `JsonError` quotes is without the key that its own request carried, too.
     ///
-    /// Hidden is the key as it is, as JSON writes it in a string, and percent-encoded; not what else a server makes of it.
+    /// Hidden is the key as it is, with any of its characters as JSON, a URL or HTML writes it, and within base64, as in
+    /// `Basic`, where the key has four characters or more; not what else a server makes of it.
     ///
     /// ```
     /// use tower_outbound::{ApiKey, preset};
@@ -24,50 +23,42 @@ impl Client {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn redacted(&self, text: &str) -> String {
-        hide(text, &self.forms_of_key())
+        self.hide_keys(text, None, false)
     }
 
-    /// The same of a text that was cut off, perhaps within the key.
+    /// The same of a text that was perhaps cut off within a key, in an answer to a request that carried `sent`.
     #[cfg(feature = "json")]
-    pub(super) fn redacted_beginning(&self, text: &str) -> String {
-        let forms = self.forms_of_key();
-        let mut redacted = hide(text, &forms);
-        for form in forms {
-            let part = (1..form.len()).rev().find(|part| redacted.ends_with(&form[..*part]));
-            redacted.truncate(redacted.len() - part.unwrap_or(0));
-        }
-        redacted
+    pub(super) fn redacted_answer(&self, text: &str, sent: Option<&SentKey>, cut: bool) -> String {
+        self.hide_keys(text, sent.map(SentKey::key), cut)
     }
 
-    /// Of visible ASCII characters, each of them, as the key is.
-    fn forms_of_key(&self) -> Vec<Zeroizing<String>> {
-        let Some(current) = self.keys.as_ref().and_then(Keys::known) else { return Vec::new() };
-        let key = current.key().expose();
-        let json = key.replace('\\', r"\\").replace('"', "\\\"");
-        let mut forms = vec![key.to_owned(), json.replace('/', r"\/"), json];
-        for encoded in [NON_ALPHANUMERIC, ENCODED] {
-            let upper = utf8_percent_encode(key, encoded).to_string();
-            forms.push(lower_hex(&upper));
-            forms.push(upper);
-        }
-        // The longest first: the shorter ones may be parts of it.
-        forms.sort_by_key(|form| Reverse(form.len()));
-        forms.dedup();
-        forms.into_iter().map(Zeroizing::new).collect()
+    fn hide_keys(&self, text: &str, sent: Option<&CurrentKey>, cut: bool) -> String {
+        let current = self.keys.as_ref().and_then(Keys::known);
+        let mut keys: Vec<_> = sent.into_iter().chain(&current).map(|key| key.key().expose()).collect();
+        // The longest first: a shorter one may be a part of it.
+        keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
+        keys.dedup();
+        let patterns = keys.into_iter().flat_map(Pattern::of);
+        patterns.fold(text.to_owned(), |text, pattern| hide(text, &pattern, cut))
     }
 }
 
-fn hide(text: &str, forms: &[Zeroizing<String>]) -> String {
-    forms.iter().fold(text.to_owned(), |text, form| text.replace(&**form, HIDDEN))
-}
-
-fn lower_hex(encoded: &str) -> String {
-    let mut parts = encoded.split('%');
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        let (digits, rest) = part.split_at(part.len().min(2));
-        text + "%" + &digits.to_ascii_lowercase() + rest
-    })
+fn hide(text: String, pattern: &Pattern, cut: bool) -> String {
+    let (mut shown, mut from) = (String::new(), 0);
+    while let Some(found) = pattern.find(&text, from, cut) {
+        // Two may share a character of base64.
+        shown.push_str(&text[from..found.start.max(from)]);
+        // A single character that the text ends in is found there by chance, too.
+        if !cut || found.end < text.len() {
+            shown.push_str(HIDDEN);
+        }
+        from = found.end;
+    }
+    if from == 0 {
+        return text;
+    }
+    shown.push_str(&text[from..]);
+    shown
 }
 
 /// Hides the values of the members of JSON whose names speak of a secret, also where the text is cut off.

@@ -96,6 +96,7 @@ impl fmt::Display for Human {
 ///
 /// let quota: Quota = "100/60s, burst 20, guard 1s".parse()?;
 /// assert_eq!(quota.to_string(), "100 per 60s, burst 20, guard 1s");
+/// assert_eq!("100/60s, guard 0s".parse::<Quota>()?.to_string(), "100 per 60s, burst 10, guard 0s");
 /// assert_eq!("100/1m".parse::<Quota>()?, Quota::per_minute(100)?);
 /// assert_eq!(
 ///     "100/60".parse::<Quota>().unwrap_err().to_string(),
@@ -241,15 +242,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(duration: Duration, limit in 1_u32.., burst: u32, guard in 0_u8..=100) {
+        fn what_is_written_is_read_again(duration: Duration, limit in 1_u32.., burst: u32, guard in proptest::option::of(0_u8..=100)) {
             prop_assert_eq!(parse_duration(&Human(duration).to_string()).unwrap(), duration);
             let window = Duration::from_nanos(u64::from(duration.subsec_nanos()) + 1);
             let quota = Quota::new(limit, window).unwrap();
             let quota = quota.with_burst(1 + burst % (limit - 1).max(1)).unwrap_or(quota);
-            let quota = quota.with_guard(window * u32::from(guard) / 100).unwrap();
+            let guarded = guard.map_or(Ok(quota), |guard| quota.with_guard(window * u32::from(guard) / 100));
+            let quota = guarded.unwrap();
             prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
             prop_assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
-            let jitter = Jitter::percent(guard).unwrap();
+            let jitter = Jitter::percent(guard.unwrap_or_default()).unwrap();
             prop_assert_eq!(jitter.to_string().parse::<Jitter>().unwrap(), jitter);
         }
 

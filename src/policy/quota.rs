@@ -34,7 +34,8 @@ pub struct Quota {
     limit: u32,
     window: Duration,
     burst: u32,
-    guard: Duration,
+    /// None where nobody has said one, which counts as zero.
+    guard: Option<Duration>,
 }
 
 impl Quota {
@@ -60,7 +61,7 @@ impl Quota {
             return Err(InvalidConfig::new("quota window", format!("{window:?}"), expected));
         }
         // Needs no check: a tenth of the limit is refilled within a ninth of the window.
-        Ok(Self { limit, window, burst: (limit / 10).max(1), guard: Duration::ZERO })
+        Ok(Self { limit, window, burst: (limit / 10).max(1), guard: None })
     }
 
     /// At most `limit` requests in any second; an error when the limit is 0.
@@ -122,6 +123,9 @@ impl Quota {
     /// departures: requests that leave a window apart arrive closer together when the first is delayed. Give
     /// the most that the time under way can vary by.
     ///
+    /// A guard of zero is one that was said: the quota limits as one without, but is written with it and not equal to it, and
+    /// settings give it no other.
+    ///
     /// # Errors
     ///
     /// When the guard is longer than the window, or refilling the burst would take more than 146 years.
@@ -139,7 +143,7 @@ impl Quota {
             let expected = format!("at most the window, {:?}", self.window);
             return Err(InvalidConfig::new("quota guard", format!("{guard:?}"), expected));
         }
-        self.guard = guard;
+        self.guard = Some(guard);
         self.checked("quota guard", format!("{guard:?}"))
     }
 
@@ -158,8 +162,12 @@ impl Quota {
         self.burst
     }
 
-    /// What the window is widened by.
+    /// What the window is widened by; zero when nobody has said it.
     pub fn guard(&self) -> Duration {
+        self.guard.unwrap_or_default()
+    }
+
+    pub(crate) fn own_guard(&self) -> Option<Duration> {
         self.guard
     }
 
@@ -178,7 +186,7 @@ impl Quota {
     /// ```
     pub fn refill_interval(&self) -> Duration {
         // At most 732 days, which 64 bits hold.
-        let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.guard));
+        let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.guard()));
         let interval = match self.limit - self.burst {
             0 => length.saturating_add(1),
             refilled => length.div_ceil(u64::from(refilled)),
@@ -195,13 +203,13 @@ impl Quota {
     }
 }
 
-/// Such as `100 per 60s, burst 10, guard 1s`, or `100/60s, burst 10, guard 1s` by `{:#}`; the guard is left out when there
-/// is none. `parse` reads both.
+/// Such as `100 per 60s, burst 10, guard 1s`, or `100/60s, burst 10, guard 1s` by `{:#}`; the guard is left out when none
+/// was said. `parse` reads both, and what it read is equal.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per = if f.alternate() { "/" } else { " per " };
         write!(f, "{}{per}{}, burst {}", self.limit, Human(self.window), self.burst)?;
-        if self.guard.is_zero() { Ok(()) } else { write!(f, ", guard {}", Human(self.guard)) }
+        self.own_guard().map_or(Ok(()), |guard| write!(f, ", guard {}", Human(guard)))
     }
 }
 

@@ -11,6 +11,9 @@ use crate::{
 };
 
 impl PresetName {
+    pub(super) const ALL: [Self; 4] =
+        [Self::CurrencyRates, Self::EmailDelivery, Self::RealtimeMessaging, Self::Custom];
+
     /// Where the key is looked for when nothing is said.
     pub(super) fn key_env(self) -> &'static str {
         match self {

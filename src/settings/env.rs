@@ -10,7 +10,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use super::ServiceSettings;
+use super::{PresetName, ServiceSettings};
 
 /// An environment variable that can't be read as a setting: a name that is none, or a value that can't work.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +45,9 @@ impl Error for InvalidVariable {
 
 /// The settings in the environment's variables that begin with `prefix` and a `_`: see [the manual](super#environment).
 ///
+/// It knows of no variable that a key is read from: for a service, [`ServiceSettings::with_env`] does, with or without
+/// settings below.
+///
 /// # Errors
 ///
 /// When one of them is no setting, or its value can't work.
@@ -72,12 +75,14 @@ pub fn from_variables<T: DeserializeOwned>(
 }
 
 impl ServiceSettings {
-    /// The environment's variables [over](Self::over) these settings. One that [`key_env`](Self::key_env) names holds the
-    /// key, and is no setting, whatever it begins with.
+    /// The environment's variables [over](Self::over) these settings. The one that the key is read from is no setting,
+    /// whatever it begins with: one that [`key_env`](Self::key_env) names, here or among the variables, or the preset's,
+    /// where no source of a key is given.
     ///
     /// # Errors
     ///
-    /// As [`from_env`].
+    /// As [`from_env`]. A preset's variable for the key is in error when it begins with the prefix and the key comes from
+    /// elsewhere.
     pub fn with_env(self, prefix: &str) -> Result<Self, InvalidVariable> {
         self.with_variables(prefix, &variables(prefix)?)
     }
@@ -92,11 +97,25 @@ impl ServiceSettings {
         prefix: &str,
         variables: &[(String, String)],
     ) -> Result<Self, InvalidVariable> {
-        let given = format!("{}_KEY_ENV", checked(prefix)?);
-        let key_env = variables.iter().find(|(name, _)| *name == given).map(|(_, value)| value);
-        let is_key = |name: &String| key_env == Some(name) || self.key_env.as_ref() == Some(name);
-        let variables: Vec<_> = variables.iter().filter(|(name, _)| !is_key(name)).cloned().collect();
-        Ok(from_variables::<Self>(prefix, &variables)?.over(self))
+        let within = format!("{}_", checked(prefix)?);
+        let setting = |name: &str, field: &str| name.strip_prefix(&within) == Some(field);
+        let key_env = variables.iter().find(|(name, _)| setting(name, "KEY_ENV")).map(|(_, value)| value);
+        let named = |name: &String| key_env == Some(name) || self.key_env.as_ref() == Some(name);
+        let by_default = |name: &str| {
+            let mut presets = PresetName::ALL.into_iter();
+            presets.any(|preset| preset.key_env() == name) && !setting(name, "API_KEY")
+        };
+        let (keys, given): (Vec<_>, Vec<_>) = (variables.iter().filter(|(name, _)| !named(name)).cloned())
+            .partition(|(name, _)| name.starts_with(&within) && by_default(name));
+        let settings = from_variables::<Self>(prefix, &given)?.over(self);
+        // Only now it is known which preset it is.
+        let source = settings.key_sources().next();
+        let source = source.unwrap_or(settings.preset.unwrap_or_default().key_env());
+        match keys.iter().find(|(name, _)| name != source) {
+            Some((name, value)) => Err(Variable { name, rest: "", value }
+                .error(format!("there is no such setting, and the key comes from {source}"))),
+            None => Ok(settings),
+        }
     }
 }
 

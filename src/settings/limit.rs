@@ -15,11 +15,11 @@ settings! {
     /// [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
     pub struct LimitSettings {
         /// One quota or a list of them, which then hold at once: `100/60s`, or `100/60s, burst 10, guard 1s`. The preset's
-        /// by default; an empty list is no quota.
+        /// by default; an empty list is no quota. Whatever guard a quota spells out is its guard, `guard 0s` as well.
         #[serde(with = "text::list")]
         pub quota: Option<Vec<Quota>>,
-        /// What widens the window of each quota that has no guard of its own. [`Preset::GUARD`] by default, or the window
-        /// where that is shorter; `0s` for none.
+        /// What widens the window of each quota that spells out none, and of the preset's own quotas. [`Preset::GUARD`] by
+        /// default, or the window where that is shorter; `0s` for none. A quota's own guard goes before it.
         #[serde(with = "text")]
         pub guard: Option<Duration>,
         /// The longest wait for a permit: [`RateLimitLayer::with_max_wait`]. As long as the deadline allows by default.
@@ -33,14 +33,17 @@ settings! {
 }
 
 impl LimitSettings {
-    /// The quotas with their guards; none where none is given.
+    /// The quotas, each with its own guard, else with that of these settings, else with the default; none where none is
+    /// given.
     ///
     /// # Errors
     ///
     /// As [`Quota::with_guard`].
     pub fn quotas(&self) -> Result<Vec<Quota>, InvalidConfig> {
         let quotas = self.quota.iter().flatten().copied();
-        quotas.map(|quota| if quota.guard().is_zero() { self.guarded(quota) } else { Ok(quota) }).collect()
+        quotas
+            .map(|quota| if quota.own_guard().is_some() { Ok(quota) } else { self.guarded(quota) })
+            .collect()
     }
 
     fn guarded(&self, quota: Quota) -> Result<Quota, InvalidConfig> {
@@ -81,6 +84,7 @@ impl LimitSettings {
         if self.quota.is_some() {
             preset = preset.with_quotas(self.quotas()?);
         } else if self.guard.is_some() {
+            // The preset's guard is a default, too.
             let quotas: Result<Vec<_>, _> =
                 preset.quotas().iter().map(|quota| self.guarded(*quota)).collect();
             preset = preset.with_quotas(quotas?);

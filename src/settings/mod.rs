@@ -45,13 +45,25 @@
 //! | a quota | `100/60s`, or `100/60s, burst 10, guard 1s`: `Quota` by `parse` |
 //! | a jitter | `50%`: `Jitter` by `parse` |
 //! | where the key goes | `bearer`, `header:x-api-key`, `query:api_key`, `basic:USER` |
-//! | a list of headers, origins, statuses or quotas | a list; one of them alone; or a text with `;` between them |
+//! | a list of headers, origins, statuses or quotas | a list; one of them alone; or a text with `;` between them, `[]` for none. An empty text is refused |
 //!
 //! # Environment
 //!
 //! The names are those of the file, in upper case and with `_` between the levels: with the prefix `RATES`,
 //! `RATES_BASE_URL`, `RATES_API_KEY` or `RATES_KEY_FILE`, `RATES_LIMIT_QUOTA`, `RATES_RETRY_BACKOFF_BASE`. A variable with the
-//! prefix that is no setting is refused, as a field that is none in a file: so no service's prefix may begin another's.
+//! prefix that is no setting is refused, as a field that is none in a file. Two kinds are not taken for settings: what
+//! `key_env` names, such as `RATES_KEY`, and, where no source of the key is given, the variable that the preset reads, such
+//! as `EMAIL_DELIVERY_API_KEY` for that preset with the prefix `EMAIL`.
+//!
+//! So where several services are read from one environment, it is an error when
+//!
+//! - one's prefix and a `_` begin another's prefix: `EMAIL` is refused for the sake of `EMAIL_BULK_BASE_URL`;
+//! - they begin the variable of another's key: `EMAIL`, with a key from elsewhere, for the sake of the
+//!   `EMAIL_DELIVERY_API_KEY` that a service under `MAIL` reads;
+//! - a preset's own variable begins with them, is set, and the key comes from elsewhere: it would be set in vain.
+//!
+//! The prefix, `_` and `API_KEY` are the setting `api_key`, also where a preset's variable is called so, as
+//! `EMAIL_DELIVERY_API_KEY` with the prefix `EMAIL_DELIVERY`, but not where `key_env` names it.
 //!
 //! A file below, the environment above it, and each wins over what lies further down:
 //!
@@ -85,7 +97,7 @@
 //! this crate tells it. But whoever parses a file may quote it: `Display` of an error of the `toml` crate shows the line that
 //! it is about, and with a misspelt name or a forgotten quote that may be the line with the key. Keep keys in files of their own
 //! (`key_file`) or in the environment, or show such an error by its `message()` and the line by its `span()`, as
-//! `cargo run --example settings` does.
+//! the repository's example `settings` does.
 //!
 //! # What is not here
 //!
@@ -97,8 +109,10 @@
 //!
 //! - Each call of [`preset`](ServiceSettings::preset), [`layer`](ServiceSettings::layer) or
 //!   [`client`](ServiceSettings::client) begins a limiter and a retry budget of its own. Make one, and clone it.
-//! - A quota without a guard gets the guard of a second that the presets have, unless `limit.guard` says otherwise. In
-//!   code, [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
+//! - The guard of a quota is what the quota itself says, `guard 0s` as well; else what `limit.guard` says; else a second,
+//!   or the window where that is shorter. A preset's own quotas have their guard by default, so `limit.guard` goes before
+//!   it; but it does nothing to a quota that spells out its own, such as those that `effective` gives. In code,
+//!   [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
 //! - The names of services are kept for as long as the program runs, each once: 1024 different ones at the most.
 //!

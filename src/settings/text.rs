@@ -131,9 +131,11 @@ impl<T: Text> Visitor<'_> for ReadVisitor<T> {
 }
 
 /// Several of them: a list, or one text with `;` between them, which is all that a variable can hold. One alone needs no
-/// list.
+/// list. None are `[]` there: an empty text is a variable that somebody forgot to fill, and would lift a limit.
 pub(super) mod list {
     use super::*;
+
+    const NONE: &str = "[]";
 
     pub(in crate::settings) fn serialize<T: Text, S: Serializer>(
         values: &Option<Vec<T>>,
@@ -176,7 +178,14 @@ pub(super) mod list {
         }
 
         fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
-            text.split(';').map(|item| T::read(item.trim()).map_err(E::custom)).collect()
+            match text.trim() {
+                NONE => Ok(Vec::new()),
+                "" => Err(E::custom(format_args!(
+                    "nothing is given: expected {}, or {NONE} for none",
+                    T::EXPECTED
+                ))),
+                text => text.split(';').map(|item| T::read(item.trim()).map_err(E::custom)).collect(),
+            }
         }
 
         fn visit_u64<E: Error>(self, number: u64) -> Result<Vec<T>, E> {

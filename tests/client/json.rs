@@ -183,9 +183,12 @@ fn the_key_is_hidden_however_it_is_commonly_written() {
         r#"ab\/cd\"ef\\gh+i=j~k"#,
         "ab%2Fcd%22ef%5Cgh%2Bi%3Dj~k",
         "ab%2fcd%22ef%5cgh%2bi%3dj%7ek",
+        "YWIvY2QiZWZcZ2graT1qfms",
     ];
     for written in written {
         assert_eq!(client.redacted(&format!("<{written}>")), "<[redacted]>");
     }
+    // Of `ann:` and the key nothing but the name is left.
+    assert_eq!(client.redacted("Basic YW5uOmFiL2NkImVmXGdoK2k9an5r"), "Basic YW5uO[redacted]");
     assert_eq!(client.redacted("ab/cd"), "ab/cd");
 }

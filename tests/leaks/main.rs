@@ -9,6 +9,8 @@ mod capture;
 #[cfg(feature = "rustls")]
 #[path = "../client/certificate.rs"]
 mod certificate;
+#[cfg(feature = "json")]
+mod echoes;
 mod failures;
 mod panics;
 #[path = "../probe/mod.rs"]

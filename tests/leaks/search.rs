@@ -88,7 +88,7 @@ fn unescaped(text: &str) -> String {
 }
 
 /// Without the padding, which a key may end before.
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| usize::from(byte >> (7 - at % 8) & 1));
     let sextets = (0..(8 * bytes.len()).div_ceil(6)).map(|place| 6 * place);

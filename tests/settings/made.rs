@@ -11,7 +11,7 @@ use tower_outbound::{
     preset::{self, Preset},
     request_id::RequestIdLayer,
     retry::{IdempotencyKey, RetryLayer},
-    settings::{LimitSettings, PresetName, TimeoutSettings},
+    settings::{LimitSettings, PresetName, ServiceSettings, TimeoutSettings},
 };
 
 use crate::{KEY, toml, with};
@@ -143,25 +143,67 @@ fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
 }
 
 #[test]
-fn a_guard_is_for_the_quotas_that_have_none() {
-    for (text, quotas) in [
-        ("", "100 per 60s, burst 10, guard 1s"),
-        ("limit.quota = '6/60s'", "6 per 60s, burst 1, guard 1s"),
-        ("limit.quota = '2/200ms'", "2 per 200ms, burst 1, guard 200ms"),
-        ("limit.quota = '6/60s, guard 2s'", "6 per 60s, burst 1, guard 2s"),
-        ("limit = { quota = '6/60s', guard = '0s' }", "6 per 60s, burst 1"),
-        (
-            "limit = { quota = ['6/60s', '60/1h, guard 2s'], guard = '3s' }",
-            "6 per 60s, burst 1, guard 3s; 60 per 3600s, burst 6, guard 2s",
-        ),
-        ("limit.guard = '3s'", "100 per 60s, burst 10, guard 3s"),
-        ("limit.guard = '0s'", "100 per 60s, burst 10"),
-        ("limit.quota = []", ""),
+fn the_guard_is_the_quotas_own_or_that_of_the_settings_or_the_default() {
+    // What stands in the quota, in `limit.guard`, and what holds then.
+    for (own, settings, expected) in [
+        ("", "", "1s"),
+        ("", "0s", "0s"),
+        ("", "3s", "3s"),
+        ("0s", "", "0s"),
+        ("0s", "0s", "0s"),
+        ("0s", "3s", "0s"),
+        ("2s", "", "2s"),
+        ("2s", "0s", "2s"),
+        ("2s", "3s", "2s"),
     ] {
-        let preset = with(text).preset().unwrap();
-        let shown: Vec<_> = preset.quotas().iter().map(Quota::to_string).collect();
-        assert_eq!(shown.join("; "), quotas, "{text}");
+        let quota = |per: &str| if own.is_empty() { per.to_owned() } else { format!("{per}, guard {own}") };
+        let guard = if settings.is_empty() { String::new() } else { format!("limit.guard = '{settings}'") };
+        // Alone, and beside one that has a guard in any case.
+        for (text, others) in [
+            (format!("limit.quota = '{}'\n{guard}", quota("6/60s")), ""),
+            (
+                format!("limit.quota = ['{}', '60/1h, guard 7s']\n{guard}", quota("6/60s")),
+                "; 60 per 3600s, burst 6, guard 7s",
+            ),
+        ] {
+            let expected = format!("6 per 60s, burst 1, guard {expected}{others}");
+            guarded(&with(&text), &expected);
+            let custom = toml(&format!("name = 'mine'\nbase_url = 'https://host'\n{text}"));
+            guarded(&custom, &expected);
+        }
     }
+    // Those of the presets have theirs by default.
+    for (text, expected) in [
+        ("", "100 per 60s, burst 10, guard 1s"),
+        ("limit.guard = '3s'", "100 per 60s, burst 10, guard 3s"),
+        ("limit.guard = '0s'", "100 per 60s, burst 10, guard 0s"),
+        ("preset = 'email_delivery'\nlimit.guard = '3s'", "1000 per 60s, burst 100, guard 3s"),
+        ("preset = 'realtime_messaging'\nlimit.guard = '3s'", ""),
+        ("limit.quota = '2/200ms'", "2 per 200ms, burst 1, guard 200ms"),
+        ("limit.quota = '2/200ms, guard 0s'", "2 per 200ms, burst 1, guard 0s"),
+        ("limit = { quota = '2/1s, guard 0s', guard = '61s' }", "2 per 1s, burst 1, guard 0s"),
+        ("limit.quota = []", ""),
+        ("limit = { quota = [], guard = '3s' }", ""),
+    ] {
+        guarded(&with(text), expected);
+    }
+    // And whoever sets a field of the settings has said it, too.
+    let mut settings = with("limit.guard = '3s'");
+    let quota = Quota::per_minute(6).unwrap();
+    settings.limit.quota = Some(vec![quota, quota.with_guard(Duration::ZERO).unwrap()]);
+    guarded(&settings, "6 per 60s, burst 1, guard 3s; 6 per 60s, burst 1, guard 0s");
+}
+
+/// By the preset, by the layer alone, and once more after all was written out and read.
+#[track_caller]
+fn guarded(settings: &ServiceSettings, expected: &str) {
+    let shown = |quotas: &[Quota]| quotas.iter().map(Quota::to_string).collect::<Vec<_>>().join("; ");
+    assert_eq!(shown(settings.preset().unwrap().quotas()), expected, "{:?}", settings.limit);
+    if settings.limit.quota.is_some() {
+        assert_eq!(shown(&settings.limit.quotas().unwrap()), expected, "{:?}", settings.limit);
+    }
+    let written = toml::to_string(&settings.effective().unwrap()).unwrap();
+    assert_eq!(shown(toml(&written).preset().unwrap().quotas()), expected, "{written}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,10 +36,11 @@ fn header() -> impl Strategy<Value = HeaderName> {
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
-    (1_u32.., 1_u64..10_000_000, any::<u32>(), 0_u32..=4).prop_map(|(limit, window, burst, guard)| {
+    (1_u32.., 1_u64..10_000_000, any::<u32>(), 0_u32..=5).prop_map(|(limit, window, burst, guard)| {
         let window = Duration::from_micros(window);
         let quota = Quota::new(limit, window).unwrap().with_burst(1 + burst % (limit - 1).max(1)).unwrap();
-        quota.with_guard(window * guard / 4).unwrap()
+        // Said or not, and zero is said as well.
+        guard.checked_sub(1).map_or(quota, |guard| quota.with_guard(window * guard / 4).unwrap())
     })
 }
 
@@ -147,6 +148,7 @@ fn variables(prefix: &str, value: &toml::Value, found: &mut Vec<(String, String)
                 variables(&format!("{prefix}_{}", name.to_ascii_uppercase()), value, found);
             }
         }
+        toml::Value::Array(items) if items.is_empty() => found.push((prefix.to_owned(), "[]".to_owned())),
         toml::Value::Array(items) => {
             found.push((prefix.to_owned(), items.iter().map(text).collect::<Vec<_>>().join("; ")));
         }
@@ -154,16 +156,8 @@ fn variables(prefix: &str, value: &toml::Value, found: &mut Vec<(String, String)
     }
 }
 
-/// Neither an empty list nor a table without an entry can be said by a variable.
+/// A table without an entry can't be said by a variable.
 fn said_by_variables(mut service: ServiceSettings) -> ServiceSettings {
-    fn some<T>(list: Option<Vec<T>>) -> Option<Vec<T>> {
-        list.filter(|list| !list.is_empty())
-    }
-    service.allowed_origins = some(service.allowed_origins);
-    service.limit.quota = some(service.limit.quota);
-    service.retry.retry_on = some(service.retry.retry_on);
-    service.retry.never_on = some(service.retry.never_on);
-    service.request_id.server_headers = some(service.request_id.server_headers);
     let key = service.retry.honoured_idempotency_key;
     service.retry.honoured_idempotency_key = key.filter(|key| *key != IdempotencyKeySettings::default());
     service

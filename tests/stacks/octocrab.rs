@@ -16,11 +16,14 @@ use hyper_util::{
 };
 use octocrab::{AuthState, Octocrab, OctocrabBuilder, service::middleware::base_uri::BaseUriLayer};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, time::Instant};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 use tower::ServiceBuilder;
 use tower_outbound::{
-    ExponentialBackoff, Quota,
-    limit::{RateLimitLayer, SlidingWindow},
+    BoxError, ExponentialBackoff, Quota,
+    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -91,6 +94,30 @@ async fn a_get_that_met_a_503_is_sent_again_and_a_post_is_not() {
     assert_eq!(methods, [Method::GET, Method::GET, Method::POST]);
     let ids: Vec<_> = seen.iter().map(|(_, _, headers)| headers.get("x-request-id").unwrap()).collect();
     assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
+}
+
+/// The block of the README, to the letter. Whatever the address, it connects to the server here.
+#[tokio::test]
+async fn as_in_the_readme() -> Result<(), BoxError> {
+    let (uri, seen) = server([(503, None)]).await;
+    let address = uri.authority().unwrap().to_string();
+    let connector = tower::service_fn(move |_: Uri| {
+        let connecting = TcpStream::connect(address.clone());
+        Box::pin(async { connecting.await.map(TokioIo::new) })
+    });
+    let stack = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(80)?)))
+        .service(hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector));
+    let github = OctocrabBuilder::new_empty()
+        .with_service(stack)
+        .with_layer(&RequestIdLayer::new())
+        .with_layer(&BaseUriLayer::new(Uri::from_static("https://api.github.com")))
+        .with_auth(AuthState::None)
+        .build()?;
+    assert_eq!(get(&github).await?, json!({ "message": "hello" }));
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    Ok(())
 }
 
 #[tokio::test]

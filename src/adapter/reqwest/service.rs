@@ -46,8 +46,8 @@ use crate::error::{BoxError, Error, InvalidConfig};
 /// # }
 /// ```
 ///
-/// [`Preset::client_around`](crate::preset::Preset::client_around) makes a ready [`Client`](crate::Client) of it, and
-/// `examples/wrap_reqwest.rs` shows how code that builds `reqwest::Request`s and reads `reqwest::Response`s keeps
+/// [`Preset::client_around`](crate::preset::Preset::client_around) makes a ready [`Client`](crate::Client) of it. The repository's
+/// example `wrap_reqwest` shows how code that builds `reqwest::Request`s and reads `reqwest::Response`s keeps
 /// doing so.
 ///
 /// # Clone

@@ -1,7 +1,7 @@
 //! tower-resilience's circuit breaker.
 
 use std::{
-    io::{self, ErrorKind::*},
+    io::{self, ErrorKind, ErrorKind::ConnectionReset},
     time::Duration,
 };
 
@@ -27,10 +27,10 @@ fn breaker() -> CircuitBreakerLayer {
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// As the manual shows it: what the breaker refuses was not sent, and what it passes on is what it was.
-fn told(error: Open) -> BoxError {
+/// To the letter of the manual: what the breaker refuses was not sent, and what it passes on is what it was.
+fn told(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
-        open @ CircuitBreakerError::OpenCircuit => io::Error::new(ConnectionRefused, open).into(),
+        open @ CircuitBreakerError::OpenCircuit => io::Error::new(ErrorKind::ConnectionRefused, open).into(),
         CircuitBreakerError::Inner(error) => error,
     }
 }
@@ -68,8 +68,8 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
 #[tokio::test(start_paused = true)]
 async fn below_its_error_can_be_told_as_not_sent() {
     let probe = Probe::new([Io(ConnectionReset)]);
-    let service =
-        ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker()).service(probe.clone());
+    let (breaker, client) = (breaker(), probe.clone());
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client);
     for expected in [vec![Outcome::Failed], vec![Outcome::Failed], vec![Outcome::NotSent; 3]] {
         let error = service.clone().oneshot(request("POST", URI)).await.unwrap_err();
         assert_eq!(outcomes(error.report().unwrap()), expected);

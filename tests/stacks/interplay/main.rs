@@ -15,6 +15,7 @@ mod redirect;
 mod shed;
 mod timeout;
 mod trace;
+mod unready;
 
 use std::time::Duration;
 

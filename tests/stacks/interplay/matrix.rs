@@ -78,7 +78,7 @@ async fn tower() {
     with_each_layer!("ConcurrencyLimit", [0, 2], ConcurrencyLimitLayer::new(2));
     with_each_layer!("Timeout", [0, 2], TowerTimeoutLayer::new(secs(60)));
     with_each_layer!("Buffer", [0, 2], BufferLayer::new(2));
-    // It sheds what is not ready at once.
+    // It sheds what is not ready at once: see `unready`.
     with_each_layer!("LoadShed", [0], LoadShedLayer::new());
 }
 

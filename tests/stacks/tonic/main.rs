@@ -108,6 +108,34 @@ async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
     assert!(seen[0].metadata.contains_key("x-request-id"));
 }
 
+/// The block of the README, to the letter.
+#[tokio::test]
+async fn as_in_the_readme() -> Result<(), BoxError> {
+    let server = Server::start([Answer::Fails(Code::Unavailable), Answer::Is]).await;
+    let (uri, key) = (server.uri(), ApiKey::new("s3cret")?);
+    let channel = Endpoint::from(uri.clone()).connect_lazy();
+    let stack = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(TimeoutLayer::total(Duration::from_secs(60))?)
+        .layer(
+            RetryLayer::new()
+                .with_classify(Grpc::new())
+                // Every gRPC call is a POST: which methods only read is yours to say.
+                .with_idempotent(|head| head.uri.path() == "/grpc.health.v1.Health/Check"),
+        )
+        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+        .layer(AttemptLayer::new())
+        .layer(BearerAuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
+        .map_request(|request: http::Request<ReplayBody<tonic::body::Body>>| {
+            request.map(tonic::body::Body::new)
+        })
+        .service(channel);
+    let mut client = HealthClient::with_origin(stack, uri);
+    assert_eq!(client.check(question()).await?.get_ref().status, 1);
+    assert_eq!(server.calls(), 2);
+    Ok(())
+}
+
 #[tokio::test]
 async fn what_nobody_called_idempotent_is_sent_once() {
     let server = Server::start([Answer::Fails(Code::Unavailable)]).await;

@@ -1,0 +1,260 @@
+//! How a key may be written in a text that was made of a request.
+
+use std::ops::Range;
+
+use zeroize::Zeroizing;
+
+/// A key, or what base64 makes of it, to be found however its characters are written: as they are, behind backslashes,
+/// as `\u0026`, percent-encoded, or as HTML's entities.
+pub(super) struct Pattern {
+    bytes: Zeroizing<Vec<u8>>,
+    base64: Option<Shared>,
+}
+
+/// Whether characters of base64 tell some bits of the key and some of what stands beside it.
+#[derive(Clone, Copy)]
+struct Shared {
+    first: bool,
+    last: bool,
+}
+
+impl Pattern {
+    /// Fewer characters of base64 than these are found by chance.
+    const SHORTEST_BASE64: usize = 4;
+
+    /// The key as it is, and within base64.
+    pub(super) fn of(key: &str) -> impl Iterator<Item = Self> {
+        let plain = Self { bytes: Zeroizing::new(key.as_bytes().to_vec()), base64: None };
+        // What stands before it, such as a user's name, shifts what comes out: three ways.
+        let shifted = (0..3).map(|before| {
+            let (first, last) = (before > 0, (before + key.len()) % 3 > 0);
+            Self { bytes: base64_of(key.as_bytes(), before), base64: Some(Shared { first, last }) }
+        });
+        [plain].into_iter().chain(shifted.filter(|shifted| shifted.bytes.len() >= Self::SHORTEST_BASE64))
+    }
+
+    /// Where it stands first, from `from` on; where the text is `cut` off, also so much of it as is there.
+    pub(super) fn find(&self, text: &str, from: usize, cut: bool) -> Option<Range<usize>> {
+        (from..text.len()).filter(|at| text.is_char_boundary(*at)).find_map(|start| {
+            let end = self.end(text.as_bytes(), start, cut)?;
+            Some(self.base64.map_or(start..end, |shared| shared.around(text, start..end)))
+        })
+    }
+
+    /// Where it ends if it starts here. What stands for one character may be the beginning of what stands for another,
+    /// so all readings are followed.
+    fn end(&self, text: &[u8], start: usize, cut: bool) -> Option<usize> {
+        if !cut && self.writings(&text[start..], *self.bytes.first()?).iter().all(Option::is_none) {
+            return None;
+        }
+        let mut ends = vec![start];
+        for byte in &**self.bytes {
+            let mut next = Vec::new();
+            for end in ends {
+                let rest = &text[end..];
+                if cut && (rest.is_empty() || is_begun(rest)) {
+                    return Some(text.len());
+                }
+                next.extend(self.writings(rest, *byte).into_iter().flatten().map(|length| end + length));
+            }
+            next.sort_unstable();
+            next.dedup();
+            ends = next;
+            if ends.is_empty() {
+                return None;
+            }
+        }
+        ends.pop()
+    }
+
+    /// The lengths of what stands for `byte` at the beginning of the text.
+    fn writings(&self, text: &[u8], byte: u8) -> [Option<usize>; 4] {
+        let is = |one: u8| {
+            one == byte || self.base64.is_some() && matches!((one, byte), (b'-', b'+') | (b'_', b'/'))
+        };
+        let doubled =
+            |one: u8, written: &[u8]| (byte == one && text.starts_with(written)).then_some(written.len());
+        [
+            text.first().is_some_and(|one| is(*one)).then_some(1),
+            // In JSON, and in JSON within JSON; in a URL, and in a URL within a URL.
+            doubled(b'\\', br"\\").or(doubled(b'%', b"%25")),
+            doubled(b'\\', br"\\\\").or(doubled(b'%', b"%2525")),
+            encoded(text).filter(|(one, _)| is(*one)).map(|(_, length)| length),
+        ]
+    }
+}
+
+impl Shared {
+    fn around(self, text: &str, found: Range<usize>) -> Range<usize> {
+        let is_base64 = |one: u8| one.is_ascii_alphanumeric() || b"+/-_".contains(&one);
+        let bytes = text.as_bytes();
+        let before = match &bytes[..found.start] {
+            _ if !self.first => 0,
+            [.., b'%', b'2', _] => 3,
+            [.., b'\\', b'/'] => 2,
+            [.., one] if is_base64(*one) => 1,
+            _ => 0,
+        };
+        let after = match &bytes[found.end..] {
+            _ if !self.last => 0,
+            [b'%', b'2', b'5', b'2', _, ..] => 5,
+            [b'%', b'2', b'b' | b'B' | b'f' | b'F', ..] => 3,
+            [b'\\', b'/', ..] => 2,
+            [one, ..] if is_base64(*one) => 1,
+            _ => 0,
+        };
+        found.start - before..found.end + after
+    }
+}
+
+/// The longest writing of a character but those behind many backslashes.
+const LONGEST: usize = r"\\\u0026".len();
+
+/// Whether it is cut off within the writing of one character.
+fn is_begun(text: &[u8]) -> bool {
+    match text {
+        [b'%', rest @ ..] => without_25(rest).len() < 2,
+        [b'\\' | b'&', ..] => text.len() < LONGEST && !text.contains(&b';') && encoded(text).is_none(),
+        _ => false,
+    }
+}
+
+/// The character that is not written as it is, and how long that is.
+fn encoded(text: &[u8]) -> Option<(u8, usize)> {
+    match text.first()? {
+        b'\\' => escaped(text),
+        b'%' => {
+            let digits = without_25(&text[1..]);
+            Some((number(digits.get(..2), 16)?, text.len() - digits.len() + 2))
+        }
+        b'&' => entity(text),
+        _ => None,
+    }
+}
+
+/// What follows `%` when it was encoded once more, or again and again.
+fn without_25(mut digits: &[u8]) -> &[u8] {
+    while let [b'2', b'5', rest @ ..] = digits {
+        digits = rest;
+    }
+    digits
+}
+
+/// Behind backslashes, of which JSON within JSON has more than one.
+fn escaped(text: &[u8]) -> Option<(u8, usize)> {
+    let slashes = text.iter().take_while(|one| **one == b'\\').count();
+    match text.get(slashes)? {
+        b'u' => Some((number(text.get(slashes + 1..slashes + 5), 16)?, slashes + 5)),
+        one @ (b'"' | b'/' | b'\'') => Some((*one, slashes + 1)),
+        _ => None,
+    }
+}
+
+fn entity(text: &[u8]) -> Option<(u8, usize)> {
+    let end = text.iter().take(LONGEST).position(|one| *one == b';')?;
+    let one = match &text[1..end] {
+        b"amp" => b'&',
+        b"lt" => b'<',
+        b"gt" => b'>',
+        b"quot" => b'"',
+        b"apos" => b'\'',
+        [b'#', b'x' | b'X', hex @ ..] => number(Some(hex), 16)?,
+        [b'#', decimal @ ..] => number(Some(decimal), 10)?,
+        _ => return None,
+    };
+    Some((one, end + 1))
+}
+
+fn number(digits: Option<&[u8]>, radix: u32) -> Option<u8> {
+    let digits = std::str::from_utf8(digits?).ok().filter(|digits| !digits.starts_with('+'))?;
+    u8::from_str_radix(digits, radix).ok()
+}
+
+/// The characters that depend on nothing but the key, when so many bytes stand before it.
+fn base64_of(key: &[u8], before: usize) -> Zeroizing<Vec<u8>> {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bit = |at: usize| key.get((at / 8).wrapping_sub(before)).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+    let sextets = (8 * before).div_ceil(6)..8 * (before + key.len()) / 6;
+    let mut encoded = Zeroizing::new(Vec::with_capacity(sextets.len()));
+    encoded.extend(sextets.map(|sextet| {
+        let index = (6 * sextet..6 * sextet + 6).fold(0, |index, at| index << 1 | bit(at));
+        ALPHABET[usize::from(index)]
+    }));
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn found(key: &str, text: &str) -> bool {
+        Pattern::of(key).any(|pattern| pattern.find(text, 0, false).is_some())
+    }
+
+    #[test]
+    fn each_character_is_found_in_each_of_its_writings() {
+        let key = r#"a/b"c\d&e+<f%'g"#;
+        for written in [
+            r#"a/b"c\d&e+<f%'g"#,
+            r#"a\/b\"c\\d\u0026e\u002B\u003cf%\'g"#,
+            r#"a\\\/b\\\"c\\\\d\\u0026e+<f%'g"#,
+            r#"a%2fb%22c%5Cd%26e%2b%3Cf%25%27g"#,
+            r#"a&#x2F;b&quot;c&#92;d&amp;e&#43;&lt;f%&apos;g"#,
+            r#"%61/b"c\d&e+<f%25'\u0067"#,
+            r#"a%252fb%22c%255Cd%26e%2b%3Cf%2525%2527g"#,
+        ] {
+            let range = Pattern::of(key).find_map(|pattern| pattern.find(&format!("<{written}>"), 0, false));
+            // Where the doubling is undone in part, what is left tells nothing of the key.
+            assert_eq!(range.unwrap_or_default(), 1..1 + written.len(), "{written}");
+        }
+        for other in [r#"a/b"c\d&e+<f%'"#, r#"b/b"c\d&e+<f%'g"#, "a", "", r"\", "%", "&"] {
+            assert!(!found(key, other), "{other}");
+        }
+        assert!(!found("k", "&#+107;") && !found("k", "%+6b") && !found("k", "&#363;"));
+    }
+
+    #[test]
+    fn base64_is_found_whatever_stands_before_and_after() {
+        // `s3cret` after `u:`, `an:`, `ann:` and alone, by another encoder.
+        for (text, shown) in [
+            ("<dTpzM2NyZXQ=>", "<dT=>"),
+            ("<YW46czNjcmV0>", "<YW46>"),
+            ("<YW5uOnMzY3JldA==>", "<YW5uO==>"),
+            ("<czNjcmV0>", "<>"),
+            ("<czNjcmV0fQ>", "<fQ>"),
+        ] {
+            let found: Vec<_> =
+                Pattern::of("s3cret").filter_map(|pattern| pattern.find(text, 0, false)).collect();
+            let [Range { start, end }] = found[..] else { panic!("{text}: {found:?}") };
+            assert_eq!(text[..start].to_owned() + &text[end..], shown);
+        }
+        // In the alphabet of URLs, and as URLs and JSON write the other one.
+        for text in ["Pz8-Pj8_", "Pz8+Pj8/", "Pz8%2BPj8%2F", r"Pz8+Pj8\/", "Pz8%2bPj8%2f"] {
+            assert!(found("??>>??", text), "{text}");
+        }
+        // Too short a key to be told from chance.
+        assert!(!found("ab", "YWI="));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(key in "[ab%\\\\&;/]{1,6}", text in "[ab%\\\\&#;ué/u0061]{0,40}", cut: bool) {
+            for pattern in Pattern::of(&key) {
+                if let Some(range) = pattern.find(&text, 0, cut) {
+                    prop_assert!(text.get(range.clone()).is_some_and(|found| !found.is_empty()), "{range:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_cut_off_is_found_to_its_end(key in "[a-z0-9/\"\\\\%&]{1,20}", cut in 1_usize..40) {
+            let text = format!("- {}", key.replace('\\', r"\\").replace('"', "\\\"").replace('&', r"\u0026"));
+            let cut = cut.min(text.len() - 2) + 2;
+            let pattern = Pattern::of(&key).next();
+            let range = pattern.and_then(|pattern| pattern.find(&text[..cut], 0, true));
+            prop_assert_eq!(range, Some(2..cut));
+        }
+    }
+}
