@@ -51,6 +51,10 @@
     doc = "[`TraceContext`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.TraceContext.html"
 )]
 #![cfg_attr(
+    not(feature = "redis"),
+    doc = "[`RedisLimiter`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.RedisLimiter.html"
+)]
+#![cfg_attr(
     not(feature = "reqwest"),
     doc = "[`Reqwest`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.Reqwest.html"
 )]

@@ -1,49 +1,187 @@
-use tokio::{task::JoinSet, time::Instant};
-use tower_outbound::test_util::Arrivals;
+//! What the store decides: windows, shares, costs, order.
 
 use super::*;
 
-/// Grants to so many tasks of each limiter until the time is over.
-async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (Arrivals, Vec<usize>) {
-    let arrivals = Arrivals::new();
-    let end = Instant::now() + length;
-    let mut all = JoinSet::new();
-    for (number, limiter) in limiters.iter().enumerate() {
-        for _ in 0..tasks {
-            let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
-            all.spawn(async move {
-                let mut count = 0;
-                let mut ask = Ask::default();
-                ask.deadline = Some(end);
-                while limiter.acquire(ask).await.is_ok() {
-                    arrivals.note();
-                    limiter.release(ask.cost);
-                    count += 1;
-                }
-                (number, count)
-            });
-        }
-    }
-    let mut shares = vec![0; limiters.len()];
-    while let Some(ended) = all.join_next().await {
-        let (number, count) = ended.unwrap();
-        shares[number] += count;
-    }
-    (arrivals, shares)
+/// So much of what the quota allows is given to whoever always wants more, in that time, from an empty start.
+fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64 {
+    let longer = (quota.window() + quota.guard() + hold).as_secs_f64();
+    let refilled = if window { quota.limit() } else { quota.limit() - quota.burst() };
+    length.as_secs_f64() / longer * f64::from(refilled)
 }
 
 #[tokio::test]
-async fn two_processes_share_one_quota() {
+async fn three_processes_share_one_quota() {
     let server = server();
-    let quota = Quota::per_second(200).unwrap().with_guard(millis(20)).unwrap();
+    let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
+    let (hold, length) = (millis(10), millis(3_000));
     for window in [false, true] {
         let make = || {
             let make = if window { RedisLimiter::sliding_window } else { RedisLimiter::token_bucket };
-            make(&server.url(), "key", [quota]).unwrap()
+            make(&server.url(), "key", [shared]).unwrap().with_hold(hold).unwrap()
         };
-        let limiters = [make(), make()];
-        let (arrivals, shares) = greedy(&limiters, 16, millis(4_000)).await;
-        println!("{window} {shares:?} {} {:?}", arrivals.most_in(millis(1_000)), limiters[0].snapshot());
-        arrivals.assert_within(Quota::per_second(200).unwrap());
+        let limiters = [make(), make(), make()];
+        let (arrivals, shares) = greedy(&limiters, 8, length).await;
+        arrivals.assert_within(quota(100, millis(500)));
+        let (total, expected) = (arrivals.count() as f64, expected(shared, hold, window, length));
+        // From nothing: a window opens as a whole, and so the last one may be missing.
+        let least = if window { expected - 100.0 } else { 0.9 * expected };
+        assert!(total > least, "{total} of {expected}, window: {window}");
+        let fair = total as usize / 3;
+        assert!(shares.iter().all(|share| *share > fair / 2), "{shares:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
+    let server = server();
+    let make = || {
+        RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()])
+    };
+    let (limiter, other) = (make().unwrap(), make().unwrap());
+    take(&limiter, ask(1, None)).await.unwrap();
+    tokio::time::sleep(millis(1_200)).await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        take(&limiter, ask(1, None)).await.unwrap();
+        take(&other, ask(1, None)).await.unwrap();
+    }
+    let burst = start.elapsed();
+    for _ in 0..10 {
+        take(&limiter, ask(1, None)).await.unwrap();
+    }
+    // The next ten come one every 11 ms.
+    assert!(start.elapsed() - burst > millis(90) && burst < millis(90), "{burst:?} {:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_takes_of_every_quota_or_of_none() {
+    let server = server();
+    let quotas = [quota(20, millis(200)), quota(40, millis(1_000))];
+    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        let limiter = make(&server.url(), "key", quotas.to_vec()).unwrap();
+        let (arrivals, _) = greedy(&[limiter], 4, millis(3_000)).await;
+        quotas.iter().for_each(|quota| arrivals.assert_within(*quota));
+        assert!(arrivals.count() >= 60, "{}", arrivals.count());
+    }
+}
+
+#[tokio::test]
+async fn permits_of_one_request_come_together_or_never() {
+    let server = server();
+    for (make, largest) in [
+        (RedisLimiter::token_bucket as fn(&str, &str, Vec<Quota>) -> _, 10),
+        (RedisLimiter::sliding_window, 50),
+    ] {
+        let quotas = vec![quota(50, millis(500)).with_burst(10).unwrap()];
+        let limiter = make(&server.url(), "key", quotas).unwrap();
+        let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
+        assert_eq!((refusal.reason(), refusal.largest()), (Reason::TooCostly, Some(largest)));
+
+        let arrivals = Arrivals::new();
+        for cost in [7, 1, 10, 2, 9, 5, 10, 3, 8, 10] {
+            take(&limiter, ask(cost, None)).await.unwrap();
+            (0..cost).for_each(|_| arrivals.note());
+        }
+        arrivals.assert_within(quota(50, millis(500)));
+    }
+}
+
+#[tokio::test]
+async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
+    let server = server();
+    let quota = quota(20, millis(1_000)).with_burst(2).unwrap();
+    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
+    let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut all = JoinSet::new();
+    for number in 0..10 {
+        let (limiter, order) = (limiter.clone(), order.clone());
+        all.spawn(async move {
+            take(&limiter, ask(1, None)).await.unwrap();
+            order.lock().unwrap().push(number);
+        });
+        tokio::task::yield_now().await;
+    }
+    // The store has answered by now, and says when there is more.
+    tokio::time::sleep(millis(50)).await;
+    let refusal = take(&limiter, ask(1, Some(millis(60)))).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    assert!(refusal.wait().unwrap() > millis(60), "{refusal}");
+    let mut late = ask(1, None);
+    late.deadline = Some(Instant::now() + millis(60));
+    assert_eq!(take(&limiter, late).await.unwrap_err().reason(), Reason::Deadline);
+
+    all.join_all().await;
+    assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
+    assert_eq!(limiter.snapshot().queued, 0);
+}
+
+/// To find out is no wait of the quota's.
+#[tokio::test]
+async fn who_does_not_want_to_wait_is_still_asked_for() {
+    let server = server();
+    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(100))]).unwrap();
+    take(&limiter, ask(1, None)).await.unwrap();
+    tokio::time::sleep(millis(200)).await;
+    take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
+    let server = server();
+    let limiter =
+        RedisLimiter::token_bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
+    let limiter = limiter.unwrap();
+    let mut first = tokio_test::task::spawn(limiter.acquire(ask(1, None)));
+    tokio_test::assert_pending!(first.poll());
+    let next = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, ask(1, None)).await }
+    });
+    tokio::task::yield_now().await;
+    drop(first);
+    next.await.unwrap().unwrap();
+    assert_eq!(limiter.snapshot().in_flight, 0);
+}
+
+#[tokio::test]
+async fn a_lease_serves_many_with_one_question() {
+    let server = server();
+    let quota = quota(10_000, millis(1_000));
+    let plain = RedisLimiter::token_bucket(&server.url(), "plain", [quota]).unwrap();
+    let leased = RedisLimiter::token_bucket(&server.url(), "leased", [quota]).unwrap();
+    let leased = leased.with_lease(100, millis(100)).unwrap();
+    let mut asked = Vec::new();
+    for limiter in [plain, leased] {
+        take(&limiter, ask(1, None)).await.unwrap();
+        tokio::time::sleep(millis(300)).await;
+        let before = questions(&server).await;
+        for _ in 0..500 {
+            take(&limiter, ask(1, None)).await.unwrap();
+        }
+        asked.push(questions(&server).await - before);
+    }
+    // 2, 4, 8 … 64, and then by the hundred.
+    assert!(asked[0] == 500 && asked[1] < 30, "{asked:?}");
+}
+
+/// Scripts that the server has run.
+async fn questions(server: &RedisServer) -> u64 {
+    let mut connection = connect(server).await;
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
+    let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
+    let lines = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    lines.filter_map(calls).sum()
+}
+
+/// During a deployment the old and the new have quotas of their own.
+#[tokio::test]
+async fn processes_that_disagree_keep_to_the_larger_quota() {
+    let server = server();
+    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        let limiters =
+            [50, 100].map(|limit| make(&server.url(), "key", vec![quota(limit, millis(500))]).unwrap());
+        let (arrivals, shares) = greedy(&limiters, 4, millis(2_500)).await;
+        arrivals.assert_within(quota(100, millis(500)));
+        assert!(shares.iter().all(|share| *share > 20), "{shares:?}");
     }
 }

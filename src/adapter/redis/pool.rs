@@ -182,6 +182,9 @@ impl Meter for Pool {
             return share.forecast(start, total);
         }
         let mut missing = total;
+        if missing == 0 {
+            return start;
+        }
         for grant in self.grants.iter().filter(|grant| start < grant.until) {
             let permits = u64::from(grant.permits);
             if permits >= missing {

@@ -1,0 +1,231 @@
+//! The store slow, refusing, restarting, forgetting, elsewhere. Nothing hangs, and no window is broken.
+
+use std::process::Command;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Until there is a permit of the store's again; how long it took.
+async fn recovered(limiter: &RedisLimiter) -> Duration {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        if take(limiter, ask(1, None)).await.is_ok() && limiter.snapshot().store == Some(Store::Shared) {
+            return start.elapsed();
+        }
+        tokio::time::sleep(millis(10)).await;
+    }
+    panic!("not recovered after {PATIENCE:?}: {limiter:?}");
+}
+
+fn bucket(server: &RedisServer) -> RedisLimiter {
+    RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(200))]).unwrap()
+}
+
+#[tokio::test]
+async fn without_a_store_requests_are_refused_until_it_is_back() {
+    let mut server = server();
+    let limiter = bucket(&server);
+    assert_eq!(limiter.snapshot().store, Some(Store::Unasked));
+    take(&limiter, ask(1, None)).await.unwrap();
+    assert_eq!(limiter.snapshot().store, Some(Store::Shared));
+
+    server.kill().unwrap();
+    let refusal = take(&limiter, ask(1, None)).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::Unavailable);
+    assert!(refusal.wait().is_some_and(|wait| wait <= Duration::from_secs(1)), "{refusal}");
+    assert_eq!(refusal.to_string().split(',').next(), Some("the limiter's store can't be asked"));
+    assert_eq!(limiter.snapshot().store, Some(Store::Refusing));
+    assert_eq!(limiter.snapshot().queued, 0);
+
+    server.restart().unwrap();
+    assert!(recovered(&limiter).await < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
+    let mut server = server();
+    let limiter = bucket(&server);
+    take(&limiter, ask(1, None)).await.unwrap();
+    server.restart().unwrap();
+    take(&limiter, ask(1, None)).await.unwrap();
+}
+
+#[tokio::test]
+async fn without_a_store_each_keeps_to_its_share_and_no_window_is_broken() {
+    let mut server = server();
+    let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
+    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        let share = Fallback::Share(NonZeroU32::new(2).unwrap());
+        let make = || make(&server.url(), "key", vec![shared]).unwrap().with_fallback(share).unwrap();
+        let limiters = [make(), make()];
+        let running = tokio::spawn({
+            let limiters = limiters.clone();
+            async move { greedy(&limiters, 4, millis(4_500)).await }
+        });
+        tokio::time::sleep(millis(1_500)).await;
+        server.kill().unwrap();
+        tokio::time::sleep(millis(1_200)).await;
+        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Fallback)));
+        server.restart().unwrap();
+        let (arrivals, shares) = running.await.unwrap();
+        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Shared)));
+        arrivals.assert_within(quota(100, millis(500)));
+        // Six windows of the nine, at nine tenths: what it costs to begin with nothing, twice.
+        assert!(arrivals.count() > 300, "{} {shares:?}", arrivals.count());
+    }
+}
+
+/// A server that restarts has forgotten, and who is new does not know.
+#[tokio::test]
+async fn a_restart_within_the_window_gives_no_second_quota() {
+    let mut server = server();
+    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        let quotas = || vec![quota(50, millis(1_500)).with_burst(40).unwrap()];
+        let arrivals = Arrivals::new();
+        let first = make(&server.url(), "key", quotas()).unwrap();
+        for _ in 0..30 {
+            take(&first, ask(1, None)).await.unwrap();
+            arrivals.note();
+        }
+        server.restart().unwrap();
+        let second = make(&server.url(), "key", quotas()).unwrap();
+        let (later, _) = greedy(&[first, second], 4, millis(2_000)).await;
+        let all: Vec<_> = arrivals.times().into_iter().chain(later.times()).collect();
+        Arrivals::from_iter(all).assert_within(quota(50, millis(1_500)));
+    }
+}
+
+/// Nothing but what the first process remembers tells of it.
+#[tokio::test]
+async fn what_the_store_forgets_by_itself_is_held_against_it() {
+    let server = server();
+    let limiter = RedisLimiter::sliding_window(&server.url(), "key", [quota(30, millis(1_000))]).unwrap();
+    // Older than the window.
+    take(&limiter, ask(1, None)).await.unwrap();
+    tokio::time::sleep(millis(2_500)).await;
+    let arrivals = Arrivals::new();
+    for round in 0..60 {
+        if round == 20 {
+            let mut connection = connect(&server).await;
+            redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+        }
+        take(&limiter, ask(1, None)).await.unwrap();
+        arrivals.note();
+    }
+    arrivals.assert_within(quota(30, millis(1_000)));
+}
+
+#[tokio::test]
+async fn a_script_that_is_flushed_is_sent_again() {
+    let server = server();
+    let limiter = bucket(&server);
+    for _ in 0..3 {
+        take(&limiter, ask(1, None)).await.unwrap();
+        let mut connection = connect(&server).await;
+        redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut connection).await.unwrap();
+    }
+    assert_eq!(limiter.snapshot().refused, 0);
+}
+
+fn signal(server: &RedisServer, signal: &str) {
+    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[tokio::test]
+async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_take() {
+    let server = server();
+    let limiter = bucket(&server).with_timeout(millis(200)).unwrap();
+    take(&limiter, ask(1, None)).await.unwrap();
+    signal(&server, "-STOP");
+    let start = Instant::now();
+    let mut all: JoinSet<_> = (0..5)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, ask(1, None)).await }
+        })
+        .collect();
+    while let Some(outcome) = all.join_next().await {
+        assert_eq!(outcome.unwrap().unwrap_err().reason(), Reason::Unavailable);
+    }
+    assert!(start.elapsed() >= millis(190) && start.elapsed() < millis(600), "{:?}", start.elapsed());
+    signal(&server, "-CONT");
+    recovered(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_deadline_is_kept_while_a_question_is_under_way() {
+    let server = server();
+    let limiter = bucket(&server).with_timeout(millis(2_000)).unwrap();
+    take(&limiter, ask(1, None)).await.unwrap();
+    signal(&server, "-STOP");
+    let start = Instant::now();
+    let mut bounded = ask(1, None);
+    bounded.deadline = Some(start + millis(100));
+    assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
+    assert!(start.elapsed() < millis(500), "{:?}", start.elapsed());
+    signal(&server, "-CONT");
+    recovered(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_store_without_memory_refuses_and_then_it_is_back() {
+    let server = server();
+    let limiter = bucket(&server);
+    take(&limiter, ask(1, None)).await.unwrap();
+    let mut connection = connect(&server).await;
+    let mut set = async |memory: &str| {
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg("maxmemory")
+            .arg(memory)
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+    };
+    set("1").await;
+    assert_eq!(take(&limiter, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+    set("0").await;
+    recovered(&limiter).await;
+}
+
+/// The old master is a replica now, which takes no writes.
+#[tokio::test]
+async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
+    let (server, other) = (server(), server());
+    let limiter = bucket(&server);
+    take(&limiter, ask(1, None)).await.unwrap();
+    let mut connection = connect(&server).await;
+    let mut replica_of = async |host: &str, port: &str| {
+        redis::cmd("REPLICAOF").arg(host).arg(port).exec_async(&mut connection).await.unwrap();
+    };
+    replica_of("127.0.0.1", &other.port().to_string()).await;
+    assert_eq!(take(&limiter, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+    replica_of("NO", "ONE").await;
+    recovered(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
+    let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
+    let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
+    let make = |url: &str| RedisLimiter::token_bucket(url, "key", [quota(100, millis(200))]).unwrap();
+    take(&make(&at("hunter2")), ask(1, None)).await.unwrap();
+    let wrong = make(&at("hunter3"));
+    assert_eq!(take(&wrong, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+}
+
+/// The task that asks goes with its runtime; whoever comes next begins another.
+#[test]
+fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
+    let server = server();
+    let limiter = bucket(&server);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let first = runtime();
+    first.block_on(async {
+        let _ = tokio::time::timeout(millis(1), limiter.acquire(ask(1, None))).await;
+    });
+    drop(first);
+    runtime().block_on(take(&limiter, ask(1, None))).unwrap();
+}

@@ -1,0 +1,81 @@
+//! What is in the server, and what the service has said.
+
+use tower_outbound::limit::Feedback;
+
+use super::*;
+
+#[tokio::test]
+async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
+    let server = server();
+    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        let quotas = vec![quota(100, millis(100)), quota(200, millis(300))];
+        let limiter = make(&server.url(), "sk_live_secret", quotas).unwrap().with_namespace("app").unwrap();
+        take(&limiter, ask(1, None)).await.unwrap();
+    }
+    let mut connection = connect(&server).await;
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    assert_eq!(keys.len(), 1 + 3, "{keys:?}");
+    let slot = |key: &String| key.split(['{', '}']).nth(1).map(str::to_owned);
+    for key in &keys {
+        assert!(key.starts_with("app:{") && !key.contains("secret"), "{key}");
+        assert_eq!(slot(key), slot(&keys[0]));
+        let left: i64 = redis::cmd("PTTL").arg(key).query_async(&mut connection).await.unwrap();
+        assert!((1..5_000).contains(&left), "{key} {left}");
+    }
+    let dump: Vec<Vec<u8>> = {
+        let mut pipe = redis::pipe();
+        for key in &keys {
+            pipe.cmd("DUMP").arg(key);
+        }
+        pipe.query_async(&mut connection).await.unwrap()
+    };
+    assert!(dump.iter().all(|value| !String::from_utf8_lossy(value).contains("secret")));
+}
+
+fn two(server: &RedisServer) -> [RedisLimiter; 2] {
+    [(); 2].map(|()| RedisLimiter::token_bucket(&server.url(), "key", [quota(1_000, millis(200))]).unwrap())
+}
+
+#[tokio::test]
+async fn a_pause_that_one_learns_holds_for_all() {
+    let server = server();
+    let [one, other] = two(&server);
+    for limiter in [&one, &other] {
+        take(limiter, ask(1, None)).await.unwrap();
+    }
+    let start = Instant::now();
+    one.observe(&Feedback::pause(millis(600)));
+    tokio::time::sleep(millis(100)).await;
+    let refusal = take(&other, ask(1, Some(millis(100)))).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    assert!(refusal.wait().unwrap() > millis(300), "{refusal}");
+    assert!(other.snapshot().paused_until.is_some());
+    take(&other, ask(1, None)).await.unwrap();
+    assert!(start.elapsed() >= millis(600), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn what_the_service_has_left_is_shared_and_a_resume_forgets_it() {
+    let server = server();
+    let [one, other] = two(&server);
+    for limiter in [&one, &other] {
+        take(limiter, ask(1, None)).await.unwrap();
+    }
+    let headers = http::HeaderMap::from_iter([(
+        http::HeaderName::from_static("ratelimit"),
+        http::HeaderValue::from_static("\"default\";r=3;t=2"),
+    )]);
+    let heard = Feedback::read(http::StatusCode::OK, &headers, std::time::SystemTime::now).unwrap();
+    one.observe(&heard);
+    // Told with the next question, whose permit is one of the three.
+    take(&one, ask(1, None)).await.unwrap();
+    for _ in 0..2 {
+        take(&other, ask(1, Some(millis(100)))).await.unwrap();
+    }
+    let refusal = take(&other, ask(1, Some(millis(100)))).await.unwrap_err();
+    assert!(refusal.wait().unwrap() > millis(1_000), "{refusal}");
+
+    one.resume();
+    tokio::time::sleep(millis(100)).await;
+    take(&one, ask(1, Some(millis(100)))).await.unwrap();
+}

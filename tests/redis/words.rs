@@ -1,0 +1,43 @@
+//! What is wrong is said when it is set, and without a secret.
+
+use super::*;
+
+#[test]
+fn a_setting_that_cant_work_says_what_would() {
+    let quotas = || [quota(10, millis(1_000))];
+    let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
+    let good = || make("redis://localhost").unwrap();
+    let cases = [
+        (make("http://user:hunter2@localhost").err(), "invalid redis url `***`: expected such as `redis://"),
+        (
+            RedisLimiter::token_bucket("redis://localhost", "key", []).err(),
+            "invalid quotas `none`: expected at least one",
+        ),
+        (good().with_namespace("a{b}").err(), "invalid namespace `a{b}`: expected a name without braces"),
+        (good().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),
+        (
+            good().with_lease(10, millis(1_001)).err(),
+            "invalid hold `1.001s`: expected more than zero and at most the",
+        ),
+        (good().with_hold(Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
+        (good().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
+        (
+            good().with_fallback(Fallback::Share(NonZeroU32::new(11).unwrap())).err(),
+            "invalid processes `11`: expected at most 10, the limit of the smallest quota",
+        ),
+    ];
+    for (error, text) in cases {
+        let error = error.unwrap().to_string();
+        assert!(error.starts_with(text), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn neither_the_name_nor_the_password_is_shown() {
+    let limiter =
+        RedisLimiter::token_bucket("redis://me:hunter2@localhost", "sk_live", [quota(10, millis(1_000))]);
+    let limiter = limiter.unwrap();
+    let shown = format!("{limiter:?} {:?}", limiter.acquire(ask(1, None)));
+    assert!(!shown.contains("hunter2") && !shown.contains("sk_live"), "{shown}");
+    assert!(shown.contains("localhost:6379"), "{shown}");
+}
