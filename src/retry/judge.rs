@@ -97,7 +97,7 @@ impl<B: Body> Kept<B> {
                 (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
             }
             Err(error) => {
-                let (told, sent) = outcome::of_error(error, called);
+                let (told, sent) = outcome::of_error(error, called, self.replay.has_failed());
                 (told, Outcome::Failure { error, sent }, Some(sent), None)
             }
         };

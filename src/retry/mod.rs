@@ -81,6 +81,9 @@
 //!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` or tower's `Overloaded`
 //!   that the inner service itself failed with. An error must be of the request it was called with, and not of another one that it sends after
 //!   that.
+//! - Where the request's body has failed, whatever the error says proves nothing: it may be of the connection that the
+//!   body comes over. Of a body that a layer below puts in the place of the one it was given nothing is known here: it
+//!   must not fail with an error that reads like a connection's.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.
 //! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the

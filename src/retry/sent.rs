@@ -1,7 +1,8 @@
 //! "Was it sent?": what the error of an attempt proves about the request. In doubt it was.
 //!
 //! The verdict is the first transport error's that the chain of causes has. What lies below it is not asked: a
-//! request's body that failed brings the errors of another connection with it.
+//! request's body that failed brings the errors of another connection with it. A client that isn't known here may hand
+//! those on as they are, so that nothing at all is asked where the body is known to have failed.
 
 use std::{error::Error as StdError, io};
 
