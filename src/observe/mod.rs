@@ -74,7 +74,7 @@ fn error_type(error: &Error) -> &'static str {
         Kind::RateLimited { .. } => "rate_limited",
         Kind::TooCostly => "too_costly",
         Kind::Timeout { .. } => "timeout",
-        Kind::Auth => "auth",
+        Kind::Auth { .. } => "auth",
         Kind::Request => "invalid_request",
         Kind::Service | Kind::NotReady => "service",
     }

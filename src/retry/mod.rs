@@ -106,6 +106,7 @@ mod layer;
 mod outcome;
 mod per_request;
 mod reconnect;
+mod refusal;
 mod schedule;
 mod sent;
 mod service;

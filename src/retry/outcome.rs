@@ -14,7 +14,7 @@ pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call:
         // The error may be the body's, of the connection that it comes over: no proof for the one that it goes over.
         Kind::Service if called && body_failed => (call::Outcome::Failed, Sent::Maybe),
         Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, Sent::No),
-        Kind::Auth | Kind::Request => (call::Outcome::NotSent, Sent::No),
+        Kind::Auth { .. } | Kind::Request => (call::Outcome::NotSent, Sent::No),
         Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
         Kind::Service if called && matches!(sent(error), sent::Sent::Maybe | sent::Sent::Done) => {
             (call::Outcome::Failed, Sent::Maybe)

@@ -55,7 +55,8 @@ impl std::error::Error for Unknown {
 /// A hyper server that reads what comes; returns how many requests it saw the head of.
 async fn server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (url, seen) = (format!("http://{}/v1", listener.local_addr().unwrap()), Arc::<AtomicUsize>::default());
+    let (url, seen) =
+        (format!("http://{}/v1", listener.local_addr().unwrap()), Arc::<AtomicUsize>::default());
     let counting = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -75,7 +76,10 @@ async fn server() -> (String, Arc<AtomicUsize>) {
 
 /// A client that is somebody's own, HTTP/1.1 by hand: it fails with what its connection, or the body, failed with. It
 /// waits for the server to have each chunk before it asks for the next.
-async fn send(request: Request<ReplayBody<Content>>, seen: Arc<AtomicUsize>) -> Result<Response<Content>, BoxError> {
+async fn send(
+    request: Request<ReplayBody<Content>>,
+    seen: Arc<AtomicUsize>,
+) -> Result<Response<Content>, BoxError> {
     let (head, mut body) = request.into_parts();
     let mut stream = TcpStream::connect(head.uri.authority().unwrap().as_str()).await?;
     let start = format!("{} /v1 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n", head.method);
