@@ -45,7 +45,7 @@
 //! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
 //! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key; a file could not be read again, once until it can be | `error` `kept` `retry_in_ms` |
-//! | `tower_outbound::auth` | info | key refused by the server | a 401 to a key that is replaced | |
+//! | `tower_outbound::auth` | info | key refused by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
 //! The retry layer writes the attempts' events, as it does its own: without it there are the spans alone.
 //!

@@ -1,9 +1,6 @@
 //! Connections that fail: what was certainly not sent is sent again whatever it is, and nothing else.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
