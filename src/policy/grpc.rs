@@ -35,7 +35,8 @@ macro_rules! codes {
             $(#[doc = concat!(stringify!($number), ": ", $what, ".")]
             pub const $name: Self = Self($number);)*
 
-            fn name(self) -> &'static str {
+            /// As it is written in gRPC's own documents.
+            pub(crate) fn name(self) -> &'static str {
                 match self.0 {
                     $($number => stringify!($name),)*
                     _ => "UNKNOWN",
