@@ -123,8 +123,7 @@ pub enum DelayReason {
     Throttled,
     /// The server asked for more than the back-off.
     Asked,
-    /// There was none: the server refused the key with a 401, another one is there or on its way
-    /// ([`KeyReplaced`]), and the request is sent once more with that.
+    /// There was none: the server refused the key, another one is there or on its way ([`KeyReplaced`]), and the request is sent once more with that.
     KeyReplaced,
 }
 
@@ -140,8 +139,8 @@ impl DelayReason {
     }
 }
 
-/// Stands in the extensions of a 401 when the key that it refused is replaced, so that sending the request once more,
-/// through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is. That one may have the mark,
+/// Stands in the extensions of a 401, or of gRPC's `UNAUTHENTICATED`, when the key that it refused is replaced, so that
+/// sending the request once more, through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is. That one may have the mark,
 /// too; the retry layers, however many are stacked, send once more in a [`Call`] and not once each.
 ///
 /// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The

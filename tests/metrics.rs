@@ -161,6 +161,18 @@ async fn what_is_counted_is_what_the_manual_says() {
     assert_eq!(found, documented());
 }
 
+/// HTTP says 200 of it.
+#[tokio::test(start_paused = true)]
+async fn a_grpc_call_that_failed_is_counted_by_its_code() {
+    let (meters, _guard) = Meters::read();
+    stack(&[With(200, &[("grpc-status", "7")])]).oneshot(request("POST", URI)).await.map(drop).unwrap();
+    let series = meters.series();
+    assert!(series.contains_key("call.duration error.type=PERMISSION_DENIED service=rates"), "{series:?}");
+    let attempt = "http.client.request.duration error.type=PERMISSION_DENIED http.request.method=POST \
+                   http.response.status_code=200 server.address=api.example.com server.port=443 service=rates";
+    assert_eq!(series[attempt].len(), 1, "{series:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_attempt_and_its_call_are_measured_each_for_itself() {
     let (meters, _guard) = Meters::read();

@@ -1,6 +1,8 @@
 //! The presets: what is refused at construction, what is shared, and the whole stack on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "preset/limiter.rs"]
+mod limiter;
 #[path = "client/server.rs"]
 #[allow(dead_code, reason = "shared with the tests of the client, which use all of it")]
 mod server;

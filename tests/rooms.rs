@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("policy", &[&["error::InvalidConfig"]]),
     ("body", &[&["error"]]),
     ("id", &[&["clock", "random"]]),
-    ("observe", &[&["clock", "call", "error"]]),
+    ("observe", &[&["clock", "call", "error", "policy::grpc::Code"]]),
     // The layers see all of the base, and never one another.
     ("attempt", &[BASE]),
     ("auth", &[BASE]),

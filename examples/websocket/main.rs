@@ -2,7 +2,7 @@
 //!
 //! The opening request is a call like any other: it carries the key and the request id, waits for its permit, and is
 //! retried while the server refuses. tokio-tungstenite speaks the protocol on the connection that the 101 hands over.
-//! When that drops, `Reconnect` says how long to wait. The path and the messages are made up: the service shows none.
+//! When that drops, or was not given, `Reconnect` says how long to wait, and whether to. The path and the messages are made up: the service shows none.
 //!
 //! `cargo run --example websocket`
 
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use http::{
-    Request, StatusCode,
+    Request, Response, StatusCode,
     header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE},
 };
-use hyper::upgrade::Upgraded;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use server::{Opening, Server};
 use tokio::time::Instant;
@@ -28,8 +28,7 @@ use tokio_tungstenite::{
     },
 };
 use tower_outbound::{
-    ApiKey, Body, BoxError, Client, ExponentialBackoff, Quota, Report, client::Transport, preset,
-    retry::Reconnect,
+    ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report, client::Transport, preset, retry::Reconnect,
 };
 
 const KEY: &str = "k3y-of-the-example";
@@ -40,6 +39,9 @@ async fn main() -> Result<(), BoxError> {
     let server = Server::start(
         KEY,
         [
+            // For longer than one call tries.
+            Opening::Unavailable,
+            Opening::Unavailable,
             Opening::Unavailable,
             Opening::Accepted { messages: 3 },
             Opening::Throttled,
@@ -60,19 +62,28 @@ async fn main() -> Result<(), BoxError> {
     let start = Instant::now();
     let mut heard = 0;
     while heard < MESSAGES {
-        match open(&messaging).await {
-            Ok(mut socket) => {
+        let key = generate_key();
+        let again = match messaging.request(opening(&key)?).await {
+            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                println!("         open, after {} attempts", attempts(&answer));
                 reconnect.connected();
-                if let Err(error) = talk(&mut socket, &mut heard).await {
+                if let Err(error) = talk(accepted(answer, &key)?, &mut heard).await {
                     println!("{:5.2} s  lost: {error}", start.elapsed().as_secs_f64());
                 }
+                Some(reconnect.lost())
             }
-            // A key that is refused is refused again.
-            Err(Refused::ForGood(error)) => return Err(error),
-            Err(Refused::ForNow(error)) => println!("not opened: {error}"),
-        }
+            Ok(refusal) => {
+                println!("         {} after {} attempts", refusal.status(), attempts(&refusal));
+                reconnect.refused(&refusal)
+            }
+            Err(error) => {
+                println!("         not opened: {error:#}");
+                reconnect.failed(&error)
+            }
+        };
         if heard < MESSAGES {
-            let wait = reconnect.lost();
+            // A key that is refused, say, is refused again.
+            let wait = again.ok_or("not to be opened by asking again")?;
             println!("{:5.2} s  back in {wait:.0?}", start.elapsed().as_secs_f64());
             tokio::time::sleep(wait).await;
         }
@@ -91,48 +102,36 @@ async fn main() -> Result<(), BoxError> {
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-enum Refused {
-    ForNow(BoxError),
-    ForGood(BoxError),
-}
-
-impl<E: Into<BoxError>> From<E> for Refused {
-    fn from(error: E) -> Self {
-        Self::ForNow(error.into())
-    }
-}
-
-/// Asks for the WebSocket at `/socket`, and checks that it is one that was opened.
-async fn open(client: &Client) -> Result<Socket, Refused> {
-    let key = generate_key();
-    let request = Request::get("/socket")
+/// Asks for the WebSocket at `/socket`.
+fn opening(key: &str) -> http::Result<Request<Body>> {
+    Request::get("/socket")
         .header(CONNECTION, "upgrade")
         .header(UPGRADE, "websocket")
         .header(SEC_WEBSOCKET_VERSION, "13")
-        .header(SEC_WEBSOCKET_KEY, &key)
-        .body(Body::empty())?;
-    let response = client.request(request).await?;
-    let status = response.status();
-    let attempts = Report::of(&response).map_or(0, Report::attempt_count);
-    if status != StatusCode::SWITCHING_PROTOCOLS {
-        let error = format!("{status} after {attempts} attempts").into();
-        let lasting = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
-        return Err(if lasting { Refused::ForGood(error) } else { Refused::ForNow(error) });
-    }
-    let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+        .header(SEC_WEBSOCKET_KEY, key)
+        .body(Body::empty())
+}
+
+fn attempts(answer: &Response<Body>) -> usize {
+    Report::of(answer).map_or(0, Report::attempt_count)
+}
+
+/// The connection to come, when the server has accepted this key.
+fn accepted(answer: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> {
+    let accept = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
     if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
         return Err("the server has not accepted this key".into());
     }
-    println!("         open, after {attempts} attempts");
-    let upgraded = TokioIo::new(hyper::upgrade::on(response).await?);
-    Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
+    Ok(hyper::upgrade::on(answer))
 }
 
 /// Until the connection ends, or enough was heard.
-async fn talk(socket: &mut Socket, heard: &mut usize) -> Result<(), BoxError> {
+async fn talk(connection: OnUpgrade, heard: &mut usize) -> Result<(), BoxError> {
+    let connection = TokioIo::new(connection.await?);
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
     while *heard < MESSAGES {
         socket.send(Message::text(format!("hello {}", *heard + 1))).await?;
-        println!("         {}", next_text(socket).await?);
+        println!("         {}", next_text(&mut socket).await?);
         *heard += 1;
     }
     Ok(socket.close(None).await?)

@@ -38,7 +38,7 @@
 //! | `tower_outbound.auth.refusals` | counter | keys that the server refused and that are replaced | |
 //!
 //! `http.client.request.duration` is OpenTelemetry's, with its attributes; the [`attempt`](crate::attempt) layer
-//! measures it. `error.type` is the status of a 4xx or 5xx, or the kind of the error, as in the
+//! measures it. `error.type` is the status of a 4xx or 5xx, gRPC's code for how a call failed, or the kind of the error, as in the
 //! [spans](crate::request_id). `service` is the name given to the [`request_id`](crate::request_id) layer; the presets
 //! give theirs. `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
 //! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed` of a key, and `answered`, `late` or `failed` of a question

@@ -10,7 +10,7 @@ use tracing::{Instrument, Span, instrument::Instrumented};
 
 use crate::{
     error::{BoxError, Error},
-    observe::Sending,
+    observe::{Answered, Sending},
 };
 
 pin_project! {
@@ -46,7 +46,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
-        this.sending.ended(this.future.span(), result.as_ref().map(Response::status));
+        this.sending.ended(this.future.span(), result.as_ref().map(Answered::of));
         Poll::Ready(result)
     }
 }

@@ -11,6 +11,7 @@ use super::refresh::Watch;
 use crate::{
     call::KeyReplaced,
     error::{BoxError, Error},
+    policy::grpc::Code,
 };
 
 pin_project! {
@@ -59,7 +60,7 @@ where
                 if let (Ok(response), Some(watch)) = (&mut result, watch) {
                     #[cfg(feature = "json")]
                     response.extensions_mut().insert(watch.sent());
-                    if response.status() == StatusCode::UNAUTHORIZED && watch.reject() {
+                    if refuses_the_key(response) && watch.reject() {
                         response.extensions_mut().insert(KeyReplaced);
                     }
                 }
@@ -71,4 +72,10 @@ where
             },
         }
     }
+}
+
+/// By HTTP's word, or by gRPC's in a head that is the whole answer.
+fn refuses_the_key<R>(response: &Response<R>) -> bool {
+    response.status() == StatusCode::UNAUTHORIZED
+        || Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED)
 }

@@ -62,6 +62,10 @@
 //! its credentials has not been applied. Without a retry layer the 401 is handed over, and the next request has the new
 //! key. A key that is refused as soon as it was fetched is kept for a back-off, and its 401 handed over.
 //!
+//! A gRPC server says it by `UNAUTHENTICATED`, HTTP 200 with `grpc-status: 16` in the head. That replaces the key as well
+//! and has the mark, but only an idempotent request is sent once more for it: gRPC does not promise that nothing was done.
+//! In the trailers after a message it comes too late to be seen.
+//!
 //! # Order
 //!
 //! Inside retry and limit, so that each attempt carries the key that is current when it leaves. The wait for a key is

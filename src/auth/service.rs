@@ -123,13 +123,17 @@ where
         let (mut head, body) = request.into_parts();
         match self.put(&mut head, fetched) {
             Ok(watch) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body)), watch),
-            Err(error) => ResponseFuture::failed(Error::new(Kind::Auth, error)),
+            Err(error) => {
+                let again_in = error.downcast_ref().and_then(KeyError::retry_in);
+                ResponseFuture::failed(Error::new(Kind::Auth { again_in }, error))
+            }
         }
     }
 }
 
 pub(super) fn no_origin() -> Error {
-    Error::new(Kind::Auth, "the request's uri names no origin, so nothing tells whether the key may go there")
+    let why = "the request's uri names no origin, so nothing tells whether the key may go there";
+    Error::new(Kind::Auth { again_in: None }, why)
 }
 
 impl<S: fmt::Debug, A> fmt::Debug for Auth<S, A> {

@@ -77,13 +77,15 @@ async fn signed<G: Sign, B: FromBuffered>(sign: Arc<G>, request: Request<B>) -> 
         Some(limit) => {
             let buffered =
                 Body::new(body).collect(limit).await.map_err(|error| match error.is::<BodyTooLarge>() {
-                    true => Error::new(Kind::Auth, error),
+                    true => Error::new(Kind::Auth { again_in: None }, error),
                     false => Error::from_service(error),
                 })?;
             (Some(buffered.clone()), B::from_buffered(buffered))
         }
     };
-    sign.sign(&mut head, buffered.as_ref()).await.map_err(|error| Error::new(Kind::Auth, error))?;
+    sign.sign(&mut head, buffered.as_ref())
+        .await
+        .map_err(|error| Error::new(Kind::Auth { again_in: None }, error))?;
     Ok(Request::from_parts(head, body))
 }
 

@@ -69,6 +69,12 @@ impl<B> Replay<B> {
             }
         }
     }
+
+    /// Whether the source has failed. No other body is given after that, so that it is the last one's failure.
+    pub(crate) fn has_failed(&self) -> bool {
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|shared| matches!(*shared.lock(), Slot::Lost(NotReplayable::Failed)))
+    }
 }
 
 impl<B> fmt::Debug for Replay<B> {
@@ -118,15 +124,16 @@ pub(super) struct Unread<B> {
 }
 
 impl<B: Body> Unread<B> {
-    /// Takes the source for reading, with a recorder unless it is known to be too large.
-    pub(super) fn start(&mut self) -> Option<(B, Option<Recorder<B>>)> {
+    /// Takes the source for reading, with the recorder of it, which keeps nothing when it is known to be too large.
+    pub(super) fn start(&mut self) -> Option<(B, Recorder<B>)> {
         let source = self.source.take()?;
-        let exact = source.size_hint().exact();
-        let recorder = (self.shared.out == NotReplayable::Incomplete).then(|| Recorder {
+        let exact = source.size_hint().exact().is_some();
+        let fits = self.shared.out == NotReplayable::Incomplete;
+        let recorder = Recorder {
             shared: Arc::clone(&self.shared),
-            recording: Some(Recording::new(self.shared.limit, exact.is_some())),
+            recording: fits.then(|| Recording::new(self.shared.limit, exact)),
             length: self.shared.announced,
-        });
+        };
         Some((source, recorder))
     }
 }
@@ -154,19 +161,21 @@ impl<B> Drop for Unread<B> {
 /// over HTTP/1 nobody asks whether there is more.
 pub(super) struct Recorder<B> {
     shared: Arc<Shared<B>>,
-    /// None when it is decided what becomes of it.
+    /// None when it is decided what becomes of it, but for a failure, which is told all the same.
     recording: Option<Recording>,
     /// Of the data, where it was announced.
     length: Option<u64>,
 }
 
 impl<B> Recorder<B> {
-    /// Itself, when there is more to record.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recording.is_some()
+    }
+
+    /// Itself, when there is more to come.
     pub(super) fn push(mut self, frame: &Frame<Bytes>, ended: bool) -> Option<Self> {
-        if !self.recording.as_mut().is_some_and(|recording| recording.push(frame)) {
-            let limit = self.shared.limit;
-            self.lost(NotReplayable::TooLarge { limit });
-            return None;
+        if self.recording.as_mut().is_some_and(|recording| !recording.push(frame)) {
+            self.lose(NotReplayable::TooLarge { limit: self.shared.limit });
         }
         if ended {
             self.whole();
@@ -181,7 +190,11 @@ impl<B> Recorder<B> {
         }
     }
 
-    pub(super) fn lost(mut self, why: NotReplayable) {
+    pub(super) fn failed(mut self) {
+        self.lose(NotReplayable::Failed);
+    }
+
+    fn lose(&mut self, why: NotReplayable) {
         self.recording = None;
         self.shared.put(Slot::Lost(why));
     }
@@ -280,5 +293,26 @@ mod tests {
         assert_eq!(read(first.as_mut(), 1).data.len(), 10);
         assert!(data.is_unique());
         assert_eq!(replay.body().unwrap_err(), NotReplayable::TooLarge { limit: 10 });
+    }
+
+    #[test]
+    fn a_failure_is_told_also_where_nothing_is_recorded() {
+        let steps = [Step::data(3), Step::Fail];
+        for (limit, known) in [(10, false), (1, false), (1, true)] {
+            let source = Script::new(steps.clone());
+            let source = if known { source.knowing_its_size() } else { source };
+            let (first, replay) = ReplayBody::record(source, limit);
+            let mut first = Box::pin(first);
+            drop(read(first.as_mut(), 1));
+            assert!(!replay.has_failed(), "{limit} {known}");
+            assert!(read(first.as_mut(), 1).failed);
+            assert!(replay.has_failed(), "{limit} {known}");
+            drop(first);
+            assert!(replay.has_failed(), "{limit} {known}");
+            assert_eq!(replay.body().unwrap_err(), NotReplayable::Failed);
+        }
+        let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 1);
+        drop(read_all(first));
+        assert!(!replay.has_failed() && !Replay::<Script>::empty().has_failed());
     }
 }

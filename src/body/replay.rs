@@ -107,7 +107,7 @@ impl<B: Body> Body for ReplayBody<B> {
         let mut state = self.project().state;
         if let Proj::Unread { unread } = state.as_mut().project() {
             let started = match unread.start() {
-                Some((source, recorder)) => State::Reading { source, recorder },
+                Some((source, recorder)) => State::Reading { source, recorder: Some(recorder) },
                 None => State::Playing { tape: Tape::EMPTY },
             };
             state.set(started);
@@ -128,7 +128,7 @@ impl<B: Body> Body for ReplayBody<B> {
                 (Some(Ok(frame)), ended)
             }
             Some(Err(error)) => {
-                taken.into_iter().for_each(|recorder| recorder.lost(NotReplayable::Failed));
+                taken.into_iter().for_each(Recorder::failed);
                 (Some(Err(error)), true)
             }
             None => {
@@ -178,8 +178,8 @@ impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
             State::Unread { .. } => "unread",
-            State::Reading { recorder: Some(_), .. } => "recording",
-            State::Reading { recorder: None, .. } => "passing",
+            State::Reading { recorder: Some(recorder), .. } if recorder.is_recording() => "recording",
+            State::Reading { .. } => "passing",
             State::Playing { .. } => "playing",
         };
         f.debug_struct("ReplayBody").field("state", &state).finish()

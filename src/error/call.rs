@@ -43,8 +43,8 @@ pub(crate) enum Kind {
     TooCostly,
     /// Time ran out.
     Timeout { scope: Scope, part: Part, limit: Duration },
-    /// The credential could not be put on the request.
-    Auth,
+    /// The credential could not be put on the request; `again_in` when its source is asked again, if it is.
+    Auth { again_in: Option<Duration> },
     /// The request can't be sent as it is.
     Request,
     /// The inner service failed.
@@ -168,7 +168,7 @@ impl Error {
 
     /// The credential could not be put on the request, so nothing was sent.
     pub fn is_auth(&self) -> bool {
-        matches!(self.inner.kind, Kind::Auth)
+        matches!(self.inner.kind, Kind::Auth { .. })
     }
 
     /// The request can't be sent as it is, such as a path that leaves the base URL. Nothing was sent.
@@ -181,11 +181,12 @@ impl Error {
         matches!(self.inner.kind, Kind::Service | Kind::NotReady)
     }
 
-    /// How long the call would have had to wait, when that is why it failed: for the limiter, or before its next
-    /// attempt.
+    /// How long the call would have had to wait, when that is why it failed: for the limiter, before its next attempt, or
+    /// until the source of its key is asked again after a failure.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.inner.kind {
             Kind::RateLimited { wait } => wait,
+            Kind::Auth { again_in: Some(wait) } => Some(wait),
             _ => self.report().and_then(Report::retry_after),
         }
     }
@@ -215,7 +216,7 @@ impl fmt::Display for Error {
             Kind::Timeout { scope: Scope::Attempt, limit, .. } => {
                 write!(f, "the attempt got no answer within {limit:?}")
             }
-            Kind::Auth => f.write_str("the credential was not sent"),
+            Kind::Auth { .. } => f.write_str("the credential was not sent"),
             Kind::Request => f.write_str("the request can't be sent"),
             Kind::Service => f.write_str("the service failed"),
             Kind::NotReady => f.write_str("the service did not get ready"),

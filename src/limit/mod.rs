@@ -50,7 +50,9 @@
 //!   those behind it wait for a newcomer to move the line.
 
 mod abandoned;
+mod any;
 mod core;
+mod erased;
 mod feedback;
 mod future;
 mod gcra;
@@ -74,6 +76,7 @@ mod sync;
 mod ticker;
 mod ticket;
 
+pub use self::any::{AnyAcquire, AnyLimiter};
 pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;
 pub use self::keyed::Keyed;

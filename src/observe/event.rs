@@ -3,10 +3,10 @@
 
 use std::{fmt, time::Duration};
 
-use http::{Method, StatusCode, Uri};
+use http::{Method, Uri};
 use tracing::{Level, debug, event, info, warn};
 
-use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, address, error_type, failed, metric, port, text};
+use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, error_type, metric, port, text};
 use crate::{
     call::{Attempt, Call, DelayReason, Ended, Outcome, Report},
     clock::{self, Instant},
@@ -31,7 +31,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode, &Error>) {
+pub(crate) fn call(subject: &Subject, report: &Report, result: Result<Answered<'_>, &Error>) {
     // The level of an event is fixed where it is written, so the two levels are two events.
     macro_rules! line {
         ($level:expr, $message:literal) => {
@@ -45,7 +45,8 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
                 server.address = address(&subject.uri).as_deref(),
                 server.port = port(&subject.uri),
                 url.path = subject.uri.path(),
-                http.response.status_code = result.ok().map(|status| status.as_u16()),
+                http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
+                rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
                 error.type = result.err().map(error_type),
                 attempts = report.attempt_count(),
                 ended = report.ended().map(|ended| ended.as_str()),
@@ -57,7 +58,7 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<StatusCode
     }
     metric::called(subject.service, result, subject.started);
     match result {
-        Ok(status) if !failed(status) => line!(Level::INFO, "call answered"),
+        Ok(answer) if answer.failure().is_none() => line!(Level::INFO, "call answered"),
         Ok(_) | Err(_) => line!(Level::WARN, "call failed"),
     }
 }

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, StatusCode};
+use http::Request;
 use metrics::{Label, counter, gauge, histogram};
 
-use super::{OTHER, address, error_type, failed, known, port};
+use super::{Answered, OTHER, address, error_type, known, port};
 use crate::{
     call::{Call, DelayReason, Ended},
     clock::{self, Instant},
@@ -51,11 +51,10 @@ fn service(call: Option<&Call>) -> Option<&'static str> {
     call.and_then(Call::service)
 }
 
-/// As in the spans: the status of a 4xx or 5xx, or the kind of the error.
-fn failure(result: Result<StatusCode, &Error>) -> Option<Label> {
+/// As in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
+fn failure(result: Result<Answered<'_>, &Error>) -> Option<Label> {
     Some(match result {
-        Ok(status) if failed(status) => Label::new("error.type", status.as_str().to_owned()),
-        Ok(_) => return None,
+        Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
         Err(error) => Label::from_static_parts("error.type", error_type(error)),
     })
 }
@@ -80,8 +79,8 @@ impl Stopwatch {
         Some(Self { started: clock::now(), labels })
     }
 
-    pub(super) fn stop(mut self, result: Result<StatusCode, &Error>) {
-        let status = result.ok().map(|status| status.as_str().to_owned());
+    pub(super) fn stop(mut self, result: Result<Answered<'_>, &Error>) {
+        let status = result.ok().map(|answer| answer.status.as_str().to_owned());
         self.labels.extend(status.map(|status| Label::new("http.response.status_code", status)));
         self.labels.extend(failure(result));
         self.record();
@@ -129,7 +128,7 @@ impl Drop for Queued {
     }
 }
 
-pub(super) fn called(service: Option<&'static str>, result: Result<StatusCode, &Error>, started: Instant) {
+pub(super) fn called(service: Option<&'static str>, result: Result<Answered<'_>, &Error>, started: Instant) {
     if on() {
         let mut labels = labels(service, []);
         labels.extend(failure(result));

@@ -22,9 +22,12 @@ pub(crate) use self::waiting::Waiting;
 
 use std::borrow::Cow;
 
-use http::{HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 
-use crate::error::{Error, Kind};
+use crate::{
+    error::{Error, Kind},
+    policy::grpc::Code,
+};
 
 const CALL: &str = "tower_outbound::call";
 const ATTEMPT: &str = "tower_outbound::attempt";
@@ -67,8 +70,33 @@ fn known(method: &Method) -> Option<&'static str> {
 /// OpenTelemetry's name for a method that has none in HTTP.
 const OTHER: &str = "_OTHER";
 
-fn failed(status: StatusCode) -> bool {
-    status.is_client_error() || status.is_server_error()
+/// What the head of an answer says of how the call went: HTTP's word, and gRPC's, who fail with HTTP 200.
+#[derive(Clone, Copy)]
+pub(crate) struct Answered<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+}
+
+impl<'a> Answered<'a> {
+    pub(crate) fn of<B>(response: &'a Response<B>) -> Self {
+        Self { status: response.status(), headers: response.headers() }
+    }
+
+    /// gRPC's, where the call ended here. A plain answer has none, and pays one look-up for it.
+    fn code(&self) -> Option<&'static str> {
+        Code::in_head(self.headers).map(Code::name)
+    }
+
+    /// As `error.type` has it: gRPC's code goes before the status that a proxy makes of it.
+    fn failure(&self) -> Option<&str> {
+        match Code::in_head(self.headers) {
+            Some(Code::OK) | None => {
+                let failed = self.status.is_client_error() || self.status.is_server_error();
+                failed.then(|| self.status.as_str())
+            }
+            Some(code) => Some(code.name()),
+        }
+    }
 }
 
 fn error_type(error: &Error) -> &'static str {
@@ -76,7 +104,7 @@ fn error_type(error: &Error) -> &'static str {
         Kind::RateLimited { .. } => "rate_limited",
         Kind::TooCostly => "too_costly",
         Kind::Timeout { .. } => "timeout",
-        Kind::Auth => "auth",
+        Kind::Auth { .. } => "auth",
         Kind::Request => "invalid_request",
         Kind::Service | Kind::NotReady => "service",
     }

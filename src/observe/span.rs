@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use http::{HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderValue, Request, Uri};
 use tracing::{Span, field::Empty, info_span};
 
-use super::{ATTEMPT, CALL, OTHER, address, error_type, failed, known, metric::Stopwatch, port, text};
+use super::{ATTEMPT, Answered, CALL, OTHER, address, error_type, known, metric::Stopwatch, port, text};
 use crate::{
     call::{Call, Report},
     clock,
@@ -26,7 +26,7 @@ pub(crate) fn call_span(service: Option<&'static str>, id: &HeaderValue) -> Span
     )
 }
 
-pub(crate) fn end_call(span: &Span, report: &Report, result: Result<StatusCode, &Error>) {
+pub(crate) fn end_call(span: &Span, report: &Report, result: Result<Answered<'_>, &Error>) {
     if span.is_disabled() {
         return;
     }
@@ -54,6 +54,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
         server.port = port(uri).map(i64::from),
         url.full = Url::of(uri).map(tracing::field::display),
         http.response.status_code = Empty,
+        rpc.response.status_code = Empty,
         error.type = Empty,
     )
 }
@@ -81,14 +82,17 @@ impl Sending {
         (Self { stopwatch, call }, span, number)
     }
 
-    pub(crate) fn ended(&mut self, span: &Span, result: Result<StatusCode, &Error>) {
+    pub(crate) fn ended(&mut self, span: &Span, result: Result<Answered<'_>, &Error>) {
         self.call = None;
         if let Some(stopwatch) = self.stopwatch.take() {
             stopwatch.stop(result);
         }
         if !span.is_disabled() {
-            if let Ok(status) = result {
-                span.record("http.response.status_code", i64::from(status.as_u16()));
+            if let Ok(answer) = result {
+                span.record("http.response.status_code", i64::from(answer.status.as_u16()));
+                if let Some(code) = answer.code() {
+                    span.record("rpc.response.status_code", code);
+                }
             }
             end(span, result);
         }
@@ -106,10 +110,9 @@ impl Sending {
     }
 }
 
-fn end(span: &Span, result: Result<StatusCode, &Error>) {
+fn end(span: &Span, result: Result<Answered<'_>, &Error>) {
     match result {
-        Ok(status) if failed(status) => error(span, status.as_str()),
-        Ok(_) => {}
+        Ok(answer) => answer.failure().into_iter().for_each(|kind| error(span, kind)),
         Err(failure) => error(span, error_type(failure)),
     }
 }

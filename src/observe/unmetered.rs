@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use http::{Request, StatusCode};
+use http::Request;
 
+use super::Answered;
 use crate::{
     call::{Call, DelayReason, Ended},
     clock::Instant,
@@ -18,7 +19,7 @@ impl Stopwatch {
         None
     }
 
-    pub(super) fn stop(self, _: Result<StatusCode, &Error>) {}
+    pub(super) fn stop(self, _: Result<Answered<'_>, &Error>) {}
 
     pub(super) fn cut_off(self) {}
 }
@@ -34,7 +35,7 @@ impl Queued {
     pub(super) fn over(self, _: Duration) {}
 }
 
-pub(super) fn called(_: Option<&'static str>, _: Result<StatusCode, &Error>, _: Instant) {}
+pub(super) fn called(_: Option<&'static str>, _: Result<Answered<'_>, &Error>, _: Instant) {}
 pub(super) fn retried(_: &Call, _: DelayReason) {}
 pub(super) fn gave_up(_: &Call, _: Ended) {}
 pub(super) fn granted(_: Option<&Call>) {}

@@ -35,7 +35,8 @@ macro_rules! codes {
             $(#[doc = concat!(stringify!($number), ": ", $what, ".")]
             pub const $name: Self = Self($number);)*
 
-            fn name(self) -> &'static str {
+            /// As it is written in gRPC's own documents.
+            pub(crate) fn name(self) -> &'static str {
                 match self.0 {
                     $($number => stringify!($name),)*
                     _ => "UNKNOWN",
@@ -69,7 +70,7 @@ impl Code {
     /// In the head of an answer, where the call ended with that; a number that isn't known is [`UNKNOWN`](Self::UNKNOWN).
     ///
     /// A plain answer of another kind has no such field, and pays one look-up for it.
-    fn in_head(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get(GRPC_STATUS)?.to_str().ok();
         let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
         Some(number.filter(|number| *number <= Self::UNAUTHENTICATED.0).map_or(Self::UNKNOWN, Self))

@@ -25,6 +25,8 @@
 //! The quotas and the bearer header are the services' own figures and samples; all else is ours, for the reasons
 //! given at the setter.
 //!
+//! The quotas are kept by a [`TokenBucket`](crate::limit::TokenBucket); [`Preset::with_limiter`] takes any other limiter.
+//!
 //! A preset for a fourth service is a function of its own that starts from [`Preset::new`].
 //!
 //! # A key that the server refuses

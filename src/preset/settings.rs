@@ -8,7 +8,7 @@ use crate::{
     attempt::AttemptLayer,
     auth::Origin,
     error::InvalidConfig,
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{AnyLimiter, Limiter, RateLimitLayer, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -21,7 +21,7 @@ use crate::{
 /// # Clone
 ///
 /// Clones, and all layers and clients made of them, share one limiter: a quota belongs to a key, not to a
-/// client. [`with_quota`](Self::with_quota) begins a new one.
+/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) begin another one.
 #[derive(Clone)]
 pub struct Preset {
     name: &'static str,
@@ -29,7 +29,7 @@ pub struct Preset {
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
     quotas: Vec<Quota>,
-    limit: RateLimitLayer<TokenBucket>,
+    limit: RateLimitLayer<AnyLimiter>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
     attempt: AttemptLayer,
@@ -62,7 +62,7 @@ impl Preset {
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
             quotas: Vec::new(),
-            limit: RateLimitLayer::new(TokenBucket::unmetered()),
+            limit: RateLimitLayer::new(TokenBucket::unmetered().into()),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
             attempt: AttemptLayer::new(),
@@ -82,14 +82,31 @@ impl Preset {
         self.base.uri()
     }
 
-    /// The quota; none where none is known, and the first where there are several.
+    /// The quota that is known of the service; none where none is known, and the first where there are several.
+    /// See [`quotas`](Self::quotas).
     pub fn quota(&self) -> Option<Quota> {
         self.quotas.first().copied()
     }
 
-    /// All quotas that hold at once.
+    /// All quotas that are known of the service, and hold at once: the preset's own, or those last given to
+    /// [`with_quotas`](Self::with_quotas). The limiter keeps to them, unless it was given by
+    /// [`with_limiter`](Self::with_limiter) after them: it then keeps to its own, of which nothing is known here.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
+    }
+
+    /// The limiter that requests go through, a [`TokenBucket`] unless another one was given: for how it stands.
+    ///
+    /// ```
+    /// use tower_outbound::{limit::TokenBucket, preset};
+    ///
+    /// let rates = preset::currency_rates("https://rates.example.com")?;
+    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("it was given another one")?;
+    /// assert_eq!(bucket.snapshot().available, 10);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn limiter(&self) -> &AnyLimiter {
+        self.limit.limiter()
     }
 
     /// Another name, for the second client of one service.
@@ -104,24 +121,50 @@ impl Preset {
         self
     }
 
-    /// Another quota, with a limiter of its own from here on. The guard is part of the quota:
+    /// Another quota, with a limiter of its own from here on, a [`TokenBucket`]. The guard is part of the quota:
     /// [`Quota::with_guard`] with [`GUARD`](Self::GUARD) is what the presets use.
     pub fn with_quota(self, quota: Quota) -> Self {
         self.with_quotas([quota])
     }
 
     /// Several quotas that hold at once, such as 10 a second and 100 a minute, as
-    /// [`with_quota`](Self::with_quota) otherwise. None at all waits for the server's word alone.
+    /// [`with_quota`](Self::with_quota) otherwise. None at all waits for the server's word alone. It takes the place of
+    /// what was given to [`with_limiter`](Self::with_limiter) before.
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
-        self.limit = self.limit.with_limiter(TokenBucket::all_of(self.quotas.iter().copied()));
+        self.limit = self.limit.with_limiter(TokenBucket::all_of(self.quotas.iter().copied()).into());
+        self
+    }
+
+    /// Requests go through this limiter from here on, in place of the [`TokenBucket`]: a
+    /// [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that other clients share, or one of your own. The bounds
+    /// of the [wait](Self::with_limit) stay, and what the server says of its limits is told to this one.
+    ///
+    /// [`quotas`](Self::quotas) goes on to tell what is known of the service, and has no say any more. The later of
+    /// [`with_quotas`](Self::with_quotas) and this one holds.
+    ///
+    /// ```
+    /// use tower_outbound::{limit::SlidingWindow, preset};
+    ///
+    /// // A server that is known to count a window: the whole quota may go at once.
+    /// let rates = preset::currency_rates("https://rates.example.com")?;
+    /// let window = SlidingWindow::all_of(rates.quotas().iter().copied());
+    /// let rates = rates.with_limiter(window);
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn with_limiter<L>(mut self, limiter: L) -> Self
+    where
+        L: Limiter + Send + Sync + 'static,
+        L::Acquire: Send,
+    {
+        self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
         self
     }
 
     /// Changes how a request waits for its permit: the longest wait, the longest queue.
     pub fn with_limit(
         mut self,
-        change: impl FnOnce(RateLimitLayer<TokenBucket>) -> RateLimitLayer<TokenBucket>,
+        change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
     ) -> Self {
         self.limit = change(self.limit);
         self

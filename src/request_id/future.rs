@@ -11,7 +11,7 @@ use tracing::{Instrument, Span, instrument::Instrumented};
 use crate::{
     call::{Call, Report},
     error::{BoxError, Error},
-    observe::{self, Subject},
+    observe::{self, Answered, Subject},
 };
 
 pin_project! {
@@ -45,7 +45,7 @@ where
             this.call.answered(response.headers());
         }
         let (span, report) = (this.future.span(), this.call.report());
-        let outcome = result.as_ref().map(Response::status);
+        let outcome = result.as_ref().map(Answered::of);
         span.in_scope(|| observe::call(this.subject, &report, outcome));
         observe::end_call(span, &report, outcome);
         Poll::Ready(match result {

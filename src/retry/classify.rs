@@ -104,7 +104,8 @@ pub enum Outcome<'a> {
 /// Tries again after 408, 429, 500, 502, 503 and 504, after an attempt's timeout, and when transport failed; what the
 /// server says in `x-should-retry` on a 4xx or 5xx goes before the status.
 ///
-/// Not after a refusal by a layer of this crate, nor where the next attempt would meet the same wrong certificate.
+/// Not after a refusal by a layer of this crate, nor where the next attempt would meet the same wrong certificate, or
+/// hyper-util's client refused the request itself, for its version, say.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standard;
 
@@ -127,7 +128,7 @@ impl Classify for Standard {
 }
 
 /// What the server says; nothing when it says neither or both.
-fn should_retry(headers: &HeaderMap) -> Option<bool> {
+pub(super) fn should_retry(headers: &HeaderMap) -> Option<bool> {
     let mut said =
         headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
             said if said.eq_ignore_ascii_case(b"true") => Some(true),

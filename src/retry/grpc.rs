@@ -26,6 +26,25 @@ use crate::policy::{
 /// [`PerRequest::idempotent`](super::PerRequest::idempotent). In gRPC's own implementations there is no retry, either,
 /// before somebody has written down a `retryPolicy` for the method.
 ///
+/// # A key that was refused
+///
+/// `UNAUTHENTICATED` in the head of an answer replaces a key that can be replaced, and an idempotent call is sent once
+/// more with the new one; see [after a 401](super#after-a-401).
+///
+/// # The deadline
+///
+/// It ends the call here, which cancels its HTTP/2 stream, and is not sent as `grpc-timeout`: by itself the server does
+/// not know how long there is. Whoever wants it to know sets that field, as tonic's `Request::set_timeout` does, to the
+/// time of one attempt, for each has the same.
+///
+/// # What a channel does not tell
+///
+/// That nothing was sent is read off the error of a connection that was refused or a stream that was. tonic's channel has
+/// one error of its own for what else its connector fails with, TLS and its `connect_timeout` among it, which this crate
+/// does not know: a call that is not idempotent is not sent again after it. A `map_err` right above the channel can say
+/// so, by an [`io::Error`](std::io::Error) of `ConnectionRefused` around an error whose `source()` is a
+/// `tonic::ConnectError`.
+///
 /// ```
 /// use tower_outbound::{policy::grpc::Code, retry::{Grpc, RetryLayer}};
 ///

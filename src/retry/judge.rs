@@ -21,7 +21,7 @@ use crate::{
     clock,
     error::{Error, Reason, Refusal},
     observe,
-    policy::{self, Cause, Spent, Verdict, feedback},
+    policy::{self, Cause, Spent, Verdict, feedback, grpc::Code},
 };
 
 /// The longest that the rest of a failed answer's body is waited for.
@@ -97,7 +97,7 @@ impl<B: Body> Kept<B> {
                 (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
             }
             Err(error) => {
-                let (told, sent) = outcome::of_error(error, called);
+                let (told, sent) = outcome::of_error(error, called, self.replay.has_failed());
                 (told, Outcome::Failure { error, sent }, Some(sent), None)
             }
         };
@@ -116,9 +116,9 @@ impl<B: Body> Kept<B> {
             call.set_retry_after(wait);
         }
         let cause = match outcome {
-            // Before any rule, for no rule and no server knows that there is another key. The request has not been
-            // applied (RFC 9110 §15.5.2), so that it does no harm whatever its method.
-            _ if self.rekey && has_other_key(result) && !call.is_rekeyed() => None,
+            // Before any rule, for no rule and no server knows that there is another key. A request with a 401 has not been
+            // applied (RFC 9110 §15.5.2), so that it does no harm whatever its method. gRPC says nothing of the kind.
+            _ if self.rekey && has_other_key(result, self.idempotent) && !call.is_rekeyed() => None,
             Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
             _ => match self.verdict(policy, &outcome) {
                 Verdict::Success => {
@@ -202,10 +202,12 @@ impl<B: Body> Kept<B> {
     }
 }
 
-/// Whether the server refused a key that is being replaced.
-fn has_other_key<R>(result: &Result<Response<R>, Error>) -> bool {
+/// Whether the server refused a key that is being replaced, of a request that can be sent once more.
+fn has_other_key<R>(result: &Result<Response<R>, Error>, idempotent: bool) -> bool {
     result.as_ref().is_ok_and(|response| {
-        response.status() == StatusCode::UNAUTHORIZED && response.extensions().get::<KeyReplaced>().is_some()
+        let refused = response.status() == StatusCode::UNAUTHORIZED
+            || idempotent && Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED);
+        refused && response.extensions().get::<KeyReplaced>().is_some()
     })
 }
 

@@ -50,6 +50,10 @@
 //! reason [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced). A method that is not idempotent makes no
 //! difference: a request that was answered with a 401 has not been applied (RFC 9110 §15.5.2).
 //!
+//! `UNAUTHENTICATED` in the head of a gRPC server's answer is marked so, too, but gRPC does not say that nothing was
+//! done: a server may have had that answer from another one, half way. The call is sent once more when it is idempotent,
+//! which a gRPC call is where you have said so, and is handed over otherwise; the next one has the new key.
+//!
 //! The deadline holds, a pause that the 401 itself asks for is kept, and a body that was not kept leaves the 401 as the
 //! answer. So do [`PerRequest::never`], and a deadline that leaves no time after the 100 ms that its body may be read for. It
 //! happens once in a call, however many retry layers are stacked: the next 401 is judged as any other answer, and with
@@ -81,6 +85,9 @@
 //!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` or tower's `Overloaded`
 //!   that the inner service itself failed with. An error must be of the request it was called with, and not of another one that it sends after
 //!   that.
+//! - Where the request's body has failed, whatever the error says proves nothing: it may be of the connection that the
+//!   body comes over. Of a body that a layer below puts in the place of the one it was given nothing is known here: it
+//!   must not fail with an error that reads like a connection's.
 //! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
 //!   last stream.
 //! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the
@@ -103,6 +110,7 @@ mod layer;
 mod outcome;
 mod per_request;
 mod reconnect;
+mod refusal;
 mod schedule;
 mod sent;
 mod service;

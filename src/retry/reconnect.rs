@@ -1,8 +1,11 @@
 use std::time::Duration;
 
+use http::Response;
+
+use super::refusal;
 use crate::{
     clock::{self, Instant},
-    error::InvalidConfig,
+    error::{Error, InvalidConfig},
     policy::ExponentialBackoff,
     random::Random,
 };
@@ -22,33 +25,62 @@ use crate::{
 ///
 /// [`wait`](Self::wait) counts the loss when it is first polled; dropped half way, it has waited so far.
 ///
+/// # What is asked for again
+///
+/// The call that opens the connection has its own attempts; where it fails all the same, [`refused`](Self::refused) reads
+/// its answer, and [`failed`](Self::failed) its error. They give a wait where a later call may succeed, and nothing where
+/// it would come to the same:
+///
+/// | | |
+/// |---|---|
+/// | 408, 425, 429, 5xx | asked again, for as long as it takes |
+/// | any other status, such as 401, 404, or a 200 where 101 was asked for | not |
+/// | what the server says in `x-should-retry` on a 4xx or 5xx | goes before its status |
+/// | no connection, a connection that broke, a timeout, a refusal by the limiter, a key provider that failed | asked again |
+/// | a certificate that is not trusted, a request that can't be sent, a credential that may not go there, a cost over the quota | not |
+///
 /// # What the server asks for
 ///
-/// It is not known here. A limiter below keeps to it, for all who share it; without one, or where a call was given up
-/// because the server asked for too long, wait for what [`Error::retry_after`](crate::Error::retry_after) says, when that
-/// is longer than [`lost`](Self::lost).
+/// It is never undercut: a wait is at least as long as the `Retry-After` of the answer, read as the retry layer reads it,
+/// or [`Error::retry_after`], with jitter only added to it. The back-off's cap is the cap of its own waits and does not
+/// shorten this one, nor does anything else: what was asked for, a day say, is in the wait that is handed to you, and
+/// where it is longer than you would wait, don't. What is known from elsewhere, such as a message of the connection that
+/// says when to come back, goes to [`lost_asking`](Self::lost_asking).
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{BoxError, retry::Reconnect};
-/// # async fn connect(times: u32) -> Result<(), BoxError> { if times == 1 { Err("refused".into()) } else { Ok(()) } }
+/// use http::StatusCode;
+/// use tower_outbound::{Body, Client, Error, retry::Reconnect};
 ///
-/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), BoxError> {
+/// # #[cfg(feature = "test-util")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use tower_outbound::{ApiKey, preset, test_util::{Answer, ScriptedService}};
+/// # let script = [101, 404].map(|status| Answer::from(status));
+/// # let client = preset::realtime_messaging("http://127.0.0.1")?.with_api_key(ApiKey::new("s3cret")?);
+/// # let client = client.client_around(ScriptedService::new(script))?;
 /// let mut reconnect = Reconnect::new();
-/// # let mut times = 0;
+/// # reconnect = reconnect.with_backoff(tower_outbound::ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2))?);
 /// loop {
-///     # times += 1;
-///     # if times > 3 { break }
-///     if let Ok(connection) = connect(times).await {
-///         reconnect.connected();
-///         // ... until it drops ...
-///     }
-///     reconnect.wait().await;
+///     let opening = http::Request::get("/socket").header("upgrade", "websocket").body(Body::empty())?;
+///     let again = match client.request(opening).await {
+///         Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+///             reconnect.connected();
+///             // ... until it drops ...
+///             Some(reconnect.lost())
+///         }
+///         Ok(answer) => reconnect.refused(&answer),
+///         Err(error) => reconnect.failed(&error),
+///     };
+///     // Not opened, and not to be opened: say so.
+///     let Some(wait) = again else { break };
+///     tokio::time::sleep(wait).await;
 /// }
-/// assert_eq!(reconnect.losses(), 3);
+/// assert_eq!(reconnect.losses(), 1);
 /// # Ok(())
 /// # }
+/// # #[cfg(not(feature = "test-util"))]
+/// # fn main() {}
 /// ```
 #[derive(Debug)]
 pub struct Reconnect {
@@ -106,13 +138,33 @@ impl Reconnect {
 
     /// The connection is lost, or there was none: how long to wait before the next one.
     pub fn lost(&mut self) -> Duration {
+        self.lost_asking(Duration::ZERO)
+    }
+
+    /// The same where there is to be none before `at_least` has passed. A longer back-off is kept; a shorter one gives way
+    /// to `at_least` and a part of chance on top, up to the back-off's jitter, so that those who were told the same moment
+    /// do not all come at it.
+    pub fn lost_asking(&mut self, at_least: Duration) -> Duration {
         let held = self.connected.take().map(|since| since.elapsed());
         if held.is_some_and(|held| held >= self.stable_after) {
             self.losses = 0;
         }
-        let wait = self.backoff.delay(self.losses, self.random.next());
+        let (loss, random) = (self.losses, self.random.next());
         self.losses = self.losses.saturating_add(1);
-        wait
+        let own = self.backoff.delay(loss, random);
+        if at_least > own { at_least.saturating_add(self.backoff.spread(loss, random)) } else { own }
+    }
+
+    /// The answer to the call was another than the connection: how long to wait before the next call, or none where that
+    /// [would get the same](Self#what-is-asked-for-again), and nothing was counted.
+    pub fn refused<B>(&mut self, answer: &Response<B>) -> Option<Duration> {
+        refusal::of_answer(answer).map(|at_least| self.lost_asking(at_least))
+    }
+
+    /// The call failed without an answer: how long to wait before the next one, or none where that
+    /// [would fail the same way](Self#what-is-asked-for-again), and nothing was counted.
+    pub fn failed(&mut self, error: &Error) -> Option<Duration> {
+        refusal::of_error(error).map(|at_least| self.lost_asking(at_least))
     }
 
     /// The connection is lost, or there was none: waits before the next one.
@@ -186,6 +238,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_asked_for_is_never_undercut(seed: u64, asked in prop::collection::vec(0..40_000_u64, 1..20)) {
+            let mut reconnect = Reconnect::new().with_seed(seed);
+            for (loss, asked) in (0..).zip(asked.into_iter().map(Duration::from_millis)) {
+                let ceiling = ExponentialBackoff::throttled().ceiling(loss);
+                let wait = reconnect.lost_asking(asked);
+                prop_assert!(wait >= asked.max(ceiling / 2), "{wait:?} after {asked:?}");
+                prop_assert!(wait <= (asked + ceiling / 2).max(ceiling), "{wait:?} after {asked:?}");
+            }
+        }
+
         #[test]
         fn every_wait_is_within_the_bounds_of_its_loss(seed: u64, losses in 1..100_u32) {
             let mut reconnect = Reconnect::new().with_seed(seed);

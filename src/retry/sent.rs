@@ -1,7 +1,8 @@
 //! "Was it sent?": what the error of an attempt proves about the request. In doubt it was.
 //!
 //! The verdict is the first transport error's that the chain of causes has. What lies below it is not asked: a
-//! request's body that failed brings the errors of another connection with it.
+//! request's body that failed brings the errors of another connection with it. A client that isn't known here may hand
+//! those on as they are, so that nothing at all is asked where the body is known to have failed.
 
 use std::{error::Error as StdError, io};
 
@@ -16,7 +17,7 @@ use crate::error::{Error, Unproven};
 pub(super) enum Sent {
     /// Provably not into anybody's hands. It can be sent again, whatever its method.
     No,
-    /// Nor will the next one be, before somebody changes a certificate or a setting.
+    /// Nor will the next one be, before somebody changes a certificate, a setting or the request.
     Never,
     /// Perhaps. It can be sent again when its method is idempotent.
     Maybe,
@@ -67,6 +68,10 @@ pub(super) fn sent(error: &Error) -> Sent {
 /// hyper-util's client names the connection that an error occurred on. With none the request was not handed to any:
 /// it could not connect, or TLS or HTTP/2 failed to begin.
 fn by_client(error: &legacy::Error) -> Sent {
+    // Their kinds have no name that others may use, so their text is. Should that change, the answer is the one below.
+    if error.to_string().starts_with("client error (User") {
+        return Sent::Never;
+    }
     if error.is_connect() || error.connect_info().is_none() {
         return if is_permanent(error) { Sent::Never } else { Sent::No };
     }
@@ -264,7 +269,7 @@ mod tests {
             ("could not connect, for whatever", connect("no reason").await.into(), Sent::No),
             ("could not connect, wrapped", Unknown(connect(refused()).await.into()).into(), Sent::No),
             ("the same within io", io::Error::other(connect(refused()).await).into(), Sent::No),
-            ("no such version", unsupported.await.unwrap_err().into(), Sent::No),
+            ("no such version", unsupported.await.unwrap_err().into(), Sent::Never),
             ("no connection, of its connector", not_connected().await.into(), Sent::No),
             (
                 "no connection, of another client",

@@ -11,8 +11,8 @@ use crate::{
 settings! {
     /// How many requests may leave, and how they wait: [`RateLimitLayer`] and its limiter.
     ///
-    /// A preset's limiter is a [`TokenBucket`]; whoever composes layers chooses by
-    /// [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
+    /// A preset's limiter is a [`TokenBucket`], unless code gives it another by [`Preset::with_limiter`]; whoever
+    /// composes layers chooses by [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
     pub struct LimitSettings {
         /// One quota or a list of them, which then hold at once: `100/60s`, or `100/60s, burst 10, guard 1s`. The preset's
         /// by default; an empty list is no quota. Whatever guard a quota spells out is its guard, `guard 0s` as well.
@@ -89,14 +89,11 @@ impl LimitSettings {
                 preset.quotas().iter().map(|quota| self.guarded(*quota)).collect();
             preset = preset.with_quotas(quotas?);
         }
-        Ok(preset.with_limit(|layer| {
-            let layer = self.bound(layer);
-            if self.starting_empty != Some(true) {
-                return layer;
-            }
-            let limiter = layer.limiter().clone().starting_empty();
-            layer.with_limiter(limiter)
-        }))
+        if self.starting_empty == Some(true) {
+            let bucket = TokenBucket::all_of(preset.quotas().iter().copied());
+            preset = preset.with_limiter(bucket.starting_empty());
+        }
+        Ok(preset.with_limit(|layer| self.bound(layer)))
     }
 
     fn bound<L>(&self, mut layer: RateLimitLayer<L>) -> RateLimitLayer<L> {

@@ -9,6 +9,7 @@ use tower_outbound::{
     Client,
     call::{Ended, Outcome},
     client::Transport,
+    retry::Reconnect,
 };
 
 use super::{
@@ -82,6 +83,7 @@ async fn a_server_whose_certificate_is_not_trusted_gets_neither_request_nor_key(
         // Asking again would not help, and hides for a while that somebody else may stand there.
         assert_eq!((outcomes(report), report.ended()), (vec![Outcome::NotSent], Some(Ended::NotRetryable)));
         assert!(chain(&error).contains("certificate"), "the chain says why: {}", chain(&error));
+        assert_eq!(Reconnect::new().failed(&error), None, "nor to be asked again later");
     }
     assert!(server.connections() > 0 && server.seen().is_empty());
 }

@@ -208,6 +208,7 @@ async fn all_who_wait_for_a_refresh_that_fails_are_told() {
     for error in ended.await {
         let cause: &KeyError = probe::cause(&error).unwrap();
         assert_eq!((error.is_auth(), cause.retry_in()), (true, Some(secs(1))));
+        assert_eq!(error.retry_after(), Some(secs(1)));
     }
     assert_eq!(asked.times(), 1);
     advance(secs(1)).await;

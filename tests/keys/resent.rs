@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use probe::{
-    Answer::{self, Asks, Is, Late},
+    Answer::{self, Asks, Is, Late, With},
     Probe,
 };
 use tokio::time::{sleep, timeout};
@@ -17,6 +17,7 @@ use tower_outbound::{
     policy::{Budget, Cause},
     preset,
     retry::{Classify, PerRequest, Standard},
+    test_util,
 };
 
 use super::*;
@@ -241,4 +242,51 @@ async fn fifty_calls_of_a_preset_that_fail_together_cause_one_refresh() {
     let keys = server.keys();
     assert_eq!((asked.times(), keys.len()), (2, 100), "one key for all, and one more; each call twice");
     assert_eq!(keys.iter().filter(|key| *key == "key-1").count(), 50);
+}
+
+/// gRPC does not say that nothing was done.
+#[tokio::test(start_paused = true)]
+async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempotent_sent_once_more() {
+    const REFUSED: Answer = With(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
+    for (method, said, expected) in [
+        ("POST", false, &["key-1"][..]),
+        ("POST", true, &["key-1", "key-2"]),
+        ("PUT", false, &["key-1", "key-2"]),
+    ] {
+        let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+        let probe = Probe::new([REFUSED, REFUSED, Is(200)]);
+        let (retry, budget) = strict();
+        let service = (retry, layer(provided)).layer(probe.clone());
+        let mut call = request(method, URI);
+        if said {
+            call.extensions_mut().insert(PerRequest::new().idempotent());
+        }
+        let response = service.clone().oneshot(call).await.unwrap();
+        let sent = |probe: &Probe| -> Vec<String> {
+            let key = |seen: &probe::Seen| seen.header("authorization").unwrap().replace("Bearer ", "");
+            probe.seen().iter().map(key).collect()
+        };
+        assert_eq!(sent(&probe), expected, "{method} {said}");
+        assert_eq!(response.headers()["grpc-status"], "16", "{method} {said}: once in a call");
+        assert!(budget.try_spend(Cause::Transient).is_none(), "it is not counted");
+        let before = asked.times();
+        service.oneshot(request("GET", URI)).await.unwrap();
+        assert!(
+            before >= 1 && sent(&probe).last().unwrap() == "key-2",
+            "{method} {said}: {:?}",
+            sent(&probe)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_code_of_grpc_says_a_thing_of_the_key() {
+    for code in ["0", "7", "14", "x"] {
+        let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+        let answer = test_util::Answer::status(200).with_header("grpc-status", code);
+        let probe = Probe::new([answer]);
+        let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
+        service.oneshot(request("PUT", URI)).await.unwrap();
+        assert_eq!((probe.calls(), asked.times()), (1, 1), "{code}");
+    }
 }

@@ -24,8 +24,8 @@ use tower_outbound::{
     call::{Call, Deadline, DelayReason, Ended},
     client::Transport,
     limit::{
-        Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow,
-        TokenBucket,
+        AnyLimiter, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
+        SlidingWindow, TokenBucket,
     },
     policy,
     request_id::{Id, RequestIdLayer},
@@ -238,6 +238,11 @@ fn layers(seen: &Seen) {
     seen.debug(&bucket.snapshot());
     seen.debug(&SlidingWindow::new(quota));
     seen.debug(&bucket.acquire(Ask::default()));
+    for any in [bucket.clone().into(), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
+        seen.debug(&any);
+        seen.debug(&any.acquire(Ask::default()));
+        seen.layer(RateLimitLayer::new(any));
+    }
     seen.debug(&Ask::default());
     seen.debug(&Cost(NonZeroU32::MIN));
     // The key of the service as the key of the table.

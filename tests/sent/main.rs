@@ -4,6 +4,7 @@
 //! tests/stacks/reqwest runs the same over reqwest, but for what is done to hyper-util's own tasks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod body;
 mod faults;
 mod frames;
 mod http2;

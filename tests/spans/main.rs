@@ -38,6 +38,7 @@ use tower_outbound::{
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    test_util,
     timeout::TimeoutLayer,
 };
 
@@ -193,6 +194,9 @@ async fn a_failure_is_told_by_its_kind_and_a_redirect_is_none() {
         (Is(304), None),
         (Is(404), Some("404")),
         (Is(500), Some("500")),
+        (With(200, &[("grpc-status", "0")]), None),
+        (With(200, &[("grpc-status", "14")]), Some("UNAVAILABLE")),
+        (With(404, &[("grpc-status", "12")]), Some("UNIMPLEMENTED")),
         (Io(BrokenPipe), Some("service")),
         (Silent, Some("timeout")),
     ] {
@@ -204,6 +208,26 @@ async fn a_failure_is_told_by_its_kind_and_a_redirect_is_none() {
             assert_eq!(field("otel.status_code"), kind.map(|_| "error"), "{span} {answer:?}");
             assert!(spans.len() == 1 && spans[0].closed.is_some());
         }
+    }
+}
+
+/// HTTP says 200 of it.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_grpc_call_is_in_its_line_and_in_the_attempts_span() {
+    for (code, named, told) in [("0", "OK", "call answered"), ("7", "PERMISSION_DENIED", "call failed")] {
+        let script = [test_util::Answer::status(200).with_header("grpc-status", code)];
+        let (capture, _guard) = Capture::all();
+        let layers = (RequestIdLayer::new(), AttemptLayer::new());
+        layers.layer(Probe::new(script)).oneshot(request("POST", URI)).await.unwrap();
+        let line = capture.lines().pop().unwrap();
+        let fields = [&line.fields, &capture.spans("attempt")[0].fields];
+        for fields in fields {
+            assert_eq!(
+                (&*fields["http.response.status_code"], &*fields["rpc.response.status_code"]),
+                ("200", named)
+            );
+        }
+        assert_eq!(line.message, told);
     }
 }
 

@@ -15,7 +15,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt::AttemptLayer,
     auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
-    limit::{RateLimitLayer, TokenBucket},
+    limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -80,6 +80,14 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
     let bare = allocations(NoOp);
     let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
     assert_eq!(allocations(limit.layer(NoOp)), bare);
+    for (any, boxed) in [
+        (AnyLimiter::new(limit.limiter().clone()), 0),
+        (AnyLimiter::new(SlidingWindow::new(Quota::per_minute(100).unwrap())), 0),
+        (AnyLimiter::new(std::sync::Arc::new(limit.limiter().clone())), 1),
+    ] {
+        let shown = format!("{any:?}");
+        assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare + boxed, "{shown}");
+    }
 
     let by_hand = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {
         let key = HeaderValue::from_static("Bearer k3y");

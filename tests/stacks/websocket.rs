@@ -92,6 +92,7 @@ async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
     let refused = ask(&wrong).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(Report::of(&refused).unwrap().attempt_count(), 1);
+    assert_eq!(Reconnect::new().refused(&refused), None, "a wrong key is wrong the next time");
 
     let quota = Quota::new(1, Duration::from_millis(200)).unwrap();
     let client = preset.with_quota(quota).client().unwrap();
@@ -123,4 +124,22 @@ async fn what_drops_is_opened_again_after_a_back_off() {
     for (earlier, later, least) in [(0, 1, 20), (1, 2, 40)] {
         assert!(seen[later].at - seen[earlier].at >= Duration::from_millis(least));
     }
+}
+
+/// The call gives up what its deadline leaves no room for, and the loop around it keeps to what was asked.
+#[tokio::test]
+async fn a_refusal_that_the_call_gave_up_on_is_not_asked_again_before_its_time() {
+    let (server, preset) = messaging([Opening::Throttled]).await;
+    let client = preset.with_total_timeout(Duration::from_millis(500)).client().unwrap();
+    let refused = ask(&client).await;
+    assert_eq!((refused.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
+    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
+    let mut reconnect = Reconnect::new().with_backoff(backoff);
+    let wait = reconnect.refused(&refused).unwrap();
+    assert!(wait >= Duration::from_secs(1) && reconnect.losses() == 1, "{wait:?}");
+    // And without an answer: the limiter has heard of the pause, and says for how long it would have been.
+    let request = Request::get("/socket").body(Body::empty()).unwrap();
+    let error = client.request(request).await.unwrap_err();
+    let left = error.retry_after().unwrap();
+    assert!(left > Duration::from_millis(500) && reconnect.failed(&error).unwrap() >= left, "{left:?}");
 }

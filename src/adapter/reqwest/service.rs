@@ -77,8 +77,10 @@ use crate::error::{BoxError, Error, InvalidConfig};
 /// - `default_headers` go to every origin. A key belongs in the auth layer. They, `user_agent`, cookies and
 ///   `accept-encoding` are put on below a signature, which does not cover them, and where a request has such a header
 ///   already it is kept.
-/// - With one of reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed. The caps of this
-///   crate count what arrives.
+/// - With one of reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed, and their trailers
+///   after them, which a test holds it to for gzip. The caps of this crate count what arrives.
+/// - HTTP/1.1 has trailers only for who says that there will be some: in `trailer` where they are, and in `te: trailers`
+///   where they are wanted.
 /// - `connection_verbose` logs every byte that is sent, and so the key.
 /// - It takes requests of any body, so `service.ready()` can't tell of which: call it by `oneshot`, or by
 ///   `ServiceExt::<Request<B>>::ready(&mut service)`.

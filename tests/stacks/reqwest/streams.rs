@@ -1,6 +1,7 @@
 //! Bodies pass as they come, both ways, under a retry layer that records the request's.
 
 use std::{
+    io::Write,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -15,10 +16,13 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tower::{Layer, ServiceExt};
-use tower_outbound::{BoxError, adapter::ReqwestBody};
+use tower_outbound::{
+    BoxError,
+    adapter::{Reqwest, ReqwestBody},
+};
 
 use super::{
-    Site, inner,
+    Site, builder, inner,
     stack::{Wire, quick_retry, within},
 };
 
@@ -67,6 +71,47 @@ async fn each_frame_passes_before_the_next_one_is_there_and_trailers_last() {
         let frame = within(body.frame()).await.unwrap().unwrap();
         assert_eq!(frame.into_trailers().unwrap(), trailers, "{wire:?}");
         assert!(within(body.frame()).await.is_none());
+    }
+}
+
+fn zipped(text: &str) -> Bytes {
+    let mut zip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    zip.write_all(text.as_bytes()).unwrap();
+    zip.finish().unwrap().into()
+}
+
+/// Over HTTP/2 as gRPC has them, and over HTTP/1.
+#[tokio::test]
+async fn trailers_come_after_a_body_that_was_decompressed_and_one_that_was_not() {
+    for wire in WIRES {
+        for (zip, unzip) in [(false, false), (false, true), (true, false), (true, true)] {
+            let site = Site::start(move |_, _| async move {
+                let data = if zip { zipped("hello") } else { Bytes::from("hello") };
+                let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "5".parse().unwrap())]);
+                let frames = [Frame::data(data), Frame::trailers(trailers)].map(Ok::<_, BoxError>);
+                let mut answer = Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync());
+                answer.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+                if zip {
+                    answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+                }
+                answer
+            })
+            .await;
+            let case = format!("{wire:?}, zipped {zip}, to be unzipped {unzip}");
+            let client = if wire == Wire::Http2 { builder().http2_prior_knowledge() } else { builder() };
+            let client = Reqwest::new(if unzip { client } else { client.no_gzip() }).unwrap();
+            let request =
+                Request::get(&site.url).header("te", "trailers").body(tower_outbound::Body::empty()).unwrap();
+            let answer = within(quick_retry().layer(client).oneshot(request)).await.unwrap();
+            let body = within(answer.into_body().collect()).await.unwrap();
+            assert_eq!(
+                body.trailers().map(|trailers| trailers["x-sum"].to_str().unwrap()),
+                Some("5"),
+                "{case}"
+            );
+            let expected = if zip && !unzip { zipped("hello") } else { Bytes::from("hello") };
+            assert_eq!(body.to_bytes(), expected, "{case}");
+        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! Connections that fail: what was certainly not sent is sent again whatever it is, and nothing else.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::{io, sync::Arc};
 
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+
+use tower_outbound::call::Outcome;
 
 use super::*;
 
@@ -73,5 +72,33 @@ async fn a_reset_call_is_sent_again_when_it_is_idempotent_or_the_server_refused_
         let stack = stack(uri.clone(), retry, Duration::from_secs(10));
         HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
         assert_eq!(count.load(Ordering::SeqCst), expected, "{reason:?}, idempotent: {idempotent}");
+    }
+}
+
+/// A channel has one error for all that its connector fails with, TLS among it; which error of its connector's that is
+/// can't be known without tonic.
+fn unsent(error: tonic::transport::Error) -> BoxError {
+    let connecting = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
+    if connecting { io::Error::new(io::ErrorKind::ConnectionRefused, error).into() } else { error.into() }
+}
+
+#[tokio::test]
+async fn a_failure_of_tls_proves_nothing_before_it_is_said_in_words_that_are_known() {
+    for (said, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
+        let tls = tower::service_fn(|_: http::Uri| async {
+            Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "no handshake"))
+        });
+        let uri = http::Uri::from_static("http://127.0.0.1:1");
+        let stack = ServiceBuilder::new()
+            .layer(retry().with_idempotent(|_| false))
+            .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
+            .map_err(move |error| if said { unsent(error) } else { error.into() })
+            .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(tls));
+        let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "{said}");
+        let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
+        let attempts = error.report().unwrap().attempts();
+        let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+        assert_eq!(outcomes, expected, "{said}");
     }
 }

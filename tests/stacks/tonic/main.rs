@@ -6,7 +6,11 @@ mod broken;
 mod server;
 mod streams;
 
-use std::{error::Error as _, time::Duration};
+use std::{
+    error::Error as _,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use server::{Answer, Server};
 use tonic::{
@@ -19,7 +23,7 @@ use tower::{Service, ServiceBuilder};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Quota, Report,
     attempt::AttemptLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
     body::ReplayBody,
     call::Ended,
     limit::{RateLimitLayer, TokenBucket},
@@ -222,4 +226,37 @@ async fn a_pushback_that_does_not_fit_into_the_deadline_is_not_waited_for() {
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// The key is replaced whatever the call is; what doing twice may do harm is not sent again for it.
+#[tokio::test]
+async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_new_one() {
+    for (idempotent, first) in [(true, &["Bearer key-1", "Bearer key-2"][..]), (false, &["Bearer key-1"])] {
+        let server = Server::start([Answer::Fails(Code::Unauthenticated), Answer::Is]).await;
+        let (uri, number) = (server.uri(), AtomicUsize::new(0));
+        let keys = ProvidedKey::new(move || {
+            let number = number.fetch_add(1, Ordering::SeqCst) + 1;
+            std::future::ready(
+                ApiKey::new(format!("key-{number}")).map(FreshKey::new).map_err(BoxError::from),
+            )
+        });
+        let origin = Origin::parse(&uri.to_string()).unwrap();
+        let stack = ServiceBuilder::new()
+            .layer(retry().with_idempotent(move |_| idempotent))
+            .layer(AuthLayer::with(Rotating::new(Form::bearer(), keys), origin).unwrap())
+            .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
+            .service(Endpoint::from(uri.clone()).connect_lazy());
+        let mut client = HealthClient::with_origin(stack, uri);
+        let code = client.check(question()).await.err().map(|status| status.code());
+        assert_eq!(code, (!idempotent).then_some(Code::Unauthenticated));
+        let keys = |server: &Server| -> Vec<String> {
+            let key = |call: &server::Seen| {
+                call.metadata.get("authorization").unwrap().to_str().unwrap().to_owned()
+            };
+            server.seen().iter().map(key).collect()
+        };
+        assert_eq!(keys(&server), first);
+        client.check(question()).await.unwrap();
+        assert_eq!(keys(&server).last().unwrap(), "Bearer key-2");
+    }
 }

@@ -1,0 +1,196 @@
+//! A preset over another limiter than its own.
+
+use std::{
+    future::{Ready, ready},
+    num::NonZeroU32,
+};
+
+use tower::limit::ConcurrencyLimitLayer;
+use tower_outbound::limit::{
+    AnyLimiter, Ask, Feedback, Limiter, Reason, Refusal, SlidingWindow, TokenBucket,
+};
+
+use super::*;
+
+fn window(preset: &Preset) -> SlidingWindow {
+    SlidingWindow::all_of(preset.quotas().iter().copied())
+}
+
+/// When so many calls that come at once leave.
+async fn times_of(preset: &Preset, calls: usize) -> Vec<Duration> {
+    let (service, times) = stack(&preset.clone().with_total_timeout(HOUR), [Does::Answers(200)]);
+    let start = Instant::now();
+    let calls = (0..calls).map(|_| service.clone().oneshot(to("https://host/")));
+    assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
+    since(start, &times)
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
+    let preset = keyed("https://host");
+    let known = preset.quotas().to_vec();
+    let left_at_once = |times: &[Duration]| times.iter().filter(|time| time.is_zero()).count();
+    assert_eq!(left_at_once(&times_of(&preset, 101).await), 10, "the burst of its own bucket");
+
+    let preset = preset.clone().with_limiter(window(&preset));
+    let times = times_of(&preset, 101).await;
+    assert_eq!(left_at_once(&times), 100);
+    assert!(times[100] >= MINUTE + SECOND, "the minute and the guard: {:?}", times[100]);
+    assert_eq!(preset.quotas(), known);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_window_grants_is_granted_once_to_all_who_have_it() {
+    for shared in [
+        AnyLimiter::from(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
+        AnyLimiter::from(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
+        // By a type that is not told apart.
+        AnyLimiter::new(Arc::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap()))),
+    ] {
+        let rates = keyed("https://rates").with_limiter(shared.clone());
+        let mail = preset::email_delivery("https://mail").unwrap().with_api_key(key()).with_limiter(shared);
+        let (rates, _) = stack(&rates, [Does::Answers(200)]);
+        let (mail, _) = stack(&mail, [Does::Answers(200)]);
+        for (service, granted) in
+            [(&rates, true), (&mail, true), (&rates, true), (&mail, false), (&rates, false)]
+        {
+            let answer = service.clone().oneshot(to("https://host/")).await;
+            assert_eq!(answer.map_err(|error| error.is_rate_limited()).err(), (!granted).then_some(true));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_later_of_quotas_and_limiter_holds_and_the_bounds_stay() {
+    let shed = keyed("https://host").with_limit(|layer| layer.with_max_wait(Duration::ZERO));
+    let one = |hour| SlidingWindow::new(Quota::new(1, hour).unwrap());
+    let limited = shed.clone().with_quota(two_an_hour()).with_limiter(one(HOUR));
+    assert!(limited.limiter().downcast_ref::<SlidingWindow>().is_some());
+    assert_eq!(limited.quota(), Some(two_an_hour()));
+    let counted = shed.with_limiter(one(HOUR)).with_quota(two_an_hour());
+    assert_eq!(counted.limiter().downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
+
+    for (preset, granted) in [(limited, 1), (counted, 2)] {
+        let (service, _) = stack(&preset.with_total_timeout(2 * HOUR), [Does::Answers(200)]);
+        let start = Instant::now();
+        for _ in 0..granted {
+            service.clone().oneshot(to("https://host/")).await.unwrap();
+        }
+        let error = service.oneshot(to("https://host/")).await.unwrap_err();
+        assert!(error.is_rate_limited() && start.elapsed().is_zero(), "{error:?}");
+    }
+}
+
+#[test]
+fn one_limiter_is_itself_however_often_its_type_is_erased() {
+    let bucket = TokenBucket::new(two_an_hour());
+    let direct = format!("{:?}", AnyLimiter::from(bucket.clone()));
+    assert!(direct.contains("available: 2"), "{direct}");
+    let twice = AnyLimiter::new(AnyLimiter::new(bucket.clone()));
+    assert_eq!(format!("{twice:?}"), direct);
+    bucket.try_acquire(NonZeroU32::MIN).unwrap();
+    assert_eq!(twice.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 1);
+    assert!(twice.downcast_ref::<SlidingWindow>().is_none());
+}
+
+// A limiter of one's own, which writes down what it is told.
+
+#[derive(Clone, Default)]
+struct Own {
+    told: Arc<Mutex<Vec<Told>>>,
+    full: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Told {
+    Acquire(u32),
+    Observe(Option<Duration>),
+    IsStale(Duration),
+    Release(u32),
+    Abandon(u32),
+}
+
+impl Own {
+    fn write(&self, told: Told) {
+        self.told.lock().unwrap().push(told);
+    }
+
+    fn read(&self) -> Vec<Told> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+}
+
+impl Limiter for Own {
+    type Acquire = Ready<Result<(), Refusal>>;
+
+    fn acquire(&self, ask: Ask) -> Self::Acquire {
+        self.write(Told::Acquire(ask.cost.get()));
+        ready(if self.full { Err(Refusal::new(Reason::Deadline, MINUTE)) } else { Ok(()) })
+    }
+
+    fn observe(&self, feedback: &Feedback) {
+        self.write(Told::Observe(feedback.asked_pause()));
+    }
+
+    fn is_stale(&self, held: Duration) -> bool {
+        self.write(Told::IsStale(held));
+        false
+    }
+
+    fn release(&self, cost: NonZeroU32) {
+        self.write(Told::Release(cost.get()));
+    }
+
+    fn abandon(&self, cost: NonZeroU32) {
+        self.write(Told::Abandon(cost.get()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_of_ones_own_is_told_everything() {
+    let own = Own::default();
+    let two = NonZeroU32::new(2).unwrap();
+    let preset = exact().with_limiter(own.clone()).with_limit(|layer| layer.with_cost(move |_| two));
+    assert!(format!("{preset:?}").contains("Own"), "{preset:?}");
+    assert!(preset.limiter().downcast_ref::<Own>().is_some());
+
+    let script = [Does::AsksFor { seconds: 7 }, Does::Hangs, Does::Answers(200)];
+    let (service, _) = stack(&preset, script);
+    service.oneshot(to("https://host/")).await.unwrap();
+    let (asked, given_back) = (Told::Acquire(2), Told::Release(2));
+    assert_eq!(
+        own.read(),
+        [
+            asked.clone(),
+            given_back.clone(),
+            Told::Observe(Some(7 * SECOND)),
+            asked.clone(),
+            Told::Abandon(2),
+            asked.clone(),
+            given_back.clone(),
+        ]
+    );
+
+    // Two at a server that has room for one: its permits are as good as it says.
+    let service = ServiceBuilder::new()
+        .layer(preset.layer().unwrap())
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service_fn(|_: Request<ReplayBody<Empty<Bytes>>>| async {
+            tokio::time::sleep(3 * SECOND).await;
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+    let calls = [service.clone().oneshot(to("https://host/")), service.oneshot(to("https://host/"))];
+    assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
+    let stale = Told::IsStale(3 * SECOND);
+    assert_eq!(own.read(), [asked.clone(), asked, given_back.clone(), stale, given_back]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_limiter_of_ones_own_refuses_is_refused() {
+    let preset = exact().with_limiter(Own { full: true, ..Own::default() });
+    let (service, times) = stack(&preset, [Does::Answers(200)]);
+    let error = service.oneshot(to("https://host/")).await.unwrap_err();
+    assert!(error.is_rate_limited(), "{error:?}");
+    assert_eq!(error.retry_after(), Some(MINUTE));
+    assert!(times.lock().unwrap().is_empty());
+}
