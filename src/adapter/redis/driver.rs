@@ -189,7 +189,7 @@ impl Shared {
                 return Err(Some(until.max(now + 1_000_000)));
             }
             let (want, unit) = want(&mut desk, pool, demand, now, self.plan.lease);
-            let booked = pool.share.as_ref().map_or(0, |share| share.used(now, nanos(self.plan.longest)));
+            let back = pool.share.as_ref().map(|share| share.used(now, nanos(self.plan.longest)));
             let known = desk.known.map(|(known, at)| (known, Duration::from_nanos(now.saturating_sub(at))));
             let pause = Duration::from_nanos(desk.pause_until.saturating_sub(now));
             let gates = std::mem::take(&mut desk.gates).into_iter().filter(|(_, _, until)| now < *until);
@@ -198,7 +198,7 @@ impl Shared {
                 left,
                 lasts: Duration::from_nanos(until - now),
             });
-            Ok(Question { want, unit, known, booked, pause, resume: desk.resume, gates: gates.collect() })
+            Ok(Question { want, unit, known, back, pause, resume: desk.resume, gates: gates.collect() })
         });
         match next {
             Ok(question) => Next::Ask(question),

@@ -30,7 +30,7 @@ use crate::{
 ///
 /// # Default
 ///
-/// - A question to the server takes 500 ms at the most, connecting included.
+/// - A question to the server takes 250 ms at the most, connecting included.
 /// - Permits are held for a fiftieth of the shortest window, at least 5 ms and at most 250 ms: for so long after its
 ///   time a permit may be used, and by so much every window is longer than the quota's, beside its guard.
 /// - No [lease](Self::with_lease): permits are asked for when somebody waits for them.
@@ -79,7 +79,7 @@ struct Settings {
 impl RedisLimiter {
     /// Each question to the server takes at most so long by default: longer than a server in the same place ever
     /// takes, and a call's deadline has room for several.
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
 
     /// Spreads the requests over the window, as a [`TokenBucket`](crate::limit::TokenBucket) does in one process.
     ///
@@ -144,7 +144,14 @@ impl RedisLimiter {
         // the others': a tenth of a second, where the window is not shorter than four of them.
         let horizon =
             settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
-        let terms = Terms::new(settings.kind, quotas, settings.hold, horizon);
+        let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
+        let mut terms = Terms::new(settings.kind, quotas, settings.hold, horizon);
+        if let Fallback::Share(_) = settings.fallback {
+            // Whoever keeps to its share asks again after the longest back-off, and has its answer in time or asks
+            // once more.
+            let holdoff = backoff.ceiling(u32::MAX) + settings.timeout;
+            terms = terms.with_shares(holdoff, settings.timeout / 2);
+        }
         let fits = |quota: &Quota| match settings.kind {
             Kind::TokenBucket => quota.burst(),
             Kind::SlidingWindow => quota.limit(),
@@ -162,7 +169,7 @@ impl RedisLimiter {
                 Fallback::Refuse => None,
                 Fallback::Share(processes) => Some(parts(quotas, processes)?),
             },
-            backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_secs(1))?,
+            backoff,
         };
         let link = Link::new(settings.info.clone(), &tag(&settings.namespace, &settings.name), terms);
         let shared = Shared::new(Box::new(link), quotas, plan);
@@ -223,7 +230,7 @@ impl RedisLimiter {
         self.with(|settings| settings.hold = hold)
     }
 
-    /// Takes a question for failed after so long, connecting included. [500 ms](Self::DEFAULT_TIMEOUT) by default.
+    /// Takes a question for failed after so long, connecting included. [250 ms](Self::DEFAULT_TIMEOUT) by default.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ pub(super) struct Question {
     pub(super) unit: u32,
     /// What the store is known to have said last, and how long ago.
     pub(super) known: Option<(Known, Duration)>,
-    /// Permits that were used without it.
-    pub(super) booked: u64,
+    /// The asker has kept to a share, and used so many permits of it.
+    pub(super) back: Option<u64>,
     pub(super) pause: Duration,
     /// Forget what the service has said.
     pub(super) resume: bool,
@@ -71,6 +71,10 @@ impl fmt::Display for Fault {
 pub(super) struct Terms {
     pub(super) kind: Kind,
     pub(super) horizon: Duration,
+    /// How long the others may go on with their shares when one has come back.
+    holdoff: Duration,
+    /// Who keeps to a share has not been heard of for longer.
+    quiet: Duration,
     quotas: Vec<Term>,
 }
 
@@ -100,7 +104,13 @@ impl Terms {
             let id = format!("{window}.{same}");
             terms.push(Term { id, limit: quota.limit(), burst: quota.burst(), length, interval });
         }
-        Self { kind, horizon, quotas: terms }
+        Self { kind, horizon, holdoff: Duration::ZERO, quiet: Duration::ZERO, quotas: terms }
+    }
+
+    /// Where processes keep to a share while the store does not answer.
+    pub(super) fn with_shares(mut self, holdoff: Duration, quiet: Duration) -> Self {
+        (self.holdoff, self.quiet) = (holdoff, quiet);
+        self
     }
 
     /// The longest time for which a grant counts.
@@ -141,7 +151,9 @@ impl Terms {
             i64::from(fresh).to_string(),
         ];
         arguments.extend(known.map(|known| known.to_string()));
-        arguments.push(question.booked.to_string());
+        arguments.push(question.back.unwrap_or(0).to_string());
+        arguments.push(i64::from(question.back.is_some()).to_string());
+        arguments.extend([self.holdoff, self.quiet].map(|span| micros(span).to_string()));
         arguments.push(micros(question.pause).to_string());
         arguments.push(i64::from(question.resume).to_string());
         arguments.push(self.quotas.len().to_string());

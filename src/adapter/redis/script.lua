@@ -18,7 +18,8 @@ local windowed = argument() == 1
 local want, unit, horizon = argument(), argument(), argument()
 local fresh = argument() == 1
 local known = {born = argument(), granted = argument(), age = argument()}
-local booked, pause, resume = argument(), argument(), argument() == 1
+local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), argument()
+local pause, resume = argument(), argument() == 1
 local quotas, longest = {}, 0
 for i = 1, argument() do
   -- The length in µs, the interval in ns: a millionth of a permit more or less would add up.
@@ -40,18 +41,18 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
-local names = {'born', 'granted', 'spent', 'pause', 'gates'}
+local names = {'born', 'granted', 'spent', 'heard', 'pause', 'gates'}
 for i, quota in ipairs(quotas) do
-  names[3 + 3 * i], names[4 + 3 * i], names[5 + 3 * i] = 'next:' .. quota.id, 'sum:' .. quota.id, 'cap:' .. quota.id
+  names[4 + 3 * i], names[5 + 3 * i], names[6 + 3 * i] = 'next:' .. quota.id, 'sum:' .. quota.id, 'cap:' .. quota.id
 end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
 local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
-local paused, kept = tonumber(state[4]) or 0, state[5] or ''
+local heard, paused, kept = tonumber(state[4]) or 0, tonumber(state[5]) or 0, state[6] or ''
 for i, quota in ipairs(quotas) do
   -- A bucket is full when `next` is past. A log holds `sum` permits, and what the largest limit of all who ask needs.
-  quota.next = tonumber(state[3 + 3 * i]) or 0
-  quota.sum = tonumber(state[4 + 3 * i]) or 0
-  quota.cap = math.max(tonumber(state[5 + 3 * i]) or 0, quota.limit)
+  quota.next = tonumber(state[4 + 3 * i]) or 0
+  quota.sum = tonumber(state[5 + 3 * i]) or 0
+  quota.cap = math.max(tonumber(state[6 + 3 * i]) or 0, quota.limit)
 end
 
 -- Drops the oldest of a log beyond what anybody needs.
@@ -91,25 +92,27 @@ local function empty(quota, moment)
 end
 
 -- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
--- remembers. The server counts its time in whole seconds.
+-- remembers. The server counts its time in whole seconds. And nobody knows what was used meanwhile where nobody asked,
+-- and one who comes back has kept to a share: the others may do so still, until they have come back.
 local lost = 0
 if fresh or not born then
   local info = redis.pcall('INFO', 'server')
   local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
   local start = up and now - up * 1000000 or not born and now or 0
-  if now - start < longest and start > spent + 1100000 then lost = start end
+  if now - start < longest and start > spent + 1100000 then lost = start + holdoff end
 end
 if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
   if now - known.age > math.max(spent, lost) then lost = now end
 end
+if back and now - heard > quiet then lost = math.max(lost, now + holdoff) end
 born = born or now
 if lost > 0 then
   spent = lost
   for _, quota in ipairs(quotas) do empty(quota, lost) end
 end
 
--- What was used meanwhile without the store.
-if booked > 0 then
+-- What was used meanwhile without the store, where that is not taken for spent already.
+if booked > 0 and spent < now then
   for _, quota in ipairs(quotas) do
     if windowed then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
@@ -203,8 +206,9 @@ end
 
 -- Writes down what was decided. Every key ends by itself, when nothing of it matters any more.
 granted = granted + blocks * unit
-local lasts = 2 * longest + horizon + math.max(paused - now, 0)
-local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent), 'pause', whole(paused)}
+local lasts = 2 * longest + horizon + math.max(paused - now, spent - now, 0)
+local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent)}
+for _, value in ipairs({'heard', whole(now), 'pause', whole(paused)}) do table.insert(fields, value) end
 local packed = ''
 for _, gate in ipairs(standing) do
   local left = math.max(gate.left - blocks * unit, 0)
