@@ -19,7 +19,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// On a free port, with these arguments besides.
+    /// On a free port, with these arguments besides, in which `{port}` stands for it.
     pub(crate) fn start(arguments: &[&str]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -28,7 +28,8 @@ impl RedisServer {
         fs::create_dir_all(&directory)?;
         // Given back at once: nobody else is given it so soon.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let fill = |argument: &&str| argument.replace("{port}", &port.to_string());
+        let arguments: Vec<_> = arguments.iter().map(fill).collect();
         let child = run(port, &directory, &arguments)?;
         Ok(Self { child, port, directory, arguments })
     }

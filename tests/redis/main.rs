@@ -5,6 +5,7 @@
 mod decisions;
 mod faults;
 mod kept;
+mod places;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
 mod words;

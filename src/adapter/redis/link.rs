@@ -88,8 +88,7 @@ impl Link {
                 Ok(answer) => break answer,
                 Err(error) => error,
             };
-            let to =
-                error.redirect_node().filter(|_| moves < MOST_MOVES).map(|(host, port)| self.at(host, port));
+            let to = error.redirect_node().filter(|_| moves < MOST_MOVES).and_then(|(node, _)| self.at(node));
             if let Some(info) = to {
                 moves += 1;
                 open = self.connect(info).await?;
@@ -109,8 +108,10 @@ impl Link {
         Ok(answer)
     }
 
-    /// Another node, with the same credentials and the same TLS.
-    fn at(&self, host: &str, port: u16) -> ConnectionInfo {
+    /// Another node, as `host:port`, with the same credentials and the same TLS.
+    fn at(&self, node: &str) -> Option<ConnectionInfo> {
+        let (host, port) = node.rsplit_once(':')?;
+        let port = port.parse().ok()?;
         // A node that does not know its own address leaves it out.
         let known = match self.info.addr() {
             ConnectionAddr::Tcp(known, _) => known.as_str(),
@@ -124,7 +125,7 @@ impl Link {
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        self.info.clone().set_addr(addr)
+        Some(self.info.clone().set_addr(addr))
     }
 
     /// A server may quote what it was sent.

@@ -1,0 +1,112 @@
+//! Where the server is: behind TLS, or one of the nodes of a cluster.
+
+use std::{fs, net::TcpListener, process::Command};
+
+use super::*;
+
+/// Which certificates are trusted is told by the environment, and that of a process can't be changed safely.
+#[test]
+fn a_server_behind_tls_is_asked_by_its_url() {
+    let directory = std::env::temp_dir().join(format!("tower-outbound-redis-tls-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    fs::write(path("cert.pem"), made.cert.pem()).unwrap();
+    fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let (cert, key) = (path("cert.pem"), path("key.pem"));
+    let server = RedisServer::start(&[
+        "--port",
+        "0",
+        "--tls-port",
+        "{port}",
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &cert,
+        "--tls-auth-clients",
+        "no",
+        "--requirepass",
+        "hunter2",
+    ])
+    .unwrap();
+
+    for (trusted, outcome) in [(cert.as_str(), "granted"), ("/dev/null", "refused")] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "places::asks_once", "--ignored", "--nocapture"])
+            .env("ASKED_URL", format!("rediss://:hunter2@localhost:{}", server.port()))
+            .env("SSL_CERT_FILE", trusted)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(said.contains(outcome), "{trusted}: {said} {}", String::from_utf8_lossy(&child.stderr));
+    }
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[tokio::test]
+#[ignore = "a child of another test"]
+async fn asks_once() {
+    let url = std::env::var("ASKED_URL").unwrap();
+    let limiter = RedisLimiter::token_bucket(&url, "key", [quota(100, millis(200))]).unwrap();
+    let limiter = limiter.with_timeout(Duration::from_secs(5)).unwrap();
+    match take(&limiter, ask(1, None)).await {
+        Ok(()) => println!("granted"),
+        Err(refusal) => println!("refused: {refusal}"),
+    }
+}
+
+/// A name is kept at one node, and whoever asks another is sent there.
+#[tokio::test]
+async fn any_node_of_a_cluster_leads_to_the_right_one() {
+    let node = || {
+        let bus = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let server =
+            RedisServer::start(&["--cluster-enabled", "yes", "--cluster-port", &bus.to_string()]).unwrap();
+        (server, bus)
+    };
+    let (one, other) = (node(), node());
+    for ((node, _), (first, last)) in [(&one, ("0", "8191")), (&other, ("8192", "16383"))] {
+        let mut connection = connect(node).await;
+        redis::cmd("CLUSTER")
+            .arg("ADDSLOTSRANGE")
+            .arg(first)
+            .arg(last)
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+    }
+    let mut connection = connect(&one.0).await;
+    let mut meet = redis::cmd("CLUSTER");
+    meet.arg("MEET").arg("127.0.0.1").arg(other.0.port()).arg(other.1);
+    meet.exec_async(&mut connection).await.unwrap();
+    for node in [&one.0, &other.0] {
+        let mut connection = connect(node).await;
+        let mut ready = false;
+        for _ in 0..300 {
+            let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(&mut connection).await.unwrap();
+            ready = info.contains("cluster_state:ok");
+            if ready {
+                break;
+            }
+            tokio::time::sleep(millis(50)).await;
+        }
+        assert!(ready, "no cluster");
+    }
+    for number in 0..8 {
+        for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+            let quotas = || vec![quota(100, millis(200)), quota(300, millis(500))];
+            let limiter = make(&one.0.url(), &format!("key {number}"), quotas()).unwrap();
+            for _ in 0..3 {
+                take(&limiter, ask(1, None)).await.unwrap();
+            }
+            assert_eq!(limiter.snapshot().refused, 0);
+        }
+    }
+    // Both had their part, or the test shows nothing.
+    for node in [&one.0, &other.0] {
+        let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(node).await).await.unwrap();
+        assert!(keys > 0);
+    }
+}
