@@ -16,7 +16,7 @@ use super::{
     driver::{Plan, Shared},
     link::{Link, parse},
     pool::Pool,
-    question::Terms,
+    question::{self, Terms},
     share::{Kind, parts},
 };
 use crate::{
@@ -138,6 +138,14 @@ impl RedisLimiter {
 
     /// Another limiter, with nothing known: what is set is set before the first request.
     fn build(settings: Settings) -> Result<Self, InvalidConfig> {
+        let (info, tag) = (settings.info.clone(), tag(&settings.namespace, &settings.name));
+        Self::over(settings, |terms| Box::new(Link::new(info, &tag, terms)))
+    }
+
+    fn over(
+        settings: Settings,
+        store: impl FnOnce(Terms) -> Box<dyn question::Ask>,
+    ) -> Result<Self, InvalidConfig> {
         let quotas = &settings.quotas;
         let shortest = quotas.iter().map(Quota::window).min().unwrap_or_default();
         // Long enough that a process is never idle between two questions, short enough that it can't take what is
@@ -171,8 +179,7 @@ impl RedisLimiter {
             },
             backoff,
         };
-        let link = Link::new(settings.info.clone(), &tag(&settings.namespace, &settings.name), terms);
-        let shared = Shared::new(Box::new(link), quotas, plan);
+        let shared = Shared::new(store(terms), quotas, plan);
         Ok(Self { settings: Arc::new(settings), shared: Arc::new(shared) })
     }
 
@@ -279,6 +286,14 @@ fn tag(namespace: &str, name: &str) -> String {
     let hash = Sha256::digest(name.as_bytes());
     let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     format!("{namespace}:{{{hex}}}")
+}
+
+#[cfg(test)]
+impl RedisLimiter {
+    /// The same before another store.
+    pub(super) fn asking(self, store: Box<dyn question::Ask>) -> Self {
+        Self::over(Settings::clone(&self.settings), |_| store).unwrap()
+    }
 }
 
 impl Limiter for RedisLimiter {

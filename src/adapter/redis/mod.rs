@@ -6,5 +6,7 @@ mod link;
 mod pool;
 mod question;
 mod share;
+#[cfg(test)]
+mod tests;
 
 pub use self::limiter::{Fallback, RedisAcquire, RedisLimiter};

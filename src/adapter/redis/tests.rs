@@ -1,0 +1,277 @@
+//! The line and the task that asks, over a store that is made up, on paused time.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::{JoinSet, yield_now},
+    time::{self, Instant},
+};
+
+use super::{
+    Fallback, RedisLimiter,
+    question::{Answer, Ask, Asked, Fault, Known, Question, Terms},
+    share::Kind,
+};
+use crate::{
+    limit::{self, Limiter, Reason, Refusal, Store},
+    policy::Quota,
+};
+
+/// Answers as it is told to, and remembers what it was asked, and when.
+struct Fake<F> {
+    answer: F,
+    takes: Duration,
+    asked: Arc<Mutex<Vec<(Instant, Question)>>>,
+    under_way: Arc<AtomicU32>,
+}
+
+impl<F: Fn(&Question) -> Result<Answer, Fault> + Send + Sync> Ask for Fake<F> {
+    fn ask(&self, question: Question) -> Asked<'_> {
+        Box::pin(async move {
+            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two questions at once");
+            let under_way = Arc::clone(&self.under_way);
+            let _over = Over(under_way);
+            self.asked.lock().unwrap().push((Instant::now(), question.clone()));
+            time::sleep(self.takes).await;
+            (self.answer)(&question)
+        })
+    }
+}
+
+/// Dropped with the question, answered or not.
+struct Over(Arc<AtomicU32>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type Log = Arc<Mutex<Vec<(Instant, Question)>>>;
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn limiter() -> RedisLimiter {
+    let quota = Quota::new(100, Duration::from_secs(10)).unwrap();
+    RedisLimiter::token_bucket("redis://localhost", "key", [quota]).unwrap().with_hold(millis(100)).unwrap()
+}
+
+fn over(
+    limiter: RedisLimiter,
+    takes: Duration,
+    answer: impl Fn(&Question) -> Result<Answer, Fault> + Send + Sync + 'static,
+) -> (RedisLimiter, Log) {
+    let asked = Log::default();
+    let fake = Fake { answer, takes, asked: Arc::clone(&asked), under_way: Arc::default() };
+    (limiter.asking(Box::new(fake)), asked)
+}
+
+fn answer(grants: &[(u64, u32)], free: u64) -> Answer {
+    let known = Known { born: 1, granted: 1 };
+    let grants = grants.iter().map(|(due, permits)| (millis(*due), *permits)).collect();
+    Answer {
+        known,
+        paused: Duration::ZERO,
+        free: millis(free),
+        come: millis(free.saturating_sub(100)),
+        grants,
+    }
+}
+
+/// All that is asked for, at once.
+fn all(question: &Question) -> Result<Answer, Fault> {
+    Ok(answer(&[(0, question.want * question.unit)], 0))
+}
+
+fn none(free: u64) -> impl Fn(&Question) -> Result<Answer, Fault> {
+    move |_| Ok(answer(&[], free))
+}
+
+fn bounded(max_wait: Option<Duration>) -> limit::Ask {
+    limit::Ask { max_wait, ..limit::Ask::default() }
+}
+
+async fn take(limiter: &RedisLimiter, ask: limit::Ask) -> Result<(), Refusal> {
+    let outcome = time::timeout(Duration::from_secs(60), limiter.acquire(ask)).await.expect("it hangs");
+    limiter.release(ask.cost);
+    outcome
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_is_asked_for_with_one_question_at_a_time() {
+    let (limiter, asked) = over(limiter(), millis(10), all);
+    let mut crowd: JoinSet<_> = (0..100)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(None)).await }
+        })
+        .collect();
+    while let Some(outcome) = crowd.join_next().await {
+        outcome.unwrap().unwrap();
+    }
+    let wanted: Vec<_> = asked.lock().unwrap().iter().map(|(_, question)| question.want).collect();
+    assert!(wanted.len() <= 3 && wanted.iter().sum::<u32>() == 100, "{wanted:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_used_neither_before_its_time_nor_when_it_no_longer_counts() {
+    // Due in 50 ms, and held for 100 from then, less the 30 that the answer takes.
+    let (limiter, asked) = over(limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
+    let start = Instant::now();
+    take(&limiter, bounded(None)).await.unwrap();
+    assert_eq!(start.elapsed(), millis(80));
+    time::sleep(millis(69)).await;
+    take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
+    assert_eq!(asked.lock().unwrap().len(), 1);
+
+    let (limiter, _) = over(self::limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
+    take(&limiter, bounded(None)).await.unwrap();
+    time::sleep(millis(71)).await;
+    let refusal = take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait, "the second permit does not count any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
+    let (limiter, asked) = over(limiter(), millis(101), all);
+    let refusal = take(&limiter, bounded(None)).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::Unavailable);
+    assert_eq!((asked.lock().unwrap().len(), limiter.snapshot().granted), (3, 0));
+    assert_eq!(limiter.snapshot().store, Some(Store::Refusing));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_is_bounded_and_the_store_is_left_alone_for_a_while() {
+    let (limiter, asked) = over(limiter(), Duration::from_secs(3_600), all);
+    let start = Instant::now();
+    let (mut refused, mut last) = (0, None);
+    while start.elapsed() < Duration::from_secs(10) {
+        let began = Instant::now();
+        last = Some(take(&limiter, bounded(None)).await.unwrap_err());
+        assert!(began.elapsed() <= millis(250), "{:?}", began.elapsed());
+        refused += 1;
+        time::sleep(millis(10)).await;
+    }
+    assert_eq!(last.map(|refusal| refusal.reason()), Some(Reason::Unavailable));
+    // Each takes 250 ms, and there are 50 to 250 ms between two of them.
+    let asked = asked.lock().unwrap().len();
+    assert!((20..=34).contains(&asked) && refused > 200, "{asked} {refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
+    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
+    let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    assert_eq!(refusal.wait(), Some(Duration::from_secs(5)));
+    for _ in 0..1_000 {
+        let refusal = take(&limiter, bounded(Some(Duration::from_secs(2)))).await.unwrap_err();
+        assert_eq!(refusal.reason(), Reason::MaxWait);
+    }
+    assert_eq!(asked.lock().unwrap().len(), 1, "what is known is not asked again");
+
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(Some(Duration::from_secs(30)))).await }
+    });
+    time::sleep(Duration::from_secs(20)).await;
+    // Every 4.9 s, and up to a quarter of the horizon later.
+    let times: Vec<_> = asked.lock().unwrap().iter().map(|(at, _)| *at).collect();
+    assert!((4..=5).contains(&times.len()), "{times:?}");
+    for pair in times.windows(2) {
+        assert!((millis(4_900)..=millis(4_930)).contains(&(pair[1] - pair[0])), "{times:?}");
+    }
+    waiting.abort();
+    let _ = waiting.await;
+    time::sleep(Duration::from_secs(20)).await;
+    assert!(asked.lock().unwrap().len() <= times.len() + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_refused_by_what_the_store_says_and_not_by_how_long_it_takes_to_say() {
+    let (limiter, _) = over(limiter(), millis(90), all);
+    take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
+
+    let (limiter, _) = over(self::limiter(), millis(240), none(1));
+    let start = Instant::now();
+    let ask = limit::Ask { deadline: Some(start + millis(100)), ..limit::Ask::default() };
+    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(start.elapsed(), millis(100), "while the question is under way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
+    let leased = limiter().with_lease(64, millis(100)).unwrap();
+    let (limiter, asked) = over(leased, millis(1), all);
+    for _ in 0..500 {
+        take(&limiter, bounded(None)).await.unwrap();
+    }
+    let wanted = || asked.lock().unwrap().iter().map(|(_, question)| question.want).collect::<Vec<_>>();
+    assert_eq!(wanted()[..7], [2, 4, 8, 16, 32, 64, 64]);
+    time::sleep(Duration::from_secs(1)).await;
+    for _ in 0..5 {
+        take(&limiter, bounded(None)).await.unwrap();
+        time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(wanted().last().unwrap() <= &2, "{:?}", wanted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
+    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let (limiter, asked) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let start = Instant::now();
+    // 25 in 10 s, 2 of them as a burst: one every 435 ms.
+    for number in 1..=20 {
+        take(&limiter, bounded(None)).await.unwrap();
+        assert!(start.elapsed() >= number * millis(434), "{number} after {:?}", start.elapsed());
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(limiter.snapshot().store, Some(Store::Fallback));
+    let back = asked.lock().unwrap().last().and_then(|(_, question)| question.back);
+    assert!((18..=20).contains(&back.unwrap()), "{back:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
+    let (limiter, _) = over(limiter(), millis(5), |_| Err(Fault("gone".to_owned())));
+    let mut crowd: JoinSet<_> = (0..10)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(None)).await.map_err(|refusal| refusal.reason()) }
+        })
+        .collect();
+    while let Some(outcome) = crowd.join_next().await {
+        assert_eq!(outcome.unwrap(), Err(Reason::Unavailable));
+    }
+    assert_eq!(limiter.snapshot().queued, 0);
+    yield_now().await;
+}
+
+#[test]
+fn the_window_is_longer_by_the_guard_and_by_the_time_that_permits_are_held() {
+    let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
+    let quota = quota.with_guard(millis(50)).unwrap();
+    let of = |kind| {
+        let terms = Terms::new(kind, &[quota, quota], millis(30), millis(100));
+        (terms.arguments(&Question::default(), false).join(" "), terms.longest(), terms.keys("{a}"))
+    };
+    let (bucket, longest, keys) = of(Kind::TokenBucket);
+    // 1,080 ms and a microsecond, for both ends count; over 80 permits, rounded up.
+    assert_eq!(longest, Duration::from_micros(1_080_001));
+    assert!(
+        bucket.ends_with("2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0"),
+        "{bucket}"
+    );
+    assert_eq!(keys, ["{a}:bucket"]);
+    assert_eq!(of(Kind::SlidingWindow).2, ["{a}:window", "{a}:window:1000000.0", "{a}:window:1000000.1"]);
+}
