@@ -16,7 +16,7 @@ use super::{
     driver::{Plan, Shared},
     link::{Link, parse},
     pool::Pool,
-    question::{self, Terms},
+    question::{self, Terms, Times},
     share::{Kind, parts},
 };
 use crate::{
@@ -153,13 +153,13 @@ impl RedisLimiter {
         let horizon =
             settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
         let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
-        let mut terms = Terms::new(settings.kind, quotas, settings.hold, horizon);
-        if let Fallback::Share(_) = settings.fallback {
-            // Whoever keeps to its share asks again after the longest back-off, and has its answer in time or asks
-            // once more.
-            let holdoff = backoff.ceiling(u32::MAX) + settings.timeout;
-            terms = terms.with_shares(holdoff, settings.timeout / 2);
-        }
+        let holdoff = match settings.fallback {
+            Fallback::Refuse => Duration::ZERO,
+            // Whoever keeps to its share asks again after the longest back-off, and learns in time that it is over.
+            Fallback::Share(_) => backoff.ceiling(u32::MAX) + settings.timeout,
+        };
+        let times = Times { hold: settings.hold, horizon, holdoff, quiet: settings.timeout / 2 };
+        let terms = Terms::new(settings.kind, quotas, times);
         let fits = |quota: &Quota| match settings.kind {
             Kind::TokenBucket => quota.burst(),
             Kind::SlidingWindow => quota.limit(),

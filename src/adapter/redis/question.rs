@@ -70,12 +70,23 @@ impl fmt::Display for Fault {
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
     pub(super) kind: Kind,
-    pub(super) horizon: Duration,
-    /// How long the others may go on with their shares when one has come back.
+    horizon: Duration,
     holdoff: Duration,
-    /// Who keeps to a share has not been heard of for longer.
     quiet: Duration,
     quotas: Vec<Term>,
+}
+
+/// The times that the store reckons with, beside those of the quotas.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    /// Permits are used up to so long after the moment for which they were given.
+    pub(super) hold: Duration,
+    /// They are given so long ahead of it.
+    pub(super) horizon: Duration,
+    /// How long others may go on with their shares when one has come back.
+    pub(super) holdoff: Duration,
+    /// Who keeps to a share was not heard of for longer.
+    pub(super) quiet: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -90,8 +101,8 @@ struct Term {
 }
 
 impl Terms {
-    /// Permits are used up to `hold` after the moment for which they were given.
-    pub(super) fn new(kind: Kind, quotas: &[Quota], hold: Duration, horizon: Duration) -> Self {
+    pub(super) fn new(kind: Kind, quotas: &[Quota], times: Times) -> Self {
+        let Times { hold, horizon, holdoff, quiet } = times;
         let mut terms: Vec<Term> = Vec::new();
         for quota in quotas {
             let window = quota.window().as_micros();
@@ -104,13 +115,7 @@ impl Terms {
             let id = format!("{window}.{same}");
             terms.push(Term { id, limit: quota.limit(), burst: quota.burst(), length, interval });
         }
-        Self { kind, horizon, holdoff: Duration::ZERO, quiet: Duration::ZERO, quotas: terms }
-    }
-
-    /// Where processes keep to a share while the store does not answer.
-    pub(super) fn with_shares(mut self, holdoff: Duration, quiet: Duration) -> Self {
-        (self.holdoff, self.quiet) = (holdoff, quiet);
-        self
+        Self { kind, horizon, holdoff, quiet, quotas: terms }
     }
 
     /// The longest time for which a grant counts.

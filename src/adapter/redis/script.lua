@@ -41,23 +41,23 @@ local function whole(number)
   return string.format('%.0f', number)
 end
 
-local names = {'born', 'granted', 'spent', 'heard', 'pause', 'gates'}
+local names = {'born', 'granted', 'spent', 'heard', 'silence', 'pause', 'gates'}
 for i, quota in ipairs(quotas) do
-  names[4 + 3 * i], names[5 + 3 * i], names[6 + 3 * i] = 'next:' .. quota.id, 'sum:' .. quota.id, 'cap:' .. quota.id
+  names[6 + 2 * i], names[7 + 2 * i] = 'next:' .. quota.id, 'sum:' .. quota.id
 end
 local state = redis.call('HMGET', KEYS[1], unpack(names))
 local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumber(state[3]) or 0
-local heard, paused, kept = tonumber(state[4]) or 0, tonumber(state[5]) or 0, state[6] or ''
+local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
+local paused, kept = tonumber(state[6]) or 0, state[7] or ''
 for i, quota in ipairs(quotas) do
-  -- A bucket is full when `next` is past. A log holds `sum` permits, and what the largest limit of all who ask needs.
-  quota.next = tonumber(state[4 + 3 * i]) or 0
-  quota.sum = tonumber(state[5 + 3 * i]) or 0
-  quota.cap = math.max(tonumber(state[6 + 3 * i]) or 0, quota.limit)
+  -- A bucket is full when `next` is past. A log holds `sum` permits.
+  quota.next = tonumber(state[6 + 2 * i]) or 0
+  quota.sum = tonumber(state[7 + 2 * i]) or 0
 end
 
--- Drops the oldest of a log beyond what anybody needs.
+-- Drops the oldest of a log, after a grant: it could not have been with more than the limit in the window.
 local function trim(quota)
-  local surplus, gone = quota.sum - quota.cap, 0
+  local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
   local oldest = redis.call('LRANGE', quota.log, 0, 2 * surplus - 1)
   for i = 1, #oldest, 2 do
@@ -71,7 +71,7 @@ local function trim(quota)
     if surplus == 0 then break end
   end
   redis.call('LTRIM', quota.log, gone, -1)
-  quota.sum = quota.cap
+  quota.sum = quota.limit
 end
 
 -- All that went before is taken for spent then.
@@ -88,12 +88,10 @@ local function empty(quota, moment)
       quota.sum = quota.sum + tonumber(all[i + 1])
     end
   end
-  trim(quota)
 end
 
 -- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
--- remembers. The server counts its time in whole seconds. And nobody knows what was used meanwhile where nobody asked,
--- and one who comes back has kept to a share: the others may do so still, until they have come back.
+-- remembers. The server counts its time in whole seconds.
 local lost = 0
 if fresh or not born then
   local info = redis.pcall('INFO', 'server')
@@ -104,7 +102,10 @@ end
 if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
   if now - known.age > math.max(spent, lost) then lost = now end
 end
-if back and now - heard > quiet then lost = math.max(lost, now + holdoff) end
+-- Nobody asked for a while, and one who comes back has kept to a share: others may do so still, until they are back.
+-- Their first questions may have been waiting here all the while, and say nothing of it.
+if now - heard > quiet then silence = now end
+if back and silence > spent and now - silence < holdoff then lost = math.max(lost, silence + holdoff) end
 born = born or now
 if lost > 0 then
   spent = lost
@@ -118,7 +119,6 @@ if booked > 0 and spent < now then
       local last = tonumber(redis.call('LINDEX', quota.log, -2) or 0)
       redis.call('RPUSH', quota.log, whole(math.max(now, last)), math.min(booked, quota.limit))
       quota.sum = quota.sum + math.min(booked, quota.limit)
-      trim(quota)
     else
       quota.next = math.max(quota.next, now) + math.ceil(math.min(booked, quota.limit) * quota.interval / 1000)
     end
@@ -208,7 +208,9 @@ end
 granted = granted + blocks * unit
 local lasts = 2 * longest + horizon + math.max(paused - now, spent - now, 0)
 local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent)}
-for _, value in ipairs({'heard', whole(now), 'pause', whole(paused)}) do table.insert(fields, value) end
+for _, value in ipairs({'heard', whole(now), 'silence', whole(silence), 'pause', whole(paused)}) do
+  table.insert(fields, value)
+end
 local packed = ''
 for _, gate in ipairs(standing) do
   local left = math.max(gate.left - blocks * unit, 0)
@@ -228,8 +230,6 @@ for _, quota in ipairs(quotas) do
     end
     table.insert(fields, 'sum:' .. quota.id)
     table.insert(fields, quota.sum)
-    table.insert(fields, 'cap:' .. quota.id)
-    table.insert(fields, quota.cap)
   else
     if blocks > 0 then quota.next = now + math.ceil(quota.ahead / 1000) end
     table.insert(fields, 'next:' .. quota.id)

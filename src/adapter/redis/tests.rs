@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     Fallback, RedisLimiter,
-    question::{Answer, Ask, Asked, Fault, Known, Question, Terms},
+    question::{Answer, Ask, Asked, Fault, Known, Question, Terms, Times},
     share::Kind,
 };
 use crate::{
@@ -262,7 +262,7 @@ fn the_window_is_longer_by_the_guard_and_by_the_time_that_permits_are_held() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
     let quota = quota.with_guard(millis(50)).unwrap();
     let of = |kind| {
-        let terms = Terms::new(kind, &[quota, quota], millis(30), millis(100));
+        let terms = Terms::new(kind, &[quota, quota], Times { hold: millis(30), ..Times::default() });
         (terms.arguments(&Question::default(), false).join(" "), terms.longest(), terms.keys("{a}"))
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
