@@ -1,7 +1,5 @@
 //! The store slow, refusing, restarting, forgetting, elsewhere. Nothing hangs, and no window is broken.
 
-use std::process::Command;
-
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -49,41 +47,6 @@ async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
     take(&limiter, ask(1, None)).await.unwrap();
     server.restart().unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
-}
-
-#[tokio::test]
-async fn without_a_store_each_keeps_to_its_share_and_no_window_is_broken() {
-    shares(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
-}
-
-/// Nothing is forgotten, and whoever comes back first finds all that it left.
-#[tokio::test]
-async fn while_a_store_stands_still_each_keeps_to_its_share_and_no_window_is_broken() {
-    shares(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
-}
-
-async fn shares(lose: impl Fn(&mut RedisServer), bring_back: impl Fn(&mut RedisServer)) {
-    let mut server = server();
-    let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
-        let share = Fallback::Share(NonZeroU32::new(2).unwrap());
-        let make = || make(&server.url(), "key", vec![shared]).unwrap().with_fallback(share).unwrap();
-        let limiters = [make(), make()];
-        let running = tokio::spawn({
-            let limiters = limiters.clone();
-            async move { greedy(&limiters, 4, millis(4_500)).await }
-        });
-        tokio::time::sleep(millis(1_500)).await;
-        lose(&mut server);
-        tokio::time::sleep(millis(1_200)).await;
-        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Fallback)));
-        bring_back(&mut server);
-        let (arrivals, shares) = running.await.unwrap();
-        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Shared)));
-        arrivals.assert_within(quota(100, millis(500)));
-        // Six windows of the nine, at nine tenths: what it costs to begin with nothing, twice.
-        assert!(arrivals.count() > 300, "{} {shares:?}", arrivals.count());
-    }
 }
 
 /// A server that restarts has forgotten, and who is new does not know.
@@ -137,11 +100,6 @@ async fn a_script_that_is_flushed_is_sent_again() {
         redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut connection).await.unwrap();
     }
     assert_eq!(limiter.snapshot().refused, 0);
-}
-
-fn signal(server: &RedisServer, signal: &str) {
-    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
 }
 
 #[tokio::test]

@@ -8,9 +8,10 @@ mod kept;
 mod places;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
+mod shares;
 mod words;
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{num::NonZeroU32, process::Command, time::Duration};
 
 use redis_server::RedisServer;
 use tokio::{task::JoinSet, time::Instant};
@@ -86,4 +87,9 @@ async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (A
 /// A connection of the test's own.
 async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
+}
+
+fn signal(server: &RedisServer, signal: &str) {
+    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
+    assert!(status.success());
 }
