@@ -1,4 +1,5 @@
 //! A real redis-server on loopback, of its own.
+#![allow(dead_code, reason = "each example and test uses its own part of it")]
 
 use std::{
     fs, io,

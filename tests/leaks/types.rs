@@ -34,7 +34,13 @@ use tower_outbound::{
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
-#[cfg(any(feature = "otel", feature = "backoff", feature = "backon", feature = "reqwest"))]
+#[cfg(any(
+    feature = "otel",
+    feature = "backoff",
+    feature = "backon",
+    feature = "redis",
+    feature = "reqwest"
+))]
 use tower_outbound::adapter;
 
 use super::{
@@ -236,6 +242,7 @@ fn layers(seen: &Seen) {
     seen.both(&quota);
     seen.debug(&bucket);
     seen.debug(&bucket.snapshot());
+    seen.debug(&tower_outbound::limit::Store::Unasked);
     seen.debug(&SlidingWindow::new(quota));
     seen.debug(&bucket.acquire(Ask::default()));
     for any in [bucket.clone().into(), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
@@ -401,6 +408,20 @@ fn adapters(seen: &Seen) {
         seen.debug(&adapter::TraceContext::new());
         seen.layer(AttemptLayer::new().with_propagation(adapter::TraceContext::new()));
     }
+    #[cfg(feature = "redis")]
+    {
+        let quota = [Quota::per_second(10).unwrap()];
+        let url = format!(
+            "redis://me:{}@localhost",
+            percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC)
+        );
+        let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
+        seen.debug(&limiter);
+        seen.debug(&limiter.acquire(Ask::default()));
+        seen.debug(&adapter::Fallback::Refuse);
+        let wrong = url.replace("redis://", "http://");
+        chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
+    }
     #[cfg(feature = "backoff")]
     seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default()));
     #[cfg(feature = "backon")]
@@ -497,6 +518,7 @@ fn is_on(name: &str) -> bool {
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
         "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
+        "adapter::Fallback" | "adapter::RedisAcquire" | "adapter::RedisLimiter" => cfg!(feature = "redis"),
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.
         "limit::Gcra" | "limit::Bucket" | "limit::Rings" => false,
         _ => true,

@@ -154,6 +154,8 @@ fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
         (&[401, 200], 52),
         (&[401, 401], 52),
     ] {
+        // With JSON each answer knows the key that its request carried: a map, its table and the key.
+        let most = most + if cfg!(feature = "json") { 3 * script.len() as u64 } else { 0 };
         let _first_of_all = of_a_call(script, URI);
         let unheard = total(of_a_call(script, URI));
         assert!(unheard.0 <= most, "{} allocations, {script:?}", unheard.0);
