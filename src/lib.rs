@@ -189,6 +189,7 @@
 //! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
 //! - `json`: JSON in and out of the ready client.
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
+//! - `redis`: a limiter whose quota several processes share, see [`adapter`].
 //! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
 //! - `serde`: settings from TOML, JSON or the environment, see [`settings`].
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
@@ -208,6 +209,7 @@
 //! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
 //! | `websocket` | a WebSocket through the stack, and connecting again | [`retry::Reconnect`] |
 //! | `wrap_reqwest` | code of reqwest's own types over a preset | [`adapter`] |
+//! | `shared_limit` | four processes with one quota in Redis, which is stopped in the middle | [`adapter`] |
 //! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
 //!
 // Links to what is not built: there is a page of it all the same.

@@ -28,6 +28,78 @@ use crate::{
 
 /// A limiter whose quota is shared by all processes that name it alike, through Redis or Valkey.
 ///
+/// ```no_run
+/// use std::num::NonZeroU32;
+/// use tower_outbound::{BoxError, adapter::{Fallback, RedisLimiter}, preset};
+///
+/// # async fn run(key: &str) -> Result<(), BoxError> {
+/// let rates = preset::currency_rates("https://rates.example.com")?;
+/// let limiter = RedisLimiter::token_bucket("rediss://:password@redis.internal:6379", key, rates.quotas().to_vec())?
+///     .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("not zero")?))?;
+/// let client = rates.with_limiter(limiter.clone()).client()?;
+/// let answer = client.get("/v1/resources").await?;
+/// println!("{} {:?}", answer.status(), limiter.snapshot().store);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # How it decides
+///
+/// A request waits in the same line as before any other limiter, first come, first served. When there is no permit in
+/// hand a task asks the server, one question at a time, for as many as are waited for. A script decides, in one round
+/// trip, by the server's clock alone, and gives each permit with the moment from which it may be used, up to a tenth of
+/// a second ahead: so processes are served in the order in which they ask, and whoever gets less than it wants is told
+/// when to come back. Nobody asks while nobody waits.
+///
+/// The window holds over all processes: a permit counts from the moment for which it was given, and may be used up to
+/// [`hold`](Self::with_hold) later, by which every window is longer, beside the quota's guard. One that could not be used
+/// by then is lost. What a server says in an answer holds for all: a pause is told at once, what is left with the next
+/// question. Requests in flight that an answer may not have counted are those of the process that got it.
+///
+/// # What it costs
+///
+/// - Part of the quota: the sustained rate is (limit − burst) in (window + guard + hold), and for the sliding window the
+///   limit in that.
+/// - A round trip for the requests that wait together. With a [lease](Self::with_lease) one for many that come later.
+/// - In the server a hash of some 250 bytes for each name, and for a sliding window some 12 bytes for each request of the
+///   limit. Each key ends by itself, two windows after its last use.
+///
+/// # When the server does not answer
+///
+/// | what happens | what it does |
+/// |---|---|
+/// | slow, or silent | a question fails after its [timeout](Self::with_timeout) |
+/// | refuses, full, a replica, still loading | a question fails at once |
+/// | the connection was lost | one more try over a new one, within the same timeout |
+/// | another node of a cluster has the name | it is asked there; all keys of a name are in one slot |
+/// | a question has failed | [`Fallback`], and another question every 50 to 250 ms while there are requests |
+/// | always later than `hold` | the third answer in turn counts as a failure |
+/// | restarted, with whatever it kept | all is taken for spent at its start |
+/// | it forgot, by a flush or a failover | all is taken for spent now, when the first process asks that remembers |
+/// | the script is gone | it is sent again |
+///
+/// [`Snapshot::store`](Snapshot) says which holds; the log and the metrics tell when the store is lost and back.
+///
+/// # Surprises
+///
+/// - A server that has been up for less than a window is taken for one that has forgotten: the first requests wait until
+///   a window after its start. So does every name's first use where the server's user may not call `INFO`.
+/// - When processes that kept to their [shares](Fallback::Share) come back after an outage, nothing is given before the
+///   last of them must be back, half a second by default, and then for a window as after a restart. Where only one of them
+///   could not reach the server, its share was on top of what the others got: at most 1/n of the quota for each such
+///   process. Where that is too much, refuse.
+/// - A process that has heard of a pause keeps to it, even if another resumes.
+/// - What `max_wait` bounds is the wait for the quota, and not the question that finds it out; the deadline bounds both.
+/// - Waiting needs a tokio runtime with time and I/O. A runtime that ends takes its question along, and nobody's permits.
+/// - In Redis Cluster it follows the node that has its slot; through Sentinel it does not ask for the master's address.
+/// - It runs on the server's clock: tokio's paused time does not move it.
+///
+/// # Past one server
+///
+/// A name lives on one node and one script runs on it at a time, so that a name can't be faster than one core; many names
+/// spread over a cluster. For one name that is too much for a node, divide the quota over several names by hand, such as
+/// a quarter each to four names, and give each process one of them; or take leases, which divide the questions by their size.
+///
 /// # Default
 ///
 /// - A question to the server takes 250 ms at the most, connecting included.

@@ -1,0 +1,31 @@
+//! A preset whose quota is shared, as the README shows it. What becomes of its requests, over real servers, is in the
+//! crate's own tests.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::{num::NonZeroU32, time::Duration};
+
+use tower_outbound::{
+    ApiKey, BoxError, Client,
+    adapter::{Fallback, RedisLimiter},
+    limit::Store,
+    preset,
+};
+
+fn shared(key: &str) -> Result<Client, BoxError> {
+    let rates = preset::currency_rates("https://rates.example.com")?;
+    let limiter = RedisLimiter::token_bucket("redis://localhost:6379", key, rates.quotas().to_vec())?
+        // While Redis does not answer each of four processes keeps to a quarter; or refuses, which is the default.
+        .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("four is not zero")?))?
+        // Up to 20 permits with one question, each held for up to a second: 1.6 % of 100 a minute.
+        .with_lease(20, Duration::from_secs(1))?;
+    assert_eq!(limiter.snapshot().store, Some(Store::Unasked));
+    let rates = rates.with_api_key(ApiKey::new(key)?);
+    let client = rates.with_limiter(limiter).client()?;
+    Ok(client)
+}
+
+#[test]
+fn a_preset_takes_it_with_one_setter() {
+    let client = shared("k3y").unwrap();
+    assert!(!format!("{client:?}").contains("k3y"));
+}
