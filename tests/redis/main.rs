@@ -8,6 +8,7 @@ mod kept;
 mod places;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
+mod script;
 mod shares;
 mod words;
 
