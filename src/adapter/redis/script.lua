@@ -91,12 +91,14 @@ local function empty(quota, moment)
 end
 
 -- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
--- remembers. The server counts its time in whole seconds.
+-- remembers. The server counts its time in whole seconds, each rounded down: this is the last moment that it can have
+-- been.
 local lost = 0
 if fresh or not born then
   local info = redis.pcall('INFO', 'server')
   local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
-  local start = up and now - up * 1000000 or not born and now or 0
+  local start = not born and now or 0
+  if up then start = math.min(now, (math.floor(now / 1000000) - up + 1) * 1000000) end
   if now - start < longest and start > spent + 1100000 then lost = start + holdoff end
 end
 if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
