@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
+mod fleet;
 mod faults;
 mod kept;
 mod places;
