@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
-mod fleet;
 mod faults;
+mod fleet;
 mod kept;
 mod places;
 #[path = "../../examples/support/redis_server.rs"]

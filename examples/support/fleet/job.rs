@@ -42,15 +42,19 @@ impl Job {
     /// A permit is used within this time, or not at all. What it is by default for a window of a second.
     pub(crate) const HOLD: Duration = Duration::from_millis(20);
 
+    /// The window, as its guard and the hold widen it.
+    pub(crate) fn length(quota: Quota) -> Duration {
+        quota.window() + quota.guard() + Self::HOLD
+    }
+
     /// The rate that the quota allows in the long run: a bucket refills what is not its burst, a window all of it, in
-    /// the window that its guard and the hold widen.
+    /// each [`length`](Self::length).
     pub(crate) fn rate(&self) -> f64 {
-        let length = self.quota.window() + self.quota.guard() + Self::HOLD;
         let refilled = match self.kind {
             Kind::TokenBucket => self.quota.limit() - self.quota.burst(),
             Kind::SlidingWindow => self.quota.limit(),
         };
-        f64::from(refilled) / length.as_secs_f64()
+        f64::from(refilled) / Self::length(self.quota).as_secs_f64()
     }
 
     /// For the process of that number.

@@ -33,7 +33,12 @@ pub(crate) enum Said {
     Ready,
     /// How its limiter stands with Redis now.
     State(String),
-    End { answered: u64, refused: u64, failed: u64, longest: Duration },
+    End {
+        answered: u64,
+        refused: u64,
+        failed: u64,
+        longest: Duration,
+    },
     /// It has ended.
     Gone,
 }
@@ -106,7 +111,8 @@ impl Members {
         }
         while !missing.is_empty() {
             let event = tokio::time::timeout_at(end, self.coming.recv());
-            let event = event.await.map_err(|_| format!("process {missing:?} says nothing after {PATIENCE:?}"))?;
+            let event =
+                event.await.map_err(|_| format!("process {missing:?} says nothing after {PATIENCE:?}"))?;
             let Some(event) = event else { break };
             let gone = event.said == Said::Gone && !so(&Said::Gone);
             let number = event.process;

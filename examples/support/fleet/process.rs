@@ -15,10 +15,7 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{sync::mpsc, time::Instant};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    BoxError, Error,
-    adapter::RedisLimiter,
-    limit::RateLimitLayer,
-    request_id::RequestIdLayer,
+    BoxError, Error, adapter::RedisLimiter, limit::RateLimitLayer, request_id::RequestIdLayer,
     timeout::TimeoutLayer,
 };
 
