@@ -6,9 +6,9 @@
 //! and nobody on this side of the wire can know of it: that is what the guard is for. It costs 9 % of the quota,
 //! and nothing of what is judged here, which is the part of what the quota with its guard allows.
 
-use std::{env, io::Read, net::TcpStream};
+use std::env;
 
-use fleet::{Count, Counter, Event, Job, Kind, Members, Said};
+use fleet::{Count, Counter, Event, Job, Kind, Members, Said, questions};
 use tokio::{
     process::Command,
     time::{Instant, sleep, sleep_until},
@@ -97,10 +97,10 @@ async fn steady(kind: Kind) {
     members.go().await.unwrap();
     // A redis that has just begun takes a window for spent.
     sleep(millis(2_300)).await;
-    let (start, asked) = (Instant::now(), questions(&redis));
+    let (start, asked) = (Instant::now(), questions(redis.port()).unwrap());
     sleep_until(start + length).await;
     let end = start + length;
-    let asked = (questions(&redis) - asked) as f64 / length.as_secs_f64();
+    let asked = (questions(redis.port()).unwrap() - asked) as f64 / length.as_secs_f64();
     let events = members.stop().await.unwrap();
 
     let all = Count::new(counter.arrivals(), job.quota);
@@ -141,11 +141,7 @@ async fn outage(kind: Kind, parts: u32) {
 
     let all = Count::new(counter.arrivals(), job.quota);
     let lost = if parts == 0 { "refusing" } else { "fallback" };
-    let saw = |process: usize, state: &str, from: Instant, to: Instant| {
-        let state = Said::State(state.to_owned());
-        let mut events = events.iter().filter(|event| event.process == process && event.said == state);
-        events.find(|event| from <= event.at && event.at < to).map(|event| event.at)
-    };
+    let saw = |process, state, from, to| fleet::saw(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, lost, killed, restarted)? - killed)).collect();
     // Shared again, and something granted from there.
@@ -207,15 +203,4 @@ fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
         _ => None,
     };
     events.iter().filter_map(end).collect()
-}
-
-/// How often redis ran the script.
-fn questions(redis: &RedisServer) -> u64 {
-    use std::io::Write;
-    let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).unwrap();
-    stream.write_all(b"INFO commandstats\r\nQUIT\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let lines = answer.lines().filter_map(|line| line.strip_prefix("cmdstat_eval"));
-    lines.filter_map(|line| line.split_once("calls=")?.1.split_once(',')?.0.parse::<u64>().ok()).sum()
 }

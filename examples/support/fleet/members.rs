@@ -1,4 +1,4 @@
-use std::{fmt, io, process::Stdio, time::Duration};
+use std::{fmt, io, ops::Range, process::Stdio, time::Duration};
 
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
@@ -95,7 +95,18 @@ impl Members {
         Ok(self.events)
     }
 
-    /// Whether its pipe was still open is for the caller to say.
+    /// The state that each has named last.
+    pub(crate) fn states(&mut self) -> Vec<String> {
+        self.catch_up();
+        let mut states = vec!["starting".to_owned(); self.children.len()];
+        for event in &self.events {
+            if let Said::State(state) = &event.said {
+                states[event.process].clone_from(state);
+            }
+        }
+        states
+    }
+
     pub(crate) async fn kill(&mut self, number: usize) -> io::Result<()> {
         self.children[number].kill().await
     }
@@ -136,6 +147,13 @@ impl Members {
             self.events.push(event);
         }
     }
+}
+
+/// When that process first named that state, in this time.
+pub(crate) fn saw(events: &[Event], process: usize, state: &str, time: Range<Instant>) -> Option<Instant> {
+    let state = Said::State(state.to_owned());
+    let mut events = events.iter().filter(|event| event.process == process && event.said == state);
+    events.find(|event| time.contains(&event.at)).map(|event| event.at)
 }
 
 impl fmt::Display for Said {

@@ -9,11 +9,13 @@ mod counter;
 mod job;
 mod members;
 mod process;
+mod questions;
 
 pub(crate) use self::{
     count::Count,
     counter::{Arrival, Counter},
     job::{Job, Kind},
-    members::{Event, Members, Said},
+    members::{Event, Members, Said, saw},
     process::run,
+    questions::questions,
 };
