@@ -31,14 +31,14 @@ pub(crate) fn title(job: &Job, store: &Store) -> String {
     format!(
         "{PROCESSES} processes of {TASKS} tasks share one quota: {quota}.\n\
          Each asks redis at {}, {whose}.\n\
-         While redis does not answer each {}.\n\
+         While redis does not answer, each {}.\n\
          With the guard, and the {:?} for which a permit is held, a window is of {length:?}: of its {} permits {} are \
          refilled in it,\nwhich allows {:.1} requests a second, and {:.0} in each line below.\n",
         store.address(),
         if job.parts == 0 {
             "refuses".to_owned()
         } else {
-            format!("keeps to its {}th of the quota", job.parts)
+            format!("keeps to one part in {} of it", job.parts)
         },
         Job::HOLD,
         quota.limit(),
@@ -124,7 +124,7 @@ impl Run {
     fn outage(&self, all: &Count, events: &[Event], killed: Instant, restarted: Instant) -> String {
         let without = all.between(killed, restarted);
         let mut text = format!(
-            "\nRedis away for {:.1} s: {} requests.",
+            "\nRedis was away for {:.1} s, in which {} requests arrived.",
             (restarted - killed).as_secs_f64(),
             without.total()
         );
