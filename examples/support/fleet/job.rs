@@ -39,8 +39,10 @@ impl Job {
         Ok(limiter?.with_namespace("tower-outbound-fleet")?.with_hold(Self::HOLD)?.with_fallback(fallback)?)
     }
 
-    /// A permit is used within this time, or not at all. What it is by default for a window of a second.
-    pub(crate) const HOLD: Duration = Duration::from_millis(20);
+    /// A permit is used within this time, or not at all: a process that is put aside for longer loses those in its
+    /// hand. By default it is 20 ms for a window of a second, which a machine with more to do than processors exceeds
+    /// now and then.
+    pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
     /// The window, as its guard and the hold widen it.
     pub(crate) fn length(quota: Quota) -> Duration {
