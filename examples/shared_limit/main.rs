@@ -3,7 +3,6 @@
 #[path = "../support/fleet/mod.rs"]
 mod fleet;
 #[path = "../support/redis_server.rs"]
-#[allow(dead_code, reason = "the tests use the rest")]
 mod redis_server;
 mod report;
 mod store;
