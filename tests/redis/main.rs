@@ -4,6 +4,7 @@
 
 mod decisions;
 mod faults;
+mod fleet;
 mod kept;
 mod places;
 #[path = "../../examples/support/redis_server.rs"]
