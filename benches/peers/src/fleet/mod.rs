@@ -78,7 +78,7 @@ const ROWS: [(&str, Option<(Kind, u32)>); 5] = [
     ("tower-outbound RedisLimiter, window, lease of 100", Some((Kind::Window, LEASE))),
 ];
 
-/// What a decision costs who asks for it. The rows take turns, way after way.
+/// What a decision costs who asks for it. The rows take turns, one way after the other.
 pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
     let mut lanes = Vec::new();
     for (name, what) in ROWS {
@@ -92,12 +92,10 @@ pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
     }
     let mut samples = vec![[const { Vec::new() }; WAYS.len()]; ROWS.len()];
     for _ in 0..settings.rounds {
-        for ((name, _), (lanes, samples)) in ROWS.iter().zip(lanes.iter_mut().zip(&mut samples)) {
-            for (lane, samples) in lanes.iter_mut().zip(samples) {
-                samples.push(
-                    lane.turn(settings.turn / 4, settings.turn)
-                        .map_err(|error| format!("{name}: {error}"))?,
-                );
+        for (way, _) in WAYS.iter().enumerate() {
+            for ((name, _), (lanes, samples)) in ROWS.iter().zip(lanes.iter().zip(&mut samples)) {
+                let turn = lanes[way].turn(settings.turn / 4, settings.turn);
+                samples[way].push(turn.map_err(|error| format!("{name}: {error}"))?);
             }
         }
     }
@@ -124,8 +122,8 @@ pub fn redis(server: &Server, settings: Settings) -> Result<Table, BoxError> {
             Some(median(samples[row][way].iter().map(figure).collect()))
         };
         let mut values = Vec::new();
-        for way in 0..WAYS.len() {
-            if WAYS[way].1 == 1 {
+        for (way, (_, tasks)) in WAYS.into_iter().enumerate() {
+            if tasks == 1 {
                 values.push(of(way, |turn| turn.median));
             }
             values.extend([of(way, |turn| 1e9 / turn.nanos()), Some(ratio(row, 0, way))]);
