@@ -4,7 +4,6 @@
 mod cost;
 mod lane;
 #[path = "../../../../examples/support/redis_server.rs"]
-#[allow(dead_code, reason = "the tests stop and start it, too")]
 mod redis_server;
 mod server;
 
