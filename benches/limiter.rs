@@ -5,7 +5,7 @@
 //! dependencies of that package alone. After `--`:
 //!
 //! - `--quick` runs short, to see that it works;
-//! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`;
+//! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`, `redis`, `redis-cost`;
 //! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well; Cargo runs it in
 //!   `benches/peers`, so give absolute paths.
 //!
@@ -15,8 +15,11 @@
 //! `keyed` holds a million keys, numbers, under each of which a permit is owed. "Asked" is what a key keeps of
 //! what was asked of the allocator, its share of spare room included; "resident" is how much more of the process
 //! is in memory, the allocator's own share included. "One key" is the same at each call, "random" any of all.
+//!
+//! `redis` and `redis-cost` start a redis-server of their own, and are skipped where none is installed. A bare `INCR`
+//! over the same client is the round trip that their ratios are to, of the time for each of all tasks together.
 
-use std::{hint::black_box, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{hint::black_box, io, num::NonZeroU32, sync::Arc, time::Duration};
 
 use governor::clock::{FakeRelativeClock, MonotonicClock};
 use tower::buffer::Buffer;
@@ -25,9 +28,9 @@ use tower_outbound::{
     limit::{Ask, Keyed, Limiter, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
-    BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Settings, Table, bucket, crowd, greedy, leaky,
-    let_through, loopers, median, most_in_window, now, poll_once, ratelimit, resilience, runtime,
-    tower_limit, wait_for,
+    BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Server, Settings, Table, bucket, crowd, greedy,
+    leaky, let_through, loopers, median, most_in_window, now, poll_once, ratelimit, redis, redis_cost,
+    redis_memory, resilience, runtime, tower_limit, wait_for,
 };
 use tower_resilience_ratelimiter::WindowType;
 
@@ -390,6 +393,37 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     Ok(table)
 }
 
+/// What needs a server, which is started once.
+fn shared(report: &mut Report, wanted: impl Fn(&str) -> bool, quick: bool) -> Result<(), BoxError> {
+    let wanted: Vec<_> = ["redis", "redis-cost"].into_iter().filter(|section| wanted(section)).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(error)
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::NotFound) =>
+        {
+            for section in wanted {
+                report.skip(section, error.to_string());
+            }
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    if wanted.contains(&"redis") {
+        let (turn, rounds) = if quick { (10, 3) } else { (100, 21) };
+        report.add(redis(&server, Settings { turn: Duration::from_millis(turn), rounds })?);
+    }
+    if wanted.contains(&"redis-cost") {
+        report.add(redis_cost(&server, Duration::from_millis(if quick { 40 } else { 2_000 }))?);
+        report.add(redis_memory(&server, quick)?);
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), BoxError> {
     let (mut quick, mut only, mut json, mut svg) = (false, None, None, None);
     let mut arguments = std::env::args().skip(1);
@@ -406,7 +440,7 @@ fn main() -> Result<(), BoxError> {
         }
     }
     let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
-    let sections = ["grant", "refusal", "keyed", "waiters", "fairness", "window"];
+    let sections = ["grant", "refusal", "keyed", "waiters", "fairness", "window", "redis", "redis-cost"];
     if !sections.into_iter().any(wanted) {
         return Err(format!("`--only` takes one of {}", sections.join(", ")).into());
     }
@@ -439,6 +473,7 @@ fn main() -> Result<(), BoxError> {
     if wanted("window") {
         report.add(window(Duration::from_millis(if quick { 60 } else { 600 }))?);
     }
+    shared(&mut report, wanted, quick)?;
     if let Some(path) = json {
         std::fs::write(path, serde_json::to_string_pretty(&report.json(quick))? + "\n")?;
     }

@@ -1,7 +1,8 @@
 //! How `benches/limiter.rs` measures: turns of a loop, crowds of waiting tasks, greedy callers; and how it
-//! tells, and the peers as they are configured. What is measured is listed there.
+//! tells, the peers as they are configured, and the rows that need a server. What is measured is listed there.
 
 mod crowd;
+mod fleet;
 mod greedy;
 mod keys;
 mod made;
@@ -18,6 +19,7 @@ use std::{
 };
 
 pub use self::crowd::{Crowd, Shares, crowd, loopers};
+pub use self::fleet::{Server, redis, redis_cost, redis_memory};
 pub use self::greedy::{Greedy, Pattern, greedy, most_in_window};
 pub use self::keys::Keys;
 pub use self::made::{NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, tower_limit, wait_for};

@@ -36,17 +36,29 @@ pub struct Table {
     title: String,
     columns: Vec<Column>,
     rows: Vec<(String, Vec<Option<f64>>)>,
+    notes: Vec<String>,
 }
 
 impl Table {
     /// With no rows yet.
     pub fn new(id: &'static str, title: &str, columns: impl IntoIterator<Item = Column>) -> Self {
-        Self { id, title: title.to_owned(), columns: columns.into_iter().collect(), rows: Vec::new() }
+        Self {
+            id,
+            title: title.to_owned(),
+            columns: columns.into_iter().collect(),
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// One figure for each column, none where it has no meaning.
     pub fn row(&mut self, name: impl Into<String>, values: Vec<Option<f64>>) {
         self.rows.push((name.into(), values));
+    }
+
+    /// A sentence under the table.
+    pub fn note(&mut self, note: String) {
+        self.notes.push(note);
     }
 
     fn json(&self) -> Value {
@@ -62,7 +74,12 @@ impl Table {
             }
             Value::Object(row)
         });
-        json!({ "id": self.id, "title": self.title, "rows": rows.collect::<Vec<_>>() })
+        let rows: Vec<_> = rows.collect();
+        let mut table = json!({ "id": self.id, "title": self.title, "rows": rows });
+        if !self.notes.is_empty() {
+            table["notes"] = json!(self.notes);
+        }
+        table
     }
 
     fn figure(column: &Column, value: f64) -> String {
@@ -84,7 +101,7 @@ impl fmt::Display for Table {
             }
             writeln!(f)?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| write!(f, "\n{note}\n"))
     }
 }
 
@@ -92,6 +109,7 @@ impl fmt::Display for Table {
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     tables: Vec<Table>,
+    skipped: Vec<(&'static str, String)>,
 }
 
 impl Report {
@@ -101,11 +119,22 @@ impl Report {
         self.tables.push(table);
     }
 
+    /// Says that a section is left out, and why.
+    pub fn skip(&mut self, id: &'static str, reason: String) {
+        println!("### {id}: skipped\n\n{reason}\n");
+        self.skipped.push((id, reason));
+    }
+
     /// The run as JSON: full figures, one object a row.
     pub fn json(&self, quick: bool) -> Value {
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let sections: Vec<_> = self.tables.iter().map(Table::json).collect();
-        json!({ "bench": "limiter", "quick": quick, "cores": cores, "sections": sections })
+        let mut report = json!({ "bench": "limiter", "quick": quick, "cores": cores, "sections": sections });
+        if !self.skipped.is_empty() {
+            let skipped = self.skipped.iter().map(|(id, reason)| json!({ "id": id, "reason": reason }));
+            report["skipped"] = skipped.collect();
+        }
+        report
     }
 
     /// The plotted columns as bars, one panel each. A panel whose figures lie far apart has a logarithmic scale.
