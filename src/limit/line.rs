@@ -133,17 +133,17 @@ impl<M: Meter> Line<M> {
         &mut self,
         core: &Core,
         cost: NonZeroU32,
+        now: u64,
         wakes: &mut Wakes,
     ) -> Result<Option<Duration>, Refusal> {
         let largest = self.meter.largest();
         if cost.get() > largest {
             return Err(Refusal::too_costly(largest));
         }
-        if let Some(refusal) = self.meter.closed(core.ticker.now()) {
+        if let Some(refusal) = self.meter.closed(now) {
             return Err(refusal);
         }
         self.serve(core, None, wakes);
-        let now = core.ticker.now();
         if self.is_empty() && self.take(core, cost, now) {
             return Ok(None);
         }

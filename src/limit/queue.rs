@@ -110,7 +110,9 @@ impl<M: Meter> Queue<M> {
         let outcome = match self.core.take_at_once(ask) {
             AtOnce::Granted => return Ok(()),
             AtOnce::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
-            AtOnce::AskTheLine => self.locked(|line, wakes| line.wait(&self.core, ask.cost, wakes)),
+            AtOnce::AskTheLine => {
+                self.locked(|line, wakes| line.wait(&self.core, ask.cost, self.core.ticker.now(), wakes))
+            }
             AtOnce::TooLate => Err(too_late()),
         };
         match outcome {
@@ -137,7 +139,7 @@ impl<M: Meter> Queue<M> {
         let waker = waker.clone();
         let joined = self.locked(|line, wakes| {
             let now = self.core.ticker.now();
-            let Some(wait) = line.wait(&self.core, ask.cost, wakes)? else {
+            let Some(wait) = line.wait(&self.core, ask.cost, now, wakes)? else {
                 if !self.awaits_called(line) {
                     return Ok(Joined::Granted);
                 }

@@ -71,7 +71,8 @@ impl Link {
 
     fn command(&self, name: &str, script: &str, question: &Question, fresh: bool) -> Cmd {
         let mut command = redis::cmd(name);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(self.terms.arguments(question, fresh));
+        command.arg(script).arg(self.keys.len()).arg(&self.keys);
+        self.terms.write(&mut command, question, fresh);
         command
     }
 

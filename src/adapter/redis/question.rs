@@ -2,6 +2,8 @@
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
+use redis::Cmd;
+
 use super::share::Kind;
 use crate::policy::Quota;
 
@@ -144,34 +146,31 @@ impl Terms {
     }
 
     /// In the order in which the script reads them. `fresh`: nothing is known of what the server was before.
-    pub(super) fn arguments(&self, question: &Question, fresh: bool) -> Vec<String> {
+    pub(super) fn write(&self, command: &mut Cmd, question: &Question, fresh: bool) {
         let known = question.known.map_or([0, 0, -1], |(known, age)| {
             [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
         });
-        let mut arguments = vec![
-            i64::from(self.kind == Kind::SlidingWindow).to_string(),
-            question.want.to_string(),
-            question.unit.max(1).to_string(),
-            micros(self.horizon).to_string(),
-            i64::from(fresh).to_string(),
-        ];
-        arguments.extend(known.map(|known| known.to_string()));
-        arguments.push(question.back.unwrap_or(0).to_string());
-        arguments.push(i64::from(question.back.is_some()).to_string());
-        arguments.extend([self.holdoff, self.quiet].map(|span| micros(span).to_string()));
-        arguments.push(micros(question.pause).to_string());
-        arguments.push(i64::from(question.resume).to_string());
-        arguments.push(self.quotas.len().to_string());
+        command
+            .arg(u8::from(self.kind == Kind::SlidingWindow))
+            .arg(question.want)
+            .arg(question.unit.max(1))
+            .arg(micros(self.horizon))
+            .arg(u8::from(fresh))
+            .arg(&known)
+            .arg(question.back.unwrap_or(0))
+            .arg(u8::from(question.back.is_some()))
+            .arg(micros(self.holdoff))
+            .arg(micros(self.quiet))
+            .arg(micros(question.pause))
+            .arg(u8::from(question.resume))
+            .arg(self.quotas.len());
         for term in &self.quotas {
-            let numbers = [u64::from(term.limit), u64::from(term.burst), term.length, term.interval];
-            arguments.extend(numbers.map(|number| number.to_string()));
-            arguments.push(term.id.clone());
+            command.arg(term.limit).arg(term.burst).arg(term.length).arg(term.interval).arg(&term.id);
         }
-        arguments.push(question.gates.len().to_string());
+        command.arg(question.gates.len());
         for gate in &question.gates {
-            arguments.extend([gate.policy, gate.left, micros(gate.lasts)].map(|number| number.to_string()));
+            command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
         }
-        arguments
     }
 }
 

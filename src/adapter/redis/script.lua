@@ -59,16 +59,19 @@ end
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
-  local oldest = redis.call('LRANGE', quota.log, 0, 2 * surplus - 1)
-  for i = 1, #oldest, 2 do
-    local count = tonumber(oldest[i + 1])
-    if count > surplus then
-      redis.call('LSET', quota.log, i, count - surplus)
-      surplus = 0
-    else
-      gone, surplus = gone + 2, surplus - count
+  while surplus > 0 do
+    local oldest = redis.call('LRANGE', quota.log, gone, gone + 2 * math.min(surplus, 8) - 1)
+    if #oldest == 0 then break end
+    for i = 1, #oldest, 2 do
+      local count = tonumber(oldest[i + 1])
+      if count > surplus then
+        redis.call('LSET', quota.log, gone + 1, count - surplus)
+        surplus = 0
+      else
+        gone, surplus = gone + 2, surplus - count
+      end
+      if surplus == 0 then break end
     end
-    if surplus == 0 then break end
   end
   redis.call('LTRIM', quota.log, gone, -1)
   quota.sum = quota.limit
@@ -154,19 +157,26 @@ for _, quota in ipairs(quotas) do
   if windowed then
     -- As many of the oldest must have left the window as don't fit beside the block.
     local needed = quota.sum + (want + 1) * unit - quota.limit
-    quota.oldest = needed > 0 and redis.call('LRANGE', quota.log, 0, 2 * needed - 1) or {}
+    quota.oldest, quota.entries = {}, 2 * needed
     quota.cursor, quota.freed = -1, 0
     if quota.sum > 0 then
       quota.ahead = math.max(tonumber(redis.call('LINDEX', quota.log, -2)) - now, 0) * 1000
     end
   end
 end
+local function more(quota)
+  local have = #quota.oldest
+  if have >= quota.entries then return false end
+  local next = redis.call('LRANGE', quota.log, have, math.min(have + 16, quota.entries) - 1)
+  for i = 1, #next do quota.oldest[have + i] = next[i] end
+  return #next > 0
+end
 local function due_of(block)
   local due = 0
   for _, quota in ipairs(quotas) do
     if windowed then
       local needed = quota.sum + block * unit - quota.limit
-      while quota.freed < needed and quota.cursor + 2 < #quota.oldest do
+      while quota.freed < needed and (quota.cursor + 2 < #quota.oldest or more(quota)) do
         quota.cursor = quota.cursor + 2
         quota.freed = quota.freed + tonumber(quota.oldest[quota.cursor + 1])
       end
@@ -188,6 +198,31 @@ for _, gate in ipairs(standing) do
   if gate.left < room then room, opens = gate.left, gate.till - now end
 end
 local free, dues, blocks = 0, {}, 0
+-- What is free at once is not counted block by block.
+if paused <= now then
+  local skip = math.min(want, math.floor(room / unit))
+  for _, quota in ipairs(quotas) do
+    if not windowed then
+      skip = math.min(skip, math.floor((quota.whole - quota.ahead) / (unit * quota.interval)))
+    elseif quota.ahead > 0 then
+      skip = 0
+    else
+      local most = skip * unit
+      while quota.limit - quota.sum + quota.freed < most and (quota.cursor + 2 < #quota.oldest or more(quota)) do
+        if tonumber(quota.oldest[quota.cursor + 2]) + quota.length > now then break end
+        quota.cursor = quota.cursor + 2
+        quota.freed = quota.freed + tonumber(quota.oldest[quota.cursor + 1])
+      end
+      skip = math.min(skip, math.floor((quota.limit - quota.sum + quota.freed) / unit))
+    end
+  end
+  if skip > 0 then
+    blocks, dues = skip, {0, skip * unit}
+    for _, quota in ipairs(quotas) do
+      if not windowed then quota.ahead = quota.ahead + skip * unit * quota.interval end
+    end
+  end
+end
 while true do
   local due = due_of(blocks + 1)
   free = math.max(math.ceil(due / 1000), 0)
