@@ -140,7 +140,7 @@ impl<M: Meter> Line<M> {
         if cost.get() > largest {
             return Err(Refusal::too_costly(largest));
         }
-        if let Some(refusal) = self.meter.closed(now) {
+        if let Some(refusal) = self.meter.closed(cost, now) {
             return Err(refusal);
         }
         self.serve(core, None, wakes);
@@ -181,7 +181,7 @@ impl<M: Meter> Line<M> {
     /// Refuses those who wait for what can't come in time, or at all, any more.
     pub(super) fn turn_away(&mut self, core: &Core, wakes: &mut Wakes) {
         let (now, largest, before) = (core.ticker.now(), self.meter.largest(), self.head());
-        let (closed, grace) = (self.meter.closed(now), self.meter.grace());
+        let grace = self.meter.grace();
         let (mut lost, mut ahead) = (Vec::new(), 0);
         for (&place, entry) in &self.places {
             let due = self.forecast(now, ahead + u64::from(entry.cost.get()));
@@ -189,7 +189,8 @@ impl<M: Meter> Line<M> {
                 Some(Refusal::too_costly(largest))
             } else {
                 let missed = entry.seat.latest.missed_by(due, now, grace);
-                closed.or(missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now))))
+                let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
+                self.meter.closed(entry.cost, now).or(missed)
             };
             match refusal {
                 Some(refusal) => lost.push((place, refusal)),

@@ -48,8 +48,8 @@ pub trait Meter: Send + 'static {
         0
     }
 
-    /// What everybody is told now.
-    fn closed(&self, _now: u64) -> Option<Refusal> {
+    /// What everybody is told now who asks for as much.
+    fn closed(&self, _cost: NonZeroU32, _now: u64) -> Option<Refusal> {
         None
     }
 

@@ -82,13 +82,26 @@ impl<M: Meter> Queue<M> {
     #[cfg(feature = "redis")]
     pub(crate) fn tend<T>(&self, work: impl FnOnce(&mut M, u64) -> T) -> T {
         self.locked(|line, wakes| {
-            let outcome = work(&mut line.meter, self.core.ticker.now());
+            let now = self.core.ticker.now();
+            let outcome = work(&mut line.meter, now);
+            // Before the others are served: whose time is over gets nothing.
+            let (demand, lost) = (line.demand(), line.meter.store() != Some(super::Store::Shared));
+            let late =
+                demand.last.is_some_and(|last| line.forecast(now, demand.permits) > last || last <= now);
+            if lost || late {
+                line.turn_away(&self.core, wakes);
+            }
             line.serve(&self.core, None, wakes);
-            line.turn_away(&self.core, wakes);
             // The head's timer was set by what the meter was before.
             line.wake_head(wakes);
             outcome
         })
+    }
+
+    /// Nanoseconds since the queue's origin.
+    #[cfg(feature = "redis")]
+    pub(crate) fn now(&self) -> u64 {
+        self.core.ticker.now()
     }
 
     /// A moment on the queue's clock.

@@ -29,11 +29,12 @@ impl Latest {
         Self { max_wait, deadline: ask.deadline.map_or(u64::MAX, |deadline| ticker.at(deadline)) }
     }
 
-    /// What permits miss that are due then, as far as is known now. Where nothing is known they are due now, and the
-    /// longest wait gets the `grace` that it takes to find out.
+    /// What permits miss that are due then, as far as is known now. Where it takes a `grace` to find out and nothing is
+    /// known they are due now, and the longest wait gets the grace.
     pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
-        let missed = |latest| if due > now { due > latest } else { now >= latest };
-        let max_wait = if due > now { self.max_wait } else { self.max_wait.saturating_add(grace) };
+        let unknown = grace > 0 && due <= now;
+        let missed = |latest| if unknown { now >= latest } else { due > latest };
+        let max_wait = if unknown { self.max_wait.saturating_add(grace) } else { self.max_wait };
         match (missed(max_wait), missed(self.deadline)) {
             (true, true) if self.deadline < max_wait => Some(Reason::Deadline),
             (true, _) => Some(Reason::MaxWait),

@@ -187,3 +187,34 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
         assert!(shares.iter().all(|share| *share > 20), "{shares:?}");
     }
 }
+
+/// What is free in the server is not known here: nobody is refused for want of what may be there.
+#[tokio::test]
+async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
+    let server = server();
+    let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
+    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
+    for _ in 0..2 {
+        take(&limiter, ask(1, None)).await.unwrap();
+        tokio::time::sleep(millis(2_200)).await;
+        let all = (0..9).map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, ask(1, Some(millis(100)))).await }
+        });
+        let refused = all.collect::<JoinSet<_>>().join_all().await.into_iter().find_map(Result::err);
+        assert_eq!(refused, None);
+    }
+}
+
+/// What was said of many together does not hold for one.
+#[tokio::test]
+async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() {
+    let server = server();
+    let limiter = RedisLimiter::sliding_window(&server.url(), "key", [quota(10, millis(1_500))]).unwrap();
+    take(&limiter, ask(1, None)).await.unwrap();
+    assert_eq!(take(&limiter, ask(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
+    take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
+    let waiting = tokio::time::timeout(millis(100), limiter.acquire(ask(10, None)));
+    assert!(waiting.await.is_err());
+    take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
+}

@@ -198,3 +198,22 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
     drop(first);
     runtime().block_on(take(&limiter, ask(1, None))).unwrap();
 }
+
+/// A server that is short of memory drops keys one by one.
+#[tokio::test]
+async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
+    for logs in [false, true] {
+        let server = server();
+        let make = || RedisLimiter::sliding_window(&server.url(), "key", [quota(10, millis(500))]).unwrap();
+        let (first, second) = (make(), make());
+        take(&first, ask(1, None)).await.unwrap();
+        let mut connection = connect(&server).await;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        for key in keys.iter().filter(|key| key.ends_with(":window") != logs) {
+            redis::cmd("DEL").arg(key).exec_async(&mut connection).await.unwrap();
+        }
+        let (arrivals, _) = greedy(&[second], 4, millis(1_900)).await;
+        assert!(arrivals.count() >= 10, "{}", arrivals.count());
+        arrivals.assert_within(quota(10, millis(500)));
+    }
+}

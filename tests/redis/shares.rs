@@ -100,3 +100,65 @@ async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
     let all: Vec<_> = [used.times(), later.times()].concat();
     Arrivals::from_iter(all).assert_within(quota(60, millis(1_000)));
 }
+
+/// So many at once, or as many as there are within that time.
+async fn rush(limiter: &RedisLimiter, requests: usize, length: Duration, arrivals: &Arrivals) {
+    let mut all = JoinSet::new();
+    for _ in 0..requests {
+        let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+        all.spawn(async move {
+            if take(&limiter, ask(1, None)).await.is_ok() {
+                arrivals.note();
+            }
+        });
+    }
+    tokio::time::sleep(length).await;
+}
+
+fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
+    let quotas = || [quota(10, millis(1_000))];
+    [(); 2].map(|()| {
+        RedisLimiter::sliding_window(&server.url(), "key", quotas()).unwrap().with_fallback(half()).unwrap()
+    })
+}
+
+/// It is long gone from the others' reckoning.
+#[tokio::test]
+async fn a_share_that_lay_idle_is_not_spent_any_more() {
+    let mut server = server();
+    let [busy, idle] = pair(&server);
+    for limiter in [&busy, &idle] {
+        take(limiter, ask(1, None)).await.unwrap();
+    }
+    server.kill().unwrap();
+    for limiter in [&busy, &idle] {
+        take(limiter, ask(1, Some(millis(100)))).await.unwrap_err();
+    }
+    server.restart().unwrap();
+    for _ in 0..20 {
+        let _ = take(&busy, ask(1, Some(millis(10)))).await;
+        tokio::time::sleep(millis(200)).await;
+    }
+    assert_eq!(busy.snapshot().store, Some(Store::Shared));
+    tokio::time::sleep(millis(1_100)).await;
+    let arrivals = Arrivals::new();
+    rush(&busy, 10, millis(100), &arrivals).await;
+    rush(&idle, 5, millis(300), &arrivals).await;
+    assert!(arrivals.count() >= 10);
+    arrivals.assert_within(quota(10, millis(1_000)));
+}
+
+/// When the store is lost, others hold permits for moments that are still to come.
+#[tokio::test]
+async fn a_share_begins_when_the_last_permits_of_the_store_are_used() {
+    let mut server = server();
+    let [one, other] = pair(&server);
+    tokio::time::sleep(millis(2_300)).await;
+    let arrivals = Arrivals::new();
+    rush(&one, 10, millis(20), &arrivals).await;
+    rush(&other, 10, millis(965), &arrivals).await;
+    server.kill().unwrap();
+    rush(&one, 5, millis(1_300), &arrivals).await;
+    assert!(arrivals.count() >= 20, "{}", arrivals.count());
+    arrivals.assert_within(quota(10, millis(1_000)));
+}

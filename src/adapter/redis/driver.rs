@@ -13,12 +13,12 @@ use std::{
 use tokio::{runtime::Handle, time};
 
 use super::{
-    pool::{Bell, Grant, Pool},
+    pool::{Bell, Free, Grant, Pool},
     question::{Answer, Ask, Fault, Gate, Known, Question},
     share::{Kind, Share},
 };
 use crate::{
-    clock::Instant,
+    clock::{self, Instant},
     limit::{Demand, Feedback, Queue, nanos},
     observe::{self, StoreLost},
     policy::{Quota, backoff::ExponentialBackoff},
@@ -27,6 +27,9 @@ use crate::{
 
 /// The most permits of one question: how long the script runs grows with them.
 const MOST: u64 = 1_000;
+
+/// What the timers tick in: 1 ms, in nanoseconds.
+const TICK: u64 = 1_000_000;
 
 /// So many answers in turn that came too late to be used are as good as none.
 const MOST_LATE: u32 = 3;
@@ -58,6 +61,8 @@ pub(super) struct Plan {
     pub(super) longest: Duration,
     pub(super) interval: Duration,
     pub(super) largest: u32,
+    /// For so long after a failure a share is kept to, and not without another one.
+    pub(super) holdoff: Duration,
     /// Kept to while the store does not answer; none refuses.
     pub(super) parts: Option<Vec<Quota>>,
     pub(super) backoff: ExponentialBackoff,
@@ -69,6 +74,8 @@ struct Desk {
     known: Option<(Known, u64)>,
     /// Not to be asked again before.
     come_at: u64,
+    /// For so many together. Fewer may be there before.
+    come_unit: u32,
     failures: u32,
     late: u32,
     lost: Option<StoreLost>,
@@ -102,11 +109,11 @@ impl Shared {
 
     /// Sees to it that the store is asked where somebody rang for it. Without a runtime the next to come does.
     pub(super) fn call(self: &Arc<Self>) {
-        if !self.bell.rung.load(Ordering::Acquire) {
+        if !self.bell.rung.load(Ordering::SeqCst) {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        if !self.running.swap(true, Ordering::AcqRel) {
+        if !self.running.swap(true, Ordering::SeqCst) {
             let driver = Driver { shared: Arc::clone(self), over: false };
             runtime.spawn(driver.run());
         }
@@ -133,7 +140,7 @@ impl Shared {
 
     pub(super) fn pause_until(self: &Arc<Self>, until: Instant) {
         self.queue.pause_until(until);
-        let wait = until.saturating_duration_since(crate::clock::now());
+        let wait = until.saturating_duration_since(clock::now());
         let until = self.now().saturating_add(nanos(wait));
         let mut desk = self.desk();
         desk.pause_until = desk.pause_until.max(until);
@@ -158,7 +165,7 @@ impl Shared {
     }
 
     fn now(&self) -> u64 {
-        self.queue.look(|_, _, now| now)
+        self.queue.now()
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -169,9 +176,10 @@ impl Shared {
         let mut desk = self.desk();
         let next = self.queue.look(|pool, demand, now| {
             let told = desk.resume || desk.pause_until > now;
+            let smaller = demand.head.is_some_and(|head| head.get() < desk.come_unit);
             let at = if pool.is_lost() {
                 pool.ask_at
-            } else if told {
+            } else if told || smaller {
                 0
             } else {
                 desk.come_at
@@ -181,23 +189,26 @@ impl Shared {
             });
             // A share is served without a wait, mostly: whoever takes of it rings when the store is to be asked again.
             let probe = pool.is_lost() && now >= at;
-            if !short && !told && !probe {
+            // What is to be told to a store that does not answer is told when somebody waits for it.
+            let idle = pool.is_lost() && demand.head.is_none() && now < at;
+            if idle || !short && !told && !probe {
                 return Err(None);
             }
             if now < at {
                 let until = demand.last.map_or(at, |last| at.min(last));
-                return Err(Some(until.max(now + 1_000_000)));
+                return Err(Some(until.max(now + TICK)));
             }
             let (want, unit) = want(&mut desk, pool, demand, now, self.plan.lease);
             let back = pool.share.as_ref().map(|share| share.used(now, nanos(self.plan.longest)));
             let known = desk.known.map(|(known, at)| (known, Duration::from_nanos(now.saturating_sub(at))));
             let pause = Duration::from_nanos(desk.pause_until.saturating_sub(now));
-            let gates = std::mem::take(&mut desk.gates).into_iter().filter(|(_, _, until)| now < *until);
-            let gates = gates.map(|(policy, left, until)| Gate {
+            desk.gates.retain(|(_, _, until)| now < *until);
+            let gate = |&(policy, left, until): &(u64, u64, u64)| Gate {
                 policy,
                 left,
                 lasts: Duration::from_nanos(until - now),
-            });
+            };
+            let gates = desk.gates.iter().map(gate);
             Ok(Question { want, unit, known, back, pause, resume: desk.resume, gates: gates.collect() })
         });
         match next {
@@ -207,7 +218,25 @@ impl Shared {
         }
     }
 
+    /// Within its time. Whoever can't wait any longer meanwhile is told so.
+    async fn ask(&self, question: Question) -> Result<Answer, Fault> {
+        let timeout = self.plan.timeout;
+        let end = clock::after(clock::now(), timeout);
+        let mut answer = self.store.ask(question);
+        loop {
+            let last = self.queue.look(|_, demand, now| demand.last.map(|last| last.max(now + TICK)));
+            let until = last.map_or(end, |last| self.queue.instant(last).min(end));
+            match time::timeout_at(until, &mut answer).await {
+                Ok(outcome) => return outcome,
+                Err(_) if until == end => return Err(Fault(format!("no answer within {timeout:?}"))),
+                Err(_) => self.queue.tend(|_, _| ()),
+            }
+        }
+    }
+
     fn learn(&self, question: &Question, sent: u64, answer: &Answer) {
+        let given: u64 = answer.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
+        let content = given == u64::from(question.want) * u64::from(question.unit);
         let (late, now) = self.queue.tend(|pool, now| {
             // The store has decided between `sent` and now: no permit is used before its time, nor later than it
             // counts.
@@ -217,36 +246,50 @@ impl Shared {
                 until: hold.saturating_add(nanos(*due)),
                 permits: *permits,
             });
-            (pool.fill(grants, now.saturating_add(nanos(answer.free))), now)
+            // Permits that come too late are none: a share is kept to until some are in time.
+            if pool.share.is_some() && given > 0 && grants.clone().all(|grant| grant.until <= grant.due) {
+                return (given, now);
+            }
+            // Whoever got all that it asked for has not seen how many more there are.
+            let together = if content { self.plan.largest } else { question.unit };
+            let at = now.saturating_add(nanos(answer.free));
+            (pool.fill(grants, Free { at, unit: question.unit, together }), now)
         });
         if !answer.paused.is_zero() {
             self.queue.pause_until(self.queue.instant(now.saturating_add(nanos(answer.paused))));
         }
-        let given: u64 = answer.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
-        let lost = {
+        let too_late = {
             let mut desk = self.desk();
             desk.known = Some((answer.known, now));
-            let content = given == u64::from(question.want) * u64::from(question.unit);
-            desk.come_at = if content { 0 } else { self.come_back(now, answer.come) };
+            (desk.come_at, desk.come_unit) =
+                if content { (0, 0) } else { (self.come_back(now, answer.come), question.unit) };
             // What was heard while the question was under way is still to be told.
             if desk.pause_until <= sent.saturating_add(nanos(question.pause)) {
                 desk.pause_until = 0;
             }
             desk.resume &= !question.resume;
+            desk.gates.retain(|(policy, left, _)| {
+                !question.gates.iter().any(|told| told.policy == *policy && told.left == *left)
+            });
             desk.late = if late > 0 && late == given { desk.late + 1 } else { 0 };
-            desk.failures = 0;
-            if desk.late >= MOST_LATE { None } else { desk.lost.take() }
+            desk.late >= MOST_LATE || desk.late > 0 && desk.lost.is_some()
         };
         let took = Duration::from_nanos(now.saturating_sub(sent));
         observe::store_asked(if late > 0 { "late" } else { "answered" }, took);
-        if let Some(lost) = lost {
-            lost.back();
-        }
-        if self.desk().late >= MOST_LATE {
+        if too_late {
             let held = self.plan.hold;
             self.lose(&Fault(format!(
                 "its answers take longer than the {held:?} for which permits are held"
             )));
+            return;
+        }
+        let lost = {
+            let mut desk = self.desk();
+            desk.failures = 0;
+            desk.lost.take()
+        };
+        if let Some(lost) = lost {
+            lost.back();
         }
     }
 
@@ -267,9 +310,11 @@ impl Shared {
             wait
         };
         let state = self.queue.tend(|pool, now| {
-            let begin = || self.plan.parts.as_ref().map(|parts| Share::begin(self.plan.kind, parts, now));
-            let share = if pool.is_lost() { None } else { begin() };
-            pool.lose(share, now.saturating_add(nanos(wait)));
+            // The others may hold permits of the store's for as long.
+            let spent = now.saturating_add(nanos(self.plan.horizon)).saturating_add(nanos(self.plan.hold));
+            let share = || self.plan.parts.as_ref().map(|parts| Share::begin(self.plan.kind, parts, spent));
+            let share_until = now.saturating_add(nanos(self.plan.holdoff));
+            pool.lose(share, now.saturating_add(nanos(wait)), share_until);
             pool.state()
         });
         // Only the task gets here: nobody comes between.
@@ -284,6 +329,10 @@ impl Shared {
 /// How many blocks of how many permits are asked for.
 fn want(desk: &mut Desk, pool: &mut Pool, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
+    // Whether it answers, and in time, is seen by one as well.
+    if pool.is_lost() {
+        return (1, head.get());
+    }
     // All the permits of one request come free together.
     if head.get() > 1 && !pool.will_serve(head, now) {
         return (1, head.get());
@@ -309,23 +358,16 @@ impl Driver {
     async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         loop {
-            shared.bell.rung.store(false, Ordering::Release);
+            shared.bell.rung.store(false, Ordering::SeqCst);
             match shared.next() {
                 Next::Ask(question) => {
                     let sent = shared.now();
-                    let timeout = shared.plan.timeout;
-                    match time::timeout(timeout, shared.store.ask(question.clone())).await {
-                        Ok(Ok(answer)) => shared.learn(&question, sent, &answer),
-                        Ok(Err(fault)) => {
-                            observe::store_asked(
-                                "failed",
-                                Duration::from_nanos(shared.now().saturating_sub(sent)),
-                            );
+                    match shared.ask(question.clone()).await {
+                        Ok(answer) => shared.learn(&question, sent, &answer),
+                        Err(fault) => {
+                            let took = Duration::from_nanos(shared.now().saturating_sub(sent));
+                            observe::store_asked("failed", took);
                             shared.lose(&fault);
-                        }
-                        Err(_) => {
-                            observe::store_asked("failed", timeout);
-                            shared.lose(&Fault(format!("no answer within {timeout:?}")));
                         }
                     }
                 }
@@ -335,9 +377,10 @@ impl Driver {
                     shared.queue.tend(|_, _| ());
                 }
                 Next::Over => {
-                    shared.running.store(false, Ordering::Release);
-                    let again = shared.bell.rung.load(Ordering::Acquire);
-                    if !again || shared.running.swap(true, Ordering::AcqRel) {
+                    // In one order for all: whoever rings from here on finds nobody running, or is heard.
+                    shared.running.store(false, Ordering::SeqCst);
+                    let again = shared.bell.rung.load(Ordering::SeqCst);
+                    if !again || shared.running.swap(true, Ordering::SeqCst) {
                         self.over = true;
                         return;
                     }
@@ -351,7 +394,10 @@ impl Drop for Driver {
     /// A runtime that ends in the middle takes the task along: whoever waits elsewhere begins another.
     fn drop(&mut self) {
         if !self.over {
-            self.shared.running.store(false, Ordering::Release);
+            if std::thread::panicking() {
+                self.shared.lose(&Fault("the task that asks has panicked".to_owned()));
+            }
+            self.shared.running.store(false, Ordering::SeqCst);
             self.shared.bell.ring();
             self.shared.queue.tend(|_, _| ());
         }

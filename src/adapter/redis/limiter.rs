@@ -225,10 +225,11 @@ impl RedisLimiter {
         let horizon =
             settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
         let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
+        // Whoever keeps to its share asks again after the longest back-off, and learns in time that it is over. And
+        // permits were given so long ahead.
         let holdoff = match settings.fallback {
-            Fallback::Refuse => Duration::ZERO,
-            // Whoever keeps to its share asks again after the longest back-off, and learns in time that it is over.
-            Fallback::Share(_) => backoff.ceiling(u32::MAX) + settings.timeout,
+            Fallback::Refuse => horizon,
+            Fallback::Share(_) => horizon.max(backoff.ceiling(u32::MAX) + settings.timeout),
         };
         let times = Times { hold: settings.hold, horizon, holdoff, quiet: settings.timeout / 2 };
         let terms = Terms::new(settings.kind, quotas, times);
@@ -244,6 +245,7 @@ impl RedisLimiter {
             timeout: settings.timeout,
             longest: terms.longest(),
             interval: terms.interval(),
+            holdoff,
             largest: quotas.iter().map(fits).min().unwrap_or(u32::MAX),
             parts: match settings.fallback {
                 Fallback::Refuse => None,

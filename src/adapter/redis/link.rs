@@ -133,10 +133,8 @@ impl Link {
     fn fault(&self, error: &RedisError) -> Fault {
         let mut text = error.to_string();
         let settings = self.info.redis_settings();
-        for secret in [settings.password(), settings.username()].into_iter().flatten() {
-            if !secret.is_empty() {
-                text = text.replace(secret, "***");
-            }
+        if let Some(secret) = settings.password().filter(|secret| !secret.is_empty()) {
+            text = text.replace(secret, "***");
         }
         Fault(text)
     }

@@ -29,7 +29,7 @@ pub(super) struct Bell {
 
 impl Bell {
     pub(super) fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
+        self.rung.store(true, Ordering::SeqCst);
     }
 }
 
@@ -37,8 +37,8 @@ impl Bell {
 #[derive(Debug)]
 pub(super) struct Pool {
     grants: VecDeque<Grant>,
-    /// When the first permit that is not in hand comes free, at the earliest; 0 where nothing is known.
-    free: u64,
+    /// When the first permits that are not in hand come free, at the earliest.
+    free: Option<Free>,
     /// Between two permits that are not in hand, at the least.
     interval: u64,
     largest: u32,
@@ -47,9 +47,22 @@ pub(super) struct Pool {
     /// While the store does not answer: when it is asked again.
     pub(super) ask_at: u64,
     pub(super) share: Option<Share>,
+    /// The share is kept to until then, unless the store has been asked again and did not answer: by then the others may
+    /// have it to themselves.
+    share_until: u64,
     /// Permits that nobody used in time.
     unused: u64,
     bell: Arc<Bell>,
+}
+
+/// What the store said of the permits that it did not give.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Free {
+    pub(super) at: u64,
+    /// So many together were asked for: fewer may come free before.
+    pub(super) unit: u32,
+    /// So many may be free then, if not more.
+    pub(super) together: u32,
 }
 
 /// Permits that may be used from `due` on, and no more from `until` on.
@@ -64,13 +77,14 @@ impl Pool {
     pub(super) fn new(largest: u32, interval: Duration, timeout: Duration, bell: Arc<Bell>) -> Self {
         Self {
             grants: VecDeque::new(),
-            free: 0,
+            free: None,
             interval: nanos(interval),
             largest,
             grace: nanos(timeout),
             store: Store::Unasked,
             ask_at: 0,
             share: None,
+            share_until: 0,
             unused: 0,
             bell,
         }
@@ -78,8 +92,8 @@ impl Pool {
 
     /// The store has answered: it gives these, and the next one is free then at the earliest. The permits that can't
     /// be used any more are left out, and their number is returned.
-    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: u64) -> u64 {
-        (self.store, self.share, self.free) = (Store::Shared, None, free);
+    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) -> u64 {
+        (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
         let mut late = 0;
         for grant in grants {
             if grant.until > grant.due {
@@ -93,13 +107,14 @@ impl Pool {
 
     /// The store does not answer. The share is kept to from now on; without one everybody is refused, until it is
     /// asked again.
-    pub(super) fn lose(&mut self, share: Option<Share>, ask_at: u64) {
+    pub(super) fn lose(&mut self, share: impl FnOnce() -> Option<Share>, ask_at: u64, share_until: u64) {
         if self.share.is_none() {
-            self.share = share;
+            self.share = share();
         }
+        self.share_until = share_until;
         self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
         self.grants.clear();
-        (self.free, self.ask_at) = (0, ask_at);
+        (self.free, self.ask_at) = (None, ask_at);
     }
 
     pub(super) fn state(&self) -> Store {
@@ -159,7 +174,7 @@ impl Meter for Pool {
             self.bell.ring();
         }
         if let Some(share) = &mut self.share {
-            return share.take(cost, now);
+            return now < self.share_until && share.take(cost, now);
         }
         self.forget(now);
         if self.due(now) < u64::from(cost.get()) {
@@ -179,7 +194,7 @@ impl Meter for Pool {
 
     fn forecast(&self, start: u64, total: u64) -> u64 {
         if let Some(share) = &self.share {
-            return share.forecast(start, total);
+            return if start < self.share_until { share.forecast(start, total) } else { start };
         }
         let mut missing = total;
         if missing == 0 {
@@ -192,10 +207,15 @@ impl Meter for Pool {
             }
             missing -= permits;
         }
-        self.free.saturating_add(self.interval.saturating_mul(missing - 1)).max(start)
+        match self.free.filter(|free| total >= u64::from(free.unit)) {
+            Some(free) => {
+                let later = missing.saturating_sub(u64::from(free.together));
+                free.at.saturating_add(self.interval.saturating_mul(later)).max(start)
+            }
+            None => start,
+        }
     }
 
-    /// What is more than a share waits for the store.
     fn largest(&self) -> u32 {
         self.largest
     }
@@ -234,8 +254,10 @@ impl Meter for Pool {
         self.grace
     }
 
-    fn closed(&self, now: u64) -> Option<Refusal> {
-        let refusing = self.store == Store::Refusing && now < self.ask_at;
+    fn closed(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
+        // What is more than a share would keep all others waiting.
+        let beyond = self.share.as_ref().is_some_and(|share| share.largest() < cost.get());
+        let refusing = beyond || self.store == Store::Refusing && now < self.ask_at;
         let wait = Duration::from_nanos(self.ask_at.saturating_sub(now));
         refusing.then(|| Refusal::new(Reason::Unavailable, wait))
     }

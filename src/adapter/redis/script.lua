@@ -93,19 +93,37 @@ local function empty(quota, moment)
   end
 end
 
+-- The clock was set back: what was written by it before says nothing any more, but how long a pause lasts.
+local reset = heard > now + 1000000
+if reset then
+  paused = math.max(paused - heard, 0) + now
+  spent, silence, born = 0, 0, nil
+  for _, quota in ipairs(quotas) do quota.next = 0 end
+end
+
 -- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
 -- remembers. The server counts its time in whole seconds, each rounded down: this is the last moment that it can have
 -- been.
-local lost = 0
+local lost = reset and now + horizon or 0
+if windowed then
+  for _, quota in ipairs(quotas) do
+    -- A log without its state, or a state without its log: one of them was evicted.
+    local kept = redis.call('EXISTS', quota.log) == 1
+    if kept ~= (quota.sum > 0) or kept and not born then
+      redis.call('DEL', quota.log)
+      quota.sum, lost = 0, now + horizon
+    end
+  end
+end
 if fresh or not born then
   local info = redis.pcall('INFO', 'server')
   local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
   local start = not born and now or 0
   if up then start = math.min(now, (math.floor(now / 1000000) - up + 1) * 1000000) end
-  if now - start < longest and start > spent + 1100000 then lost = start + holdoff end
+  if now - start < longest and start > spent + 1100000 then lost = math.max(lost, start + holdoff) end
 end
 if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
-  if now - known.age > math.max(spent, lost) then lost = now end
+  if now - known.age > math.max(spent, lost) then lost = now + horizon end
 end
 -- Nobody asked for a while, and one who comes back has kept to a share: others may do so still, until they are back.
 -- Their first questions may have been waiting here all the while, and say nothing of it.

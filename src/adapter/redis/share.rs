@@ -32,15 +32,15 @@ enum Either {
 }
 
 impl Share {
-    /// Begins with everything spent: what the others did last is not known here.
-    pub(super) fn begin(kind: Kind, quotas: &[Quota], now: u64) -> Self {
+    /// Begins with everything spent at that moment: what the others did last is not known here.
+    pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
         let mut meter = match kind {
             Kind::TokenBucket => Either::Bucket(Gcra::new(quotas, None)),
             Kind::SlidingWindow => Either::Window(Rings::new(quotas, None)),
         };
         match &mut meter {
-            Either::Bucket(bucket) => bucket.empty(now),
-            Either::Window(window) => window.empty(now),
+            Either::Bucket(bucket) => bucket.empty(at),
+            Either::Window(window) => window.empty(at),
         }
         let limit = quotas.iter().map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
         Self { meter, used: 0, used_at: 0, limit }
@@ -66,6 +66,13 @@ impl Share {
         match &self.meter {
             Either::Bucket(bucket) => bucket.forecast(start, total),
             Either::Window(window) => window.forecast(start, total),
+        }
+    }
+
+    pub(super) fn largest(&self) -> u32 {
+        match &self.meter {
+            Either::Bucket(bucket) => bucket.largest(),
+            Either::Window(window) => window.largest(),
         }
     }
 

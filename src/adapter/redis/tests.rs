@@ -277,3 +277,72 @@ fn the_window_is_longer_by_the_guard_and_by_the_time_that_permits_are_held() {
     assert_eq!(keys, ["{a}:bucket"]);
     assert_eq!(of(Kind::SlidingWindow).2, ["{a}:window", "{a}:window:1000000.0", "{a}:window:1000000.1"]);
 }
+
+fn costing(cost: u32, max_wait: Option<Duration>) -> limit::Ask {
+    limit::Ask { cost: NonZeroU32::new(cost).unwrap(), max_wait, ..limit::Ask::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
+    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let (limiter, _) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let large = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, costing(8, None)).await }
+    });
+    yield_now().await;
+    take(&limiter, bounded(None)).await.unwrap();
+    assert_eq!(large.await.unwrap().unwrap_err().reason(), Reason::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_question_is_under_way() {
+    let (limiter, _) = over(limiter(), millis(240), none(1));
+    let start = Instant::now();
+    let first = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(Some(Duration::from_secs(1)))).await }
+    });
+    yield_now().await;
+    let ask = limit::Ask { deadline: Some(start + millis(50)), ..limit::Ask::default() };
+    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
+    assert!(start.elapsed() <= millis(52), "{:?}", start.elapsed());
+    first.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_always_late_leaves_the_share_in_use() {
+    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let (limiter, asked) = over(shares, millis(120), all);
+    let start = Instant::now();
+    let mut granted = 0;
+    while start.elapsed() < Duration::from_secs(20) {
+        granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
+    }
+    // 25 in 10 s.
+    assert!((40..=50).contains(&granted), "{granted}");
+    assert_eq!(limiter.snapshot().store, Some(Store::Fallback));
+    let wanted: u32 = asked.lock().unwrap().iter().map(|(_, question)| question.want).sum();
+    assert!(wanted < 150, "{wanted} permits of the others' for nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_told_is_told_when_somebody_waits() {
+    let fails = Arc::new(AtomicU32::new(2));
+    let (limiter, asked) = over(limiter(), millis(1), {
+        let fails = Arc::clone(&fails);
+        move |question| match fails
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+        {
+            Ok(_) => Err(Fault("gone".to_owned())),
+            Err(_) => all(question),
+        }
+    });
+    limiter.resume();
+    time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1, "nobody waits");
+    take(&limiter, bounded(None)).await.unwrap_err();
+    time::sleep(Duration::from_secs(1)).await;
+    take(&limiter, bounded(None)).await.unwrap();
+    assert!(asked.lock().unwrap().last().is_some_and(|(_, question)| question.resume));
+}
