@@ -176,9 +176,9 @@ async fn the_words_of_a_type_tell_no_key_either() {
         }
     }
     for (value, said) in [
-        (KEY.to_owned(), "expected no [redacted] at line 1"),
-        (format!("missing {KEY}"), "missing field `[redacted]` at line 1"),
-        (format!("{}{KEY}", "x".repeat(240)), "xxxx[reda..."),
+        (KEY.to_owned(), "expected no [redacted]"),
+        (format!("missing {KEY}"), "missing field `[redacted]`"),
+        (format!("{}{KEY}", "x".repeat(240)), "xxxx[red..."),
         (format!("{}{KEY}", "x".repeat(100_000)), "xxxx..."),
     ] {
         let (_server, client) = answering(200, format!("{value:?}")).await;
