@@ -304,11 +304,11 @@ mod tests {
         }
     }
 
-    /// Too long to end within an hour if each of them led to a look at all that follow.
+    /// Minutes if each of them led to a look at all that follow.
     #[test]
     fn a_long_run_of_the_same_is_read_once() {
         for (one, key) in [("\\", r#"s3cret\"#), ("\\", r"\\s3cret"), ("%25", "%s3cret"), ("&#", "&s3cret")] {
-            let text = one.repeat((1 << 19) / one.len());
+            let text = one.repeat((1 << 15) / one.len());
             assert!(!found(key, &text));
             assert!(found(key, &(text + key)));
         }
