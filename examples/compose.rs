@@ -3,12 +3,13 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::{Request, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use support::{Answer, Plan, StandIn, When};
+use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt::AttemptLayer;
 use tower_outbound::auth::{ApiKey, BearerAuthLayer, Origin};
