@@ -1,5 +1,5 @@
 //! The layers by hand, in a tower stack of your own over hyper-util's client, with tower's own
-//! concurrency limit below them.
+//! concurrency limit below them; and what each of them did to a call.
 #[path = "support/mod.rs"]
 mod support;
 
@@ -9,31 +9,60 @@ use http_body_util::Empty;
 use hyper::{Request, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use support::{Answer, Plan, StandIn, When};
+use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt::AttemptLayer;
 use tower_outbound::auth::{ApiKey, BearerAuthLayer, Origin};
 use tower_outbound::limit::{RateLimitLayer, TokenBucket};
 use tower_outbound::{
-    BoxError, Quota, Report, request_id::RequestIdLayer, retry::RetryLayer, timeout::TimeoutLayer,
+    BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
+    timeout::TimeoutLayer,
 };
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let faults = vec![(When::Nth(1), Answer::Unavailable)]; // so that there is something to retry
     let server = StandIn::start(Plan { faults, ..Plan::new("compose", "s3cret") }).await?;
+    // One at once and one more in each second, so that there is something to wait for.
+    let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(30))?)
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
+        .layer(RateLimitLayer::new(limiter.clone()))
         .layer(AttemptLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5))?)
         .concurrency_limit(8)
         .service(Client::builder(TokioExecutor::new()).build_http());
+
+    let start = Instant::now();
     let request = Request::get(format!("{}/v1/resources", server.base_url())).body(Empty::<Bytes>::new())?;
+    println!("{} {}", request.method(), request.uri());
     let response = service.oneshot(request).await?;
+    println!("answered {} after {} ms\n", response.status(), start.elapsed().as_millis());
+
     let report = response.extensions().get::<Report>().ok_or("no report")?;
-    println!("{}, {} attempts, {:?}", response.status(), report.attempt_count(), report.request_id());
+    let id = report.request_id().ok_or("no request id")?;
+    println!("request id  {} on each of {} attempts", id.to_str()?, report.attempt_count());
+    for attempt in report.attempts() {
+        let Some(Outcome::Answer(status)) = attempt.outcome() else { return Err("no answer".into()) };
+        let waited = attempt.waited().as_millis();
+        println!("limit       attempt {} waited {waited} ms for its permit", attempt.number());
+        print!("retry       attempt {}: {status}", attempt.number());
+        match attempt.delay() {
+            Some(delay) => println!(", and another one after {} ms", delay.as_millis()),
+            None => println!(", and that is the answer"),
+        }
+    }
+    println!("limit       {} permits granted in all", limiter.snapshot().granted);
+    for seen in server.ledger().requests {
+        let has_key = seen.header("authorization") == "Bearer s3cret";
+        println!(
+            "auth        request {} arrived with{} the key",
+            seen.number,
+            if has_key { "" } else { "out" }
+        );
+    }
     Ok(())
 }

@@ -283,10 +283,17 @@ impl Call {
         state.server_headers = Arc::clone(server_headers);
     }
 
-    /// Keeps the id that the server has put into an answer; that of an earlier answer stays if it has none.
+    /// Where the server's own ids are looked for.
+    pub(crate) fn server_headers(&self) -> Arc<[HeaderName]> {
+        Arc::clone(&self.shared.state().server_headers)
+    }
+
+    /// Keeps the id that the server has put into an answer; that of an earlier answer stays if it has none. One that is
+    /// marked sensitive is none: it repeats the key.
     pub(crate) fn answered(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut state = self.shared.state();
-        let id = state.server_headers.iter().find_map(|name| headers.get(name)).cloned();
+        let mut ids = state.server_headers.iter().filter_map(|name| headers.get(name));
+        let id = ids.find(|id| !id.is_sensitive()).cloned();
         if id.is_some() {
             state.server_request_id.clone_from(&id);
         }
@@ -368,9 +375,17 @@ impl Report {
         self.shared.state().request_id.clone()
     }
 
-    /// The id that the server gave its last answer that had one, from the first of the known headers.
+    /// The id that the server gave its last answer that had one, from the first of the known headers. A header that
+    /// repeats the key that was sent, or that is marked sensitive, is none of them.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
+    }
+
+    /// The time by which the call was to be over, and how long after its start that is.
+    #[cfg(feature = "json")]
+    pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
+        let deadline = self.shared.state().deadline?;
+        Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
     /// The attempts made, first to last. Empty when no retry layer is in the stack.

@@ -253,6 +253,7 @@ pub use self::client::Client;
 pub use self::error::{BoxError, Error, InvalidConfig};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
 
-#[cfg(doctest)]
+// Its programs are whole, for who pastes them, and so can't ask for the features that they need.
+#[cfg(all(doctest, feature = "reqwest", feature = "serde"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

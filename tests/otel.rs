@@ -23,10 +23,10 @@ use probe::{
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    ApiKey,
+    ApiKey, InvalidConfig,
     adapter::TraceContext,
     attempt::AttemptLayer,
-    preset::{self, PresetLayer},
+    preset::{self, Preset, PresetLayer},
 };
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::{Registry, layer::SubscriberExt};
@@ -75,6 +75,28 @@ fn stack() -> PresetLayer {
     let traced = AttemptLayer::new().with_propagation(TraceContext::new());
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
     preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt(traced).layer().unwrap()
+}
+
+/// To the letter of the README.
+fn shown() -> Result<Preset, InvalidConfig> {
+    let attempt = AttemptLayer::new()
+        .with_attempt_header(HeaderName::from_static("x-attempt"))
+        .with_propagation(TraceContext::new());
+    let rates = preset::currency_rates("https://rates.example.com")?.with_attempt(attempt);
+    Ok(rates)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_readmes_attempts_send_their_number_and_their_context() {
+    let pipeline = Pipeline::new();
+    let probe = Probe::new([Is(503), Is(200)]);
+    let rates = shown().unwrap().with_api_key(ApiKey::new("k3y").unwrap()).layer().unwrap();
+    rates.layer(probe.clone()).oneshot(get("https://rates.example.com/v1")).await.unwrap();
+    drop(pipeline);
+    let seen = probe.seen();
+    assert_eq!(seen.iter().map(|seen| seen.header("x-attempt")).collect::<Vec<_>>(), [Some("1"), Some("2")]);
+    let contexts = [0, 1].map(|at| seen[at].header("traceparent").unwrap());
+    assert_ne!(contexts[0], contexts[1]);
 }
 
 fn attributes(span: &SpanData) -> BTreeMap<&str, Value> {

@@ -35,9 +35,9 @@ pub trait Authorize: Send + Sync {
     /// When it can't be done; nothing is sent then.
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError>;
 
-    /// The keys that this credential is made of, when they can change; none by default. The layer waits for them
+    /// The keys that this credential is made of, where it is made of keys; none by default. The layer waits for them
     /// before it says that it is ready, and then calls [`authorize_with`](Self::authorize_with) in place of
-    /// [`authorize`](Self::authorize).
+    /// [`authorize`](Self::authorize). A key that is sent so is known to the layer, which keeps it out of the reports.
     fn keys(&self) -> Option<&Keys> {
         None
     }

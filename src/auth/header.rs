@@ -5,7 +5,7 @@ use http::{
 };
 use zeroize::Zeroizing;
 
-use super::{ApiKey, Authorize, key::sensitive};
+use super::{ApiKey, Authorize, CurrentKey, Keys, key::sensitive};
 use crate::error::{BoxError, InvalidConfig};
 
 /// `Authorization: Bearer <key>`, unless the request has an `Authorization` already.
@@ -39,6 +39,8 @@ impl Basic {
 pub struct HeaderKey {
     name: HeaderName,
     value: HeaderValue,
+    /// What the value is made of.
+    keys: Keys,
 }
 
 impl HeaderKey {
@@ -62,12 +64,12 @@ impl HeaderKey {
     }
 
     pub(super) fn made(name: HeaderName, key: &ApiKey) -> Self {
-        Self { name, value: key.header_value() }
+        Self { name, value: key.header_value(), keys: key.clone().into() }
     }
 
     pub(super) fn bearer(key: &ApiKey) -> Self {
         let value = sensitive(&Zeroizing::new(format!("Bearer {}", key.expose())));
-        Self { name: AUTHORIZATION, value }
+        Self { name: AUTHORIZATION, value, keys: key.clone().into() }
     }
 
     pub(super) fn basic(user: &str, password: &ApiKey) -> Self {
@@ -75,7 +77,7 @@ impl HeaderKey {
         let mut value = Zeroizing::new(String::with_capacity(6 + pair.len().div_ceil(3) * 4));
         value.push_str("Basic ");
         base64(pair.as_bytes(), &mut value);
-        Self { name: AUTHORIZATION, value: sensitive(&value) }
+        Self { name: AUTHORIZATION, value: sensitive(&value), keys: password.clone().into() }
     }
 
     /// Whether it put the key: a request may have brought its own.
@@ -129,6 +131,16 @@ macro_rules! authorize {
                 let $this = self;
                 $key.put(head);
                 Ok(())
+            }
+
+            fn keys(&self) -> Option<&Keys> {
+                let $this = self;
+                Some(&$key.keys)
+            }
+
+            fn authorize_with(&self, _: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
+                let $this = self;
+                Ok($key.put(head))
             }
         }
     )*};

@@ -38,11 +38,17 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// When the variable is not set or what it holds is no key; the error names the variable.
+    /// When the variable is not set or what it holds is no key; the error names the variable, but for one that is not set
+    /// and has other characters than ASCII letters, digits and `_`: that may be the key, given in the place of the name.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {
             Ok(key) => Self::check(key.trim(), place),
+            Err(env::VarError::NotPresent)
+                if !name.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_') =>
+            {
+                Err(InvalidConfig::new(FIELD, "in an environment variable", NAME))
+            }
             Err(env::VarError::NotPresent) => {
                 Err(InvalidConfig::new(FIELD, place(), "the variable to be set"))
             }
@@ -102,6 +108,7 @@ pub(super) fn sensitive(text: &str) -> HeaderValue {
 }
 
 const FIELD: &str = "api key";
+const NAME: &str = "the name of a variable that is set, of letters, digits and _, and not the key itself";
 const VISIBLE: &str = "visible ascii characters only";
 
 impl fmt::Debug for ApiKey {

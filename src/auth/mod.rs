@@ -99,6 +99,8 @@
 //! - The caller's own header of that name, or query parameter, is kept, and a 401 to it says nothing of the key.
 //! - An origin without TLS that is not loopback is refused when the layer is made, unless
 //!   [`Origin::allow_plaintext`] was said.
+//! - An id of the server's that repeats the key is marked sensitive in the answer, and is in no report and no log. What a
+//!   closure or a [`Sign`] sends is not known here, and not looked for.
 //! - Header values are marked sensitive, so that `Debug` hides them and HTTP/2 doesn't index them.
 //! - A query parameter can't be hidden so: `Debug` of the request that the inner service gets, and of its URI, shows the
 //!   key. hyper-util, h2 and rustls log none of it at any level; a layer below this one that logs URIs does.
@@ -122,9 +124,12 @@ mod provider;
 mod query;
 mod refresh;
 mod rotating;
+#[cfg(feature = "json")]
+mod sent;
 mod service;
 mod sign;
 mod signed;
+mod written;
 
 pub use self::authorize::Authorize;
 pub use self::file::KeyFile;
@@ -138,10 +143,11 @@ pub use self::origin::Origin;
 pub(crate) use self::origin::redact;
 pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
 pub use self::query::QueryKey;
-#[cfg(feature = "json")]
-pub(crate) use self::refresh::SentKey;
 pub use self::rotating::{Form, Rotating};
+#[cfg(feature = "json")]
+pub(crate) use self::sent::SentKeys;
 pub use self::service::Auth;
 pub use self::sign::{Sign, SignLayer, Signing};
 pub use self::signed::{Signed, SignedFuture};
+pub(crate) use self::written::Pattern;
 pub use crate::call::KeyReplaced;

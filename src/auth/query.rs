@@ -7,7 +7,7 @@ use http::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use super::{ApiKey, Authorize};
+use super::{ApiKey, Authorize, CurrentKey, Keys};
 use crate::error::{BoxError, InvalidConfig};
 
 /// A query parameter that holds the key, percent-encoded, unless the request has one of that name already.
@@ -19,6 +19,8 @@ pub struct QueryKey {
     name: String,
     /// `name=key`, encoded.
     pair: Zeroizing<String>,
+    /// What the pair is made of.
+    keys: Keys,
 }
 
 /// RFC 3986's unreserved characters pass as they are.
@@ -51,7 +53,7 @@ impl QueryKey {
         pair.extend(utf8_percent_encode(name, ENCODED));
         pair.push('=');
         pair.extend(utf8_percent_encode(key.expose(), ENCODED));
-        Self { name: name.to_owned(), pair }
+        Self { name: name.to_owned(), pair, keys: key.clone().into() }
     }
 }
 
@@ -94,6 +96,14 @@ impl QueryKey {
 impl Authorize for QueryKey {
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
         self.put(head).map(|_| ())
+    }
+
+    fn keys(&self) -> Option<&Keys> {
+        Some(&self.keys)
+    }
+
+    fn authorize_with(&self, _: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
+        self.put(head)
     }
 }
 

@@ -9,13 +9,15 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::Shared};
+use http::HeaderMap;
 
 use super::{
-    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys,
+    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys, Pattern,
     key_error::What,
     provided::{Provided, Settled},
 };
 use crate::{
+    call::Call,
     clock::{self, Instant},
     observe,
 };
@@ -95,17 +97,18 @@ impl fmt::Debug for Refresh {
     }
 }
 
-/// A request that is under way with a key that may change.
+/// A request that is under way with a key, which may change.
 #[derive(Debug)]
 pub(super) struct Watch {
     keys: Keys,
     key: CurrentKey,
+    call: Option<Call>,
     ahead: Option<Refresh>,
 }
 
 impl Watch {
-    pub(super) fn new(keys: Keys, key: CurrentKey, ahead: Option<Refresh>) -> Self {
-        Self { keys, key, ahead }
+    pub(super) fn new(keys: Keys, key: CurrentKey, call: Option<Call>, ahead: Option<Refresh>) -> Self {
+        Self { keys, key, call, ahead }
     }
 
     /// Takes the refresh a step further; what came of it is for the next request.
@@ -115,25 +118,24 @@ impl Watch {
         }
     }
 
-    #[cfg(feature = "json")]
-    pub(super) fn sent(&self) -> SentKey {
-        SentKey(self.key.clone())
+    /// Marks what the server gives as its own id and is the key, in whatever writing: no report keeps it then.
+    pub(super) fn hide_ids(&self, headers: &mut HeaderMap) {
+        let Some(call) = &self.call else { return };
+        let key = self.key.key().expose();
+        for name in &*call.server_headers() {
+            let Some(id) = headers.get_mut(name) else { continue };
+            // No writing of a key is shorter than the key: most ids are not looked at any further.
+            if id.len() >= key.len() {
+                let text = String::from_utf8_lossy(id.as_bytes());
+                if Pattern::of(key).any(|pattern| pattern.find(&text, 0, false).is_some()) {
+                    id.set_sensitive(true);
+                }
+            }
+        }
     }
 
     /// The server has refused the key.
     pub(super) fn reject(&self) -> bool {
         self.keys.reject(&self.key)
-    }
-}
-
-/// In the extensions of an answer: the key that its request carried, where it may be another one by now.
-#[cfg(feature = "json")]
-#[derive(Debug, Clone)]
-pub(crate) struct SentKey(CurrentKey);
-
-#[cfg(feature = "json")]
-impl SentKey {
-    pub(crate) fn key(&self) -> &CurrentKey {
-        &self.0
     }
 }

@@ -117,6 +117,9 @@ impl Rotating {
     }
 
     fn made(&self, key: &CurrentKey) -> Made {
+        if let Some(fixed) = &self.fixed {
+            return fixed.clone();
+        }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         match &*made {
             Some((generation, made)) if *generation == key.generation() => made.clone(),
@@ -138,7 +141,7 @@ impl Authorize for Rotating {
     }
 
     fn keys(&self) -> Option<&Keys> {
-        self.fixed.is_none().then_some(&self.keys)
+        Some(&self.keys)
     }
 
     fn authorize_with(&self, key: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {

@@ -68,7 +68,15 @@ impl<S, A: Authorize> Auth<S, A> {
             (Lease::Wait(_), _) => return Err(KeyError::new(What::NotReady).into()),
         };
         let put = self.authorize.authorize_with(&key, head)?;
-        Ok(put.then(|| Watch::new(keys.clone(), key, ahead)))
+        if !put {
+            return Ok(None);
+        }
+        #[cfg(feature = "json")]
+        if let Some(sent) = head.extensions.get::<super::SentKeys>() {
+            sent.add(key.key());
+        }
+        let call = head.extensions.get().cloned();
+        Ok(Some(Watch::new(keys.clone(), key, call, ahead)))
     }
 }
 

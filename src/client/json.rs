@@ -2,16 +2,17 @@
 
 use std::{fmt, time::Duration};
 
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Client, redact::hide_members};
 use crate::{
-    auth::SentKey,
+    auth::{ApiKey, SentKeys},
     body::{Body, BodyTooLarge},
     call::Report,
-    error::{BoxError, Error},
+    clock,
+    error::{BoxError, Error, Scope},
 };
 
 /// Most that is shown of a body.
@@ -33,6 +34,14 @@ impl Client {
     ///
     /// When there is no answer, it is not a 2xx, its body fails or is over [`MAX_JSON`](Self::MAX_JSON), or is no `T`.
     ///
+    /// The call's deadline, which is the preset's total timeout or an earlier one of the request's own, covers the body,
+    /// too: what is not there whole by then is [`JsonError::is_timeout`]. Without a deadline nothing but
+    /// [`with_body_idle_timeout`](crate::preset::Preset::with_body_idle_timeout) bounds a body that stands still.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future drops the call, and the body with its connection.
+    ///
     /// ```no_run
     /// #[derive(serde::Deserialize)]
     /// struct Rate {
@@ -48,14 +57,15 @@ impl Client {
     /// # }
     /// ```
     pub async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, JsonError> {
-        self.read_json(self.get(path).await).await
+        self.call_json(self.made(Method::GET, path, Body::empty())).await
     }
 
     /// Sends a POST of `body` as JSON to `path`, and reads the answer as JSON.
     ///
     /// # Errors
     ///
-    /// As [`get_json`](Self::get_json); and when `body` can't be written as JSON, where nothing is sent.
+    /// As [`get_json`](Self::get_json), whose deadline holds here, too; and when `body` can't be written as JSON, where
+    /// nothing is sent.
     ///
     /// ```no_run
     /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::client::JsonError> {
@@ -71,73 +81,94 @@ impl Client {
     ) -> Result<T, JsonError> {
         let body =
             serde_json::to_vec(body).map_err(|error| JsonError::new(Kind::Unwritable(error.into())))?;
-        self.read_json(self.post(path, body).await).await
+        self.call_json(self.made(Method::POST, path, body.into())).await
     }
 
     /// Sends this request, with a method and headers of your own, and reads the answer as JSON.
     ///
     /// # Errors
     ///
-    /// As [`get_json`](Self::get_json).
+    /// As [`get_json`](Self::get_json), whose deadline holds here, too: a [`Deadline`](crate::call::Deadline) in the
+    /// request's extensions, where it is the earlier one.
     pub async fn request_json<T: DeserializeOwned>(
         &self,
         request: Request<impl Into<Body>>,
     ) -> Result<T, JsonError> {
-        self.read_json(self.request(request).await).await
+        let (head, body) = request.into_parts();
+        self.call_json(Ok(Request::from_parts(head, body.into()))).await
     }
 
-    async fn read_json<T: DeserializeOwned>(
+    async fn call_json<T: DeserializeOwned>(
         &self,
-        called: Result<Response<Body>, Error>,
+        request: Result<Request<Body>, Error>,
     ) -> Result<T, JsonError> {
-        let response = called.map_err(|error| JsonError::new(Kind::NoAnswer(error)))?;
+        let no_answer = |error| JsonError::new(Kind::NoAnswer(error));
+        let mut request = request.map_err(no_answer)?;
+        let sent = SentKeys::default();
+        request.extensions_mut().insert(sent.clone());
+        let response = self.request(request).await.map_err(no_answer)?;
+        let sent = sent.all();
         let (status, report) = (response.status(), Report::of(&response).cloned());
-        let sent = response.extensions().get::<SentKey>().cloned();
+        let deadline = report.as_ref().and_then(Report::deadline);
         let answered = |kind, excerpt| JsonError { kind, status: Some(status), report, excerpt };
         if !status.is_success() {
-            let (start, whole) = beginning(response.into_body()).await;
-            return Err(answered(Kind::Status, self.excerpt(&start, whole, sent)));
+            let ends = clock::after(clock::now(), EXCERPT_TIME);
+            let ends = deadline.map_or(ends, |(deadline, _)| deadline.min(ends));
+            let (start, whole) = beginning(response.into_body(), ends).await;
+            return Err(answered(Kind::Status, self.excerpt(&start, whole, &sent)));
         }
-        let body = match response.into_body().collect(Self::MAX_JSON).await {
+        let read = response.into_body().collect(Self::MAX_JSON);
+        let read = match deadline {
+            None => read.await,
+            Some((ends, limit)) => tokio::time::timeout_at(ends, read)
+                .await
+                .unwrap_or_else(|_| Err(Error::timeout(Scope::Call, limit).into())),
+        };
+        let body = match read {
             Ok(body) => body,
             Err(error) => return Err(answered(Kind::Body(error), String::new())),
         };
         let json: &[u8] = if body.is_empty() { b"null" } else { &body };
         serde_json::from_slice(json).map_err(|error| {
-            answered(Kind::Unreadable(without_values(&error)), self.excerpt(&body, true, sent))
+            let what = self.shown(without_values(&error).as_bytes(), true, &sent, LONGEST_REASON);
+            answered(Kind::Unreadable(what), self.excerpt(&body, true, &sent))
         })
     }
 
-    /// The beginning of a body, or of what was read of it, as one line of text, without what is known to be secret.
-    fn excerpt(&self, body: &[u8], whole: bool, sent: Option<SentKey>) -> String {
+    /// The beginning of a body, or of what was read of it.
+    fn excerpt(&self, body: &[u8], whole: bool, sent: &[ApiKey]) -> String {
+        self.shown(body, whole, sent, EXCERPT)
+    }
+
+    /// The beginning of what may quote an answer, as one line of text, without what is known to be secret.
+    fn shown(&self, text: &[u8], whole: bool, sent: &[ApiKey], most: usize) -> String {
         // Hidden before it is cut to what is shown, or half of a key would be left at the end.
-        let read = String::from_utf8_lossy(&body[..body.len().min(READ)]);
-        let cut = !whole || body.len() > READ;
-        let mut text = hide_members(&self.redacted_answer(&read, sent.as_ref(), cut));
-        if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= EXCERPT) {
-            text.truncate(end);
-            text.push_str("...");
+        let read = String::from_utf8_lossy(text.get(..READ).unwrap_or(text));
+        let cut = !whole || text.len() > READ;
+        let mut shown = hide_members(&self.redacted_answer(&read, sent, cut));
+        if let Some((end, _)) = shown.char_indices().find(|(at, _)| *at >= most) {
+            shown.truncate(end);
+            shown.push_str("...");
         }
-        text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
+        shown.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
     }
 }
 
-/// What serde says without what it quotes of the answer: what was expected, or which member is missing, and where.
+/// What serde says without the values that it quotes of the answer: what was expected, or which member is missing, and
+/// where. In what is left there are the words of the types, which may quote something, too.
 fn without_values(error: &serde_json::Error) -> String {
     let said = error.to_string();
-    let what = match (error.is_data(), said.rsplit_once(", expected ")) {
+    match (error.is_data(), said.rsplit_once(", expected ")) {
         (true, Some((_, expected))) => format!("expected {expected}"),
         (true, None) if said.starts_with("missing field `") => said,
         (true, None) => format!("at line {} column {}", error.line(), error.column()),
         // Of text that is no JSON it quotes nothing.
         (false, _) => said,
-    };
-    let what: String = what.chars().take(LONGEST_REASON).collect();
-    what.replace(char::is_control, " ")
+    }
 }
 
 /// So much of it as comes in time, and whether that is all of it.
-async fn beginning(mut body: Body) -> (Vec<u8>, bool) {
+async fn beginning(mut body: Body, ends: clock::Instant) -> (Vec<u8>, bool) {
     let mut start = Vec::new();
     let read = async {
         while start.len() < READ {
@@ -149,14 +180,14 @@ async fn beginning(mut body: Body) -> (Vec<u8>, bool) {
         }
         false
     };
-    let whole = tokio::time::timeout(EXCERPT_TIME, read).await.unwrap_or(false);
+    let whole = tokio::time::timeout_at(ends, read).await.unwrap_or(false);
     (start, whole)
 }
 
 /// Why a call has given no JSON value. Keeps the status, the report, and up to 1 KiB of the body.
 ///
-/// The body's piece, in [`excerpt`](Self::excerpt) and in `Display`, is without the preset's key, the one in use now and the
-/// one that the request was sent with, as [`Client::redacted`] hides it; and without the values of members whose names
+/// The body's piece, in [`excerpt`](Self::excerpt) and in `Display`, is without the preset's key, the one in use now and those
+/// that the call has sent, as [`Client::redacted`] hides it; and without the values of members whose names
 /// speak of a key, a token, a secret, a password, an authorization or a signature. What else in it is private is not known
 /// here.
 pub struct JsonError {
@@ -205,6 +236,16 @@ impl JsonError {
     /// Whether there was an answer that is larger than [`Client::MAX_JSON`].
     pub fn is_too_large(&self) -> bool {
         matches!(&self.kind, Kind::Body(error) if error.is::<BodyTooLarge>())
+    }
+
+    /// Whether time ran out: the call's deadline, before the head of the answer or before the end of a success's body, or
+    /// that of a body that stood still.
+    pub fn is_timeout(&self) -> bool {
+        match &self.kind {
+            Kind::NoAnswer(error) => error.is_timeout(),
+            Kind::Body(error) => error.downcast_ref().is_some_and(Error::is_timeout),
+            _ => false,
+        }
     }
 
     /// The report of the call's attempts; none when nothing was sent.

@@ -24,8 +24,8 @@
 //!   dots or by naming another host, is [`Error::is_invalid_request`](crate::Error::is_invalid_request).
 //! - Redirects are answers, too: none is followed.
 //! - It runs inside a tokio runtime with its timer and I/O on.
-//! - The body of an answer is not covered by the timeouts; [`Body::collect`](crate::Body::collect) bounds its
-//!   size.
+//! - The body of an answer is not covered by the timeouts, but where `get_json` and its like read it;
+//!   [`Body::collect`](crate::Body::collect) bounds its size.
 
 mod connect;
 mod future;
@@ -33,7 +33,6 @@ mod future;
 mod json;
 mod redact;
 mod service;
-mod written;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;

@@ -1,16 +1,14 @@
 //! What is taken out of the text of an answer before it is shown.
 
-use super::{Client, written::Pattern};
-#[cfg(feature = "json")]
-use crate::auth::SentKey;
-use crate::auth::{CurrentKey, Keys};
+use super::Client;
+use crate::auth::{ApiKey, Keys, Pattern};
 
 const HIDDEN: &str = "[redacted]";
 
 impl Client {
     /// This text without the preset's key, where it is a key that is known here: for what a server says of a request,
     /// before it is logged. What a signature or a closure sends is not known, nor is a key before the one in use; what
-    /// a `JsonError` quotes is without the key that its own request carried, too.
+    /// a `JsonError` quotes is without the keys that its own call has sent, too.
     ///
     /// Hidden is the key as it is, with any of its characters as JSON, a URL or HTML writes it, and within base64, as in
     /// `Basic`, where the key has four characters or more; not what else a server makes of it.
@@ -23,20 +21,21 @@ impl Client {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn redacted(&self, text: &str) -> String {
-        self.hide_keys(text, None, false)
+        self.hide_keys(text, &[], false)
     }
 
-    /// The same of a text that was perhaps cut off within a key, in an answer to a request that carried `sent`.
+    /// The same of a text that was perhaps cut off within a key, in an answer to a call that has `sent` these.
     #[cfg(feature = "json")]
-    pub(super) fn redacted_answer(&self, text: &str, sent: Option<&SentKey>, cut: bool) -> String {
-        self.hide_keys(text, sent.map(SentKey::key), cut)
+    pub(super) fn redacted_answer(&self, text: &str, sent: &[ApiKey], cut: bool) -> String {
+        self.hide_keys(text, sent, cut)
     }
 
-    fn hide_keys(&self, text: &str, sent: Option<&CurrentKey>, cut: bool) -> String {
+    fn hide_keys(&self, text: &str, sent: &[ApiKey], cut: bool) -> String {
         let current = self.keys.as_ref().and_then(Keys::known);
-        let mut keys: Vec<_> = sent.into_iter().chain(&current).map(|key| key.key().expose()).collect();
+        let current = current.iter().map(|current| current.key());
+        let mut keys: Vec<_> = sent.iter().chain(current).map(ApiKey::expose).collect();
         // The longest first: a shorter one may be a part of it.
-        keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
+        keys.sort_by(|one, other| other.len().cmp(&one.len()).then_with(|| one.cmp(other)));
         keys.dedup();
         let patterns = keys.into_iter().flat_map(Pattern::of);
         patterns.fold(text.to_owned(), |text, pattern| hide(text, &pattern, cut))
@@ -47,7 +46,7 @@ fn hide(text: String, pattern: &Pattern, cut: bool) -> String {
     let (mut shown, mut from) = (String::new(), 0);
     while let Some(found) = pattern.find(&text, from, cut) {
         // Two may share a character of base64.
-        shown.push_str(&text[from..found.start.max(from)]);
+        shown.push_str(text.get(from..found.start.max(from)).unwrap_or_default());
         // A single character that the text ends in is found there by chance, too.
         if !cut || found.end < text.len() {
             shown.push_str(HIDDEN);
@@ -57,7 +56,7 @@ fn hide(text: String, pattern: &Pattern, cut: bool) -> String {
     if from == 0 {
         return text;
     }
-    shown.push_str(&text[from..]);
+    shown.push_str(text.get(from..).unwrap_or_default());
     shown
 }
 

@@ -140,14 +140,17 @@ impl Client {
     }
 
     fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
-        let uri = match self.base_url.join(path) {
-            Ok(uri) => uri,
-            Err(error) => return ResponseFuture::failed(error),
-        };
+        match self.made(method, path, body) {
+            Ok(request) => ResponseFuture::calling(self.stack.clone().call(request)),
+            Err(error) => ResponseFuture::failed(error),
+        }
+    }
+
+    pub(super) fn made(&self, method: Method, path: &str, body: Body) -> Result<Request<Body>, Error> {
         let mut request = Request::new(body);
+        *request.uri_mut() = self.base_url.join(path)?;
         *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        ResponseFuture::calling(self.stack.clone().call(request))
+        Ok(request)
     }
 }
 

@@ -29,7 +29,7 @@ const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
 /// assert_eq!(quota.to_string(), "100 per 60s, burst 10, guard 1s");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Quota {
     limit: u32,
     window: Duration,
@@ -37,6 +37,16 @@ pub struct Quota {
     /// None where nobody has said one, which counts as zero.
     guard: Option<Duration>,
 }
+
+/// By what they admit: no guard is a guard of zero.
+impl PartialEq for Quota {
+    fn eq(&self, other: &Self) -> bool {
+        let admits = |quota: &Self| (quota.limit, quota.window, quota.burst, quota.guard());
+        admits(self) == admits(other)
+    }
+}
+
+impl Eq for Quota {}
 
 impl Quota {
     /// At most `limit` requests in any `window`.
@@ -123,8 +133,8 @@ impl Quota {
     /// departures: requests that leave a window apart arrive closer together when the first is delayed. Give
     /// the most that the time under way can vary by.
     ///
-    /// A guard of zero is one that was said: the quota limits as one without, but is written with it and not equal to it, and
-    /// settings give it no other.
+    /// A guard of zero makes a quota that is equal to one without. Only settings tell them apart: they give their own guard to
+    /// a quota that has said none, so that `{:#}`, their form, writes it.
     ///
     /// # Errors
     ///
@@ -203,13 +213,14 @@ impl Quota {
     }
 }
 
-/// Such as `100 per 60s, burst 10, guard 1s`, or `100/60s, burst 10, guard 1s` by `{:#}`; the guard is left out when none
-/// was said. `parse` reads both, and what it read is equal.
+/// Such as `100 per 60s, burst 10, guard 1s`; the guard is left out when it is zero. By `{:#}` as settings write it,
+/// `100/60s, burst 10, guard 1s`; there it is left out when none was said. `parse` reads both, and what it read is equal.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per = if f.alternate() { "/" } else { " per " };
         write!(f, "{}{per}{}, burst {}", self.limit, Human(self.window), self.burst)?;
-        self.own_guard().map_or(Ok(()), |guard| write!(f, ", guard {}", Human(guard)))
+        let guard = self.own_guard().filter(|guard| f.alternate() || !guard.is_zero());
+        guard.map_or(Ok(()), |guard| write!(f, ", guard {}", Human(guard)))
     }
 }
 
@@ -359,6 +370,21 @@ mod tests {
         assert_eq!(endless.unwrap_err().field(), "quota burst");
         let nearly = Quota::new(101, LONGEST).unwrap().with_burst(100).unwrap();
         assert_eq!(nearly.with_guard(LONGEST).unwrap_err().field(), "quota guard");
+    }
+
+    #[test]
+    fn a_guard_of_zero_is_none_but_for_settings() {
+        let quota = Quota::per_minute(100).unwrap();
+        let zero = quota.with_guard(Duration::ZERO).unwrap();
+        assert_eq!((quota, quota.to_string()), (zero, zero.to_string()));
+        assert_eq!(format!("{quota:#}; {zero:#}"), "100/60s, burst 10; 100/60s, burst 10, guard 0s");
+        let others = [
+            quota.with_guard(Duration::from_nanos(1)),
+            quota.with_burst(11),
+            Quota::per_minute(101).and_then(|it| it.with_burst(10)),
+            Quota::new(100, Duration::from_secs(61)),
+        ];
+        assert!(others.into_iter().all(|other| other.unwrap() != quota));
     }
 
     #[test]

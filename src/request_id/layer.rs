@@ -50,7 +50,8 @@ impl RequestIdLayer {
         self.set(|settings| settings.header = header)
     }
 
-    /// Looks for the server's own id in these headers; the first that the answer has is kept.
+    /// Looks for the server's own id in these headers; the first that the answer has is kept, but for one that repeats the
+    /// key that an [`AuthLayer`](crate::auth::AuthLayer) has sent, or that is marked sensitive.
     pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         self.set(|settings| settings.server_headers = headers.into_iter().collect())
     }

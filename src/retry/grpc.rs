@@ -29,7 +29,7 @@ use crate::policy::{
 /// # A key that was refused
 ///
 /// `UNAUTHENTICATED` in the head of an answer replaces a key that can be replaced, and an idempotent call is sent once
-/// more with the new one; see [after a 401](super#after-a-401).
+/// more with the new one, unless a negative pushback comes with it; see [after a 401](super#after-a-401).
 ///
 /// # The deadline
 ///

@@ -21,7 +21,10 @@ use crate::{
     clock,
     error::{Error, Reason, Refusal},
     observe,
-    policy::{self, Cause, Spent, Verdict, feedback, grpc::Code},
+    policy::{
+        self, Cause, Spent, Verdict, feedback,
+        grpc::{self, Code, Pushback},
+    },
 };
 
 /// The longest that the rest of a failed answer's body is waited for.
@@ -205,8 +208,11 @@ impl<B: Body> Kept<B> {
 /// Whether the server refused a key that is being replaced, of a request that can be sent once more.
 fn has_other_key<R>(result: &Result<Response<R>, Error>, idempotent: bool) -> bool {
     result.as_ref().is_ok_and(|response| {
+        let headers = response.headers();
+        let grpc = || idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);
+        // The server's wish that there be no other attempt is gRPC's own, and holds for this one, too.
         let refused = response.status() == StatusCode::UNAUTHORIZED
-            || idempotent && Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED);
+            || grpc() && grpc::pushback(headers) != Some(Pushback::Never);
         refused && response.extensions().get::<KeyReplaced>().is_some()
     })
 }

@@ -52,7 +52,8 @@
 //!
 //! `UNAUTHENTICATED` in the head of a gRPC server's answer is marked so, too, but gRPC does not say that nothing was
 //! done: a server may have had that answer from another one, half way. The call is sent once more when it is idempotent,
-//! which a gRPC call is where you have said so, and is handed over otherwise; the next one has the new key.
+//! which a gRPC call is where you have said so, and where no `grpc-retry-pushback-ms` of less than 0 says that the server
+//! wants no other attempt; it is handed over otherwise, and the next one has the new key.
 //!
 //! The deadline holds, a pause that the 401 itself asks for is kept, and a body that was not kept leaves the 401 as the
 //! answer. So do [`PerRequest::never`], and a deadline that leaves no time after the 100 ms that its body may be read for. It

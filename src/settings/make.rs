@@ -23,6 +23,9 @@ impl ServiceSettings {
     /// The preset, with all but the transport set, for setters of what only code can say. What it needs of the outside, such
     /// as the key, is looked at when a layer or a client is made of it.
     ///
+    /// [`limit.starting_empty`](super::LimitSettings::starting_empty) is a limiter that was given:
+    /// [`Preset::with_quota`] and [`with_quotas`](Preset::with_quotas) put one that starts full in its place.
+    ///
     /// # Clone
     ///
     /// Each call begins a limiter and a retry budget of its own. Clones of what it gives share them.

@@ -33,7 +33,7 @@ settings! {
         /// The key itself. Better kept elsewhere: this is for the variable `…_API_KEY`. Never written.
         #[serde(skip_serializing)]
         pub api_key: Option<InlineKey>,
-        /// The environment variable that holds the key. The preset's by default, where no other source is given.
+        /// The name of the environment variable that holds the key. The preset's by default, where no other source is given.
         pub key_env: Option<String>,
         /// The file that holds the key; read again when it changes.
         pub key_file: Option<PathBuf>,

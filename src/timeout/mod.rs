@@ -34,7 +34,8 @@
 //!
 //! # Surprises
 //!
-//! - The first two end with the head of the answer: reading its body is not covered by them.
+//! - The first two end with the head of the answer: reading its body is not covered by them. What reads it for you, such
+//!   as the ready client's `get_json`, keeps to the deadline.
 //! - The timer is armed only once the inner service is found pending.
 
 mod body;

@@ -1,10 +1,25 @@
 //! JSON in and out, and what an error keeps of an answer.
 
-use std::{collections::HashMap, error::Error as _};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    error::Error as _,
+    future::ready,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
+use futures_util::stream::{self, StreamExt};
 use http::{Request, StatusCode};
-use serde::{Deserialize, Serialize};
-use tower_outbound::client::JsonError;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use tokio::time::Instant;
+use tower_outbound::{
+    BoxError,
+    auth::{FreshKey, ProvidedKey},
+    call::Deadline,
+    client::JsonError,
+};
 
 use super::{
     server::{Server, Wire, reply},
@@ -144,6 +159,118 @@ async fn the_key_and_what_is_named_a_secret_are_hidden() {
         let error = fails(500, body).await;
         assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 1_030, "{}", error.excerpt());
     }
+}
+
+/// What a type says of a value that it does not take may quote that, where serde's own words would not.
+#[tokio::test]
+async fn the_words_of_a_type_tell_no_key_either() {
+    #[derive(Debug)]
+    struct Quoting;
+    impl<'de> Deserialize<'de> for Quoting {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = String::deserialize(deserializer)?;
+            Err(match text.split_once(' ') {
+                Some(("missing", text)) => de::Error::custom(format_args!("missing field `{text}`")),
+                _ => de::Error::custom(format_args!("bad value, expected no {text}")),
+            })
+        }
+    }
+    for (value, said) in [
+        (KEY.to_owned(), "expected no [redacted]"),
+        (format!("missing {KEY}"), "missing field `[redacted]`"),
+        (format!("{}{KEY}", "x".repeat(240)), "xxxx[red..."),
+        (format!("{}{KEY}", "x".repeat(100_000)), "xxxx..."),
+    ] {
+        let (_server, client) = answering(200, format!("{value:?}")).await;
+        let told = told(&client.get_json::<Quoting>("/").await.unwrap_err());
+        let reason = told.split(", status").next().unwrap();
+        assert!(reason.contains(said) && reason.len() < 350, "{reason}");
+        assert!(!told.contains(KEY) && !told.contains(&KEY[..4]), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_beside_base64_of_the_key_is_cut_at_whole_characters() {
+    for after in ["%252é", "%2é", "%é", "é", "%252"] {
+        let (server, _) = answering(400, format!("dTpzM2NyZX{after} tail")).await;
+        let preset = preset(&server.url()).with_api_key(ApiKey::new("s3cret").unwrap());
+        let error = preset.client().unwrap().get_json::<u32>("/").await.unwrap_err();
+        assert_eq!(error.excerpt(), format!("dT[redacted]{after} tail"));
+    }
+}
+
+/// A key that is refused and the one that is sent after it, in one call.
+#[tokio::test]
+async fn every_key_that_the_call_has_sent_is_hidden() {
+    let number = AtomicUsize::new(0);
+    let keys = ProvidedKey::new(move || {
+        let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
+        ready(key.map(FreshKey::new).map_err(BoxError::from))
+    });
+    let server = Server::start(Wire::Http1, |number, _| async move {
+        Some(reply(if number == 1 { 401 } else { 403 }, "k3ysecret0 is over, k3ysecret1 is of no use"))
+    });
+    let server = server.await;
+    let client = preset(&server.url()).with_keys(keys).client().unwrap();
+    let error = client.get_json::<u32>("/").await.unwrap_err();
+    let sent: Vec<_> =
+        server.seen().iter().map(|seen| seen.header("authorization").unwrap().to_owned()).collect();
+    assert_eq!(sent, ["Bearer k3ysecret0", "Bearer k3ysecret1"]);
+    assert_eq!(error.excerpt(), "[redacted] is over, [redacted] is of no use");
+}
+
+/// A client whose answers begin at once and never end.
+fn standing_still(status: u16, preset: Preset) -> Client {
+    let service = tower::service_fn(move |_: Request<_>| {
+        let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
+        let mut response = Response::new(StreamBody::new(start.chain(stream::pending())));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap();
+        ready(Ok::<_, Infallible>(response))
+    });
+    preset.client_around(service).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_covers_the_body() {
+    let preset = preset("http://127.0.0.1:9").with_total_timeout(Duration::from_secs(7));
+    let client = standing_still(200, preset.clone());
+    for method in ["get", "post", "request"] {
+        let started = Instant::now();
+        let put = Request::put("/v1").body("{}").unwrap();
+        let called = match method {
+            "get" => client.get_json::<Vec<u8>>("/v1").await,
+            "post" => client.post_json("/v1", "text").await,
+            _ => client.request_json(put).await,
+        };
+        let error = called.unwrap_err();
+        assert_eq!(started.elapsed().as_secs(), 7, "{method}");
+        assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
+        assert_eq!(error.status(), Some(StatusCode::OK));
+        assert!(told(&error).contains("the call did not finish within 7s"), "{}", told(&error));
+    }
+    let started = Instant::now();
+    let mut get = Request::get("/v1").body("").unwrap();
+    get.extensions_mut().insert(Deadline::after(Duration::from_secs(2)));
+    assert!(client.request_json::<Vec<u8>>(get).await.unwrap_err().is_timeout());
+    assert_eq!(started.elapsed().as_secs(), 2);
+
+    // Of a failure it waits for a second, if there is one left.
+    for (limit, waited) in [(7_000, 1_000), (300, 300)] {
+        let preset = preset.clone().with_total_timeout(Duration::from_millis(limit));
+        let started = Instant::now();
+        let error = standing_still(404, preset).get_json::<u8>("/v1").await.unwrap_err();
+        assert!(error.is_status() && !error.is_timeout(), "{error:?}");
+        assert_eq!((error.excerpt(), started.elapsed().as_millis() / 10 * 10), ("[1,", waited));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_stands_still_is_a_timeout() {
+    let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
+    let started = Instant::now();
+    let error = standing_still(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    assert_eq!(started.elapsed().as_secs(), 3);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use tower_outbound::{
     limit::{RateLimitLayer, SlidingWindow},
     policy::{Budget, Cause},
     preset,
-    retry::{Classify, PerRequest, Standard},
+    retry::{Classify, Grpc, PerRequest, Standard},
     test_util,
 };
 
@@ -276,6 +276,29 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
             "{method} {said}: {:?}",
             sent(&probe)
         );
+    }
+}
+
+/// Not with another key, either, when the server wants no other attempt; and not before it says.
+#[tokio::test(start_paused = true)]
+async fn after_unauthenticated_the_pushback_of_grpc_holds() {
+    for (pushback, expected) in [("-1", (1, 0)), ("soon", (1, 0)), ("0", (2, 0)), ("250", (2, 250))] {
+        let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
+        let refused = test_util::Answer::status(200)
+            .with_header("content-type", "application/grpc")
+            .with_header("grpc-status", "16")
+            .with_header("grpc-retry-pushback-ms", pushback);
+        let probe = Probe::new([refused, test_util::Answer::status(200)]);
+        let retry = RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|_| true);
+        let service = (retry, layer(provided)).layer(probe.clone());
+        let start = tokio::time::Instant::now();
+        service.clone().oneshot(request("POST", URI)).await.unwrap();
+        let took = start.elapsed().as_millis();
+        assert_eq!((probe.calls(), took / 10 * 10), expected, "{pushback}");
+        // The key is replaced all the same.
+        service.oneshot(request("POST", URI)).await.unwrap();
+        let last = probe.seen().last().unwrap().header("authorization").unwrap().to_owned();
+        assert_eq!((last.as_str(), asked.times()), ("Bearer key-2", 2), "{pushback}");
     }
 }
 

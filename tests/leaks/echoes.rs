@@ -199,3 +199,33 @@ fn in_what_an_error_quotes_of_a_key_that_is_cut_off() {
         }
     });
 }
+
+/// The report keeps the server's own ids, and the log tells them.
+#[test]
+fn in_an_id_of_the_servers_that_repeats_the_key() {
+    live(async {
+        for place in PLACES {
+            let server = Server::start(Wire::Http1, move |number, seen| async move {
+                let quoted = quoted(place, &seen);
+                let (_, writing) = WRITINGS[number / quoted.len() % WRITINGS.len()];
+                let mut reply = reply([200, 404, 503][number % 3], "");
+                let id = writing(&quoted[number % quoted.len()]);
+                reply.headers_mut().insert("x-request-id", id.parse().unwrap());
+                reply.headers_mut().insert("x-amzn-requestid", "harmless".parse().unwrap());
+                Some(reply)
+            });
+            let server = serve(server).await;
+            let client = client(&server, place);
+            for number in 0..all(place) {
+                if number % 2 == 0 {
+                    let response = client.get("/v1").await.unwrap();
+                    answered(&response);
+                    hidden(response.headers());
+                } else {
+                    chain(&client.get_json::<u8>("/v1").await.unwrap_err());
+                }
+            }
+            assert!(server.seen().iter().all(|seen| place.reached(seen)));
+        }
+    });
+}

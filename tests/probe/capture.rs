@@ -4,15 +4,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use tokio::time::Instant;
 use tracing::{
-    Event, Level, Metadata, Subscriber,
+    Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
     level_filters::LevelFilter,
     span,
+    subscriber::NoSubscriber,
 };
 use tracing_subscriber::{
     Registry,
@@ -89,6 +90,10 @@ impl Fields {
 impl Capture {
     /// Hears this thread. The guard puts the log back as it was.
     pub(crate) fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
+        // Where there is one subscriber alone, the first thread that comes to an event decides for all, by its own: the
+        // thread of another test has none, and nobody would hear that event any more.
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::new()));
         let (capture, subscriber) = Self::subscriber(level);
         (capture, tracing::subscriber::set_default(subscriber))
     }

@@ -163,10 +163,10 @@ fn the_guard_is_the_quotas_own_or_that_of_the_settings_or_the_default() {
             (format!("limit.quota = '{}'\n{guard}", quota("6/60s")), ""),
             (
                 format!("limit.quota = ['{}', '60/1h, guard 7s']\n{guard}", quota("6/60s")),
-                "; 60 per 3600s, burst 6, guard 7s",
+                "; 60/3600s, burst 6, guard 7s",
             ),
         ] {
-            let expected = format!("6 per 60s, burst 1, guard {expected}{others}");
+            let expected = format!("6/60s, burst 1, guard {expected}{others}");
             guarded(&with(&text), &expected);
             let custom = toml(&format!("name = 'mine'\nbase_url = 'https://host'\n{text}"));
             guarded(&custom, &expected);
@@ -174,14 +174,14 @@ fn the_guard_is_the_quotas_own_or_that_of_the_settings_or_the_default() {
     }
     // Those of the presets have theirs by default.
     for (text, expected) in [
-        ("", "100 per 60s, burst 10, guard 1s"),
-        ("limit.guard = '3s'", "100 per 60s, burst 10, guard 3s"),
-        ("limit.guard = '0s'", "100 per 60s, burst 10, guard 0s"),
-        ("preset = 'email_delivery'\nlimit.guard = '3s'", "1000 per 60s, burst 100, guard 3s"),
+        ("", "100/60s, burst 10, guard 1s"),
+        ("limit.guard = '3s'", "100/60s, burst 10, guard 3s"),
+        ("limit.guard = '0s'", "100/60s, burst 10, guard 0s"),
+        ("preset = 'email_delivery'\nlimit.guard = '3s'", "1000/60s, burst 100, guard 3s"),
         ("preset = 'realtime_messaging'\nlimit.guard = '3s'", ""),
-        ("limit.quota = '2/200ms'", "2 per 200ms, burst 1, guard 200ms"),
-        ("limit.quota = '2/200ms, guard 0s'", "2 per 200ms, burst 1, guard 0s"),
-        ("limit = { quota = '2/1s, guard 0s', guard = '61s' }", "2 per 1s, burst 1, guard 0s"),
+        ("limit.quota = '2/200ms'", "2/200ms, burst 1, guard 200ms"),
+        ("limit.quota = '2/200ms, guard 0s'", "2/200ms, burst 1, guard 0s"),
+        ("limit = { quota = '2/1s, guard 0s', guard = '61s' }", "2/1s, burst 1, guard 0s"),
         ("limit.quota = []", ""),
         ("limit = { quota = [], guard = '3s' }", ""),
     ] {
@@ -191,13 +191,14 @@ fn the_guard_is_the_quotas_own_or_that_of_the_settings_or_the_default() {
     let mut settings = with("limit.guard = '3s'");
     let quota = Quota::per_minute(6).unwrap();
     settings.limit.quota = Some(vec![quota, quota.with_guard(Duration::ZERO).unwrap()]);
-    guarded(&settings, "6 per 60s, burst 1, guard 3s; 6 per 60s, burst 1, guard 0s");
+    guarded(&settings, "6/60s, burst 1, guard 3s; 6/60s, burst 1, guard 0s");
 }
 
 /// By the preset, by the layer alone, and once more after all was written out and read.
 #[track_caller]
 fn guarded(settings: &ServiceSettings, expected: &str) {
-    let shown = |quotas: &[Quota]| quotas.iter().map(Quota::to_string).collect::<Vec<_>>().join("; ");
+    // In the form that tells whether a guard of zero was said.
+    let shown = |quotas: &[Quota]| quotas.iter().map(|it| format!("{it:#}")).collect::<Vec<_>>().join("; ");
     assert_eq!(shown(settings.preset().unwrap().quotas()), expected, "{:?}", settings.limit);
     if settings.limit.quota.is_some() {
         assert_eq!(shown(&settings.limit.quotas().unwrap()), expected, "{:?}", settings.limit);

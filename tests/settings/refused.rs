@@ -178,6 +178,11 @@ fn what_can_not_be_made() {
             "key_env = 'TOWER_OUTBOUND_NOT_SET'",
             "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set",
         ),
+        // The key itself, it may be.
+        (
+            "key_env = 's3cret-value-by-mistake'",
+            "key_env: invalid api key `in an environment variable`: expected the name of a variable that is set, of letters, digits and _, and not the key itself",
+        ),
         (
             "key_env = 'A'\nkey_file = 'b'",
             "key_file: invalid api key `given by key_env and key_file`: expected one source of a key: api_key, key_env or key_file",

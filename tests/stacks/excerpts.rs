@@ -1,5 +1,6 @@
 //! What the README and the manual show of other people's crates, and can't compile for want of them, is compiled here:
-//! each paragraph of such a block stands in one of the files beside this, to the letter but for its indentation.
+//! each paragraph of such a block stands in one of the files beside this, or in a test of the crate's own with the
+//! feature, to the letter but for its indentation.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -67,18 +68,57 @@ fn stands(paragraph: &str, source: &str) -> bool {
     })
 }
 
-/// Whoever begins with these lines gets this crate.
+/// What a page tells to write into a manifest, line by line.
+fn dependencies(manual: &str) -> Vec<String> {
+    let blocks = manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let blocks = blocks.filter(|block| {
+        block.trim_start_matches("[dev-").trim_start_matches('[').starts_with("dependencies]")
+    });
+    blocks.flat_map(|block| block.lines().skip(1).map(str::to_owned)).collect()
+}
+
+/// The texts in quotes that follow this in a line of a manifest, up to the end of a list.
+fn quoted<'a>(line: &'a str, after: &str) -> Vec<&'a str> {
+    let rest = line.split_once(after).map_or("", |(_, rest)| rest);
+    rest.split(']').next().unwrap().split('"').skip(1).step_by(2).collect()
+}
+
+fn version(line: &str) -> &str {
+    quoted(line, if line.contains("version = ") { "version = " } else { " = " })
+        .first()
+        .copied()
+        .unwrap_or_default()
+}
+
+/// Whoever begins with these lines gets this crate, with features that it has, and the others as it has them.
 #[test]
-fn what_is_to_be_written_into_a_manifest_is_of_this_version() {
+fn what_is_to_be_written_into_a_manifest_is_as_in_ours() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let version = manifest.lines().find_map(|line| line.strip_prefix("version = \"")).unwrap();
-    let version = version.trim_end_matches('"').rsplit_once('.').unwrap().0;
-    for page in ["README.md", "src/lib.rs"] {
-        let manual = manual(&root.join(page));
-        let said: Vec<_> = manual.lines().filter(|line| line.starts_with("tower-outbound = ")).collect();
-        assert_eq!(said.len(), 3, "{page}: {said:?}");
-        assert!(said.iter().all(|line| line.contains(&format!("\"{version}\""))), "{page}: {said:?}");
+    let ours = version(manifest.lines().find(|line| line.starts_with("version = ")).unwrap());
+    for (page, count) in [("README.md", 6), ("src/lib.rs", 3)] {
+        let lines = dependencies(&manual(&root.join(page)));
+        let ourselves = lines.iter().filter(|line| line.starts_with("tower-outbound = ")).count();
+        assert_eq!(ourselves, count, "{page}: {lines:#?}");
+        for line in &lines {
+            let name = line.split(' ').next().unwrap();
+            if name == "tower-outbound" {
+                assert_eq!(
+                    Some(version(line)),
+                    ours.rsplit_once('.').map(|(minor, _)| minor),
+                    "{page}: {line}"
+                );
+                for feature in quoted(line, "features = [") {
+                    assert!(manifest.contains(&format!("\n{feature} = [")), "{page}: {line}");
+                }
+            } else {
+                let same = |own: &str| {
+                    own.starts_with(&format!("{name} = "))
+                        && format!("{}.", version(own)).starts_with(&format!("{}.", version(line)))
+                };
+                assert!(!version(line).is_empty() && manifest.lines().any(same), "{page}: {line}");
+            }
+        }
     }
 }
 
@@ -90,6 +130,7 @@ fn what_is_shown_and_not_compiled_there_is_compiled_here() {
     rust_files(&root.join("src"), &mut shown);
     let mut sources = Vec::new();
     rust_files(here, &mut sources);
+    sources.push(root.join("tests/otel.rs"));
     // Compiled in order to fail.
     sources.retain(|path| !path.ends_with("mistakes.rs"));
     let sources: Vec<_> = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();

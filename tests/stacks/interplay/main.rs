@@ -5,6 +5,8 @@
 mod balance;
 mod breaker;
 mod buffer;
+#[path = "../../probe/capture.rs"]
+mod capture;
 mod concurrency;
 mod decompression;
 mod matrix;

@@ -1,5 +1,5 @@
 //! Every layer, and the whole stack, with every neighbour above and below: it compiles, it calls only what was polled
-//! ready, twice and by a clone.
+//! ready, twice and by a clone, and keeps no permit of a service below that has only so many.
 
 use http::{Request, Response};
 use tower::{
@@ -26,7 +26,20 @@ use super::{
     rates,
 };
 
-async fn works<S, R>(name: &str, probe: &Probe, mut service: S)
+async fn works<S, R>(name: &str, probe: &Probe, service: S)
+where
+    S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
+{
+    // Whoever waits for a permit that is never given back does not get ready.
+    let Ok(()) = tokio::time::timeout(secs(60), tried(name, probe, service)).await else {
+        panic!("{name}: hangs")
+    };
+    // A buffer's worker ends by itself.
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(probe.permits_taken(), 0, "{name}");
+}
+
+async fn tried<S, R>(name: &str, probe: &Probe, mut service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
@@ -44,13 +57,18 @@ where
     assert_eq!(probe.calls(), 4, "{name}");
 }
 
+/// With as many permits as `works` has instances that are ready at a time.
+fn limited(polls: u32) -> Probe {
+    Probe::new([Is(200)]).with_permits(2).with_pending_polls(polls)
+}
+
 /// One layer of ours with one neighbour.
 macro_rules! pair {
     ($name:expr, $polls:expr, $neighbour:expr, $ours:expr) => {{
         for polls in $polls {
-            let probe = Probe::new([Is(200)]).with_pending_polls(polls);
+            let probe = limited(polls);
             works(&format!("{} above", $name), &probe, $neighbour.layer($ours.layer(probe.clone()))).await;
-            let probe = Probe::new([Is(200)]).with_pending_polls(polls);
+            let probe = limited(polls);
             works(&format!("{} below", $name), &probe, $ours.layer($neighbour.layer(probe.clone()))).await;
         }
     }};
@@ -92,6 +110,15 @@ async fn tower_http() {
 #[tokio::test(start_paused = true)]
 async fn tower_resilience() {
     with_each_layer!("CircuitBreaker", [0, 2], CircuitBreakerLayer::builder().build().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "keeps one")]
+async fn a_permit_that_is_kept_is_caught() {
+    let probe = Probe::new([Is(200)]).with_permits(3);
+    let mut keeps = probe.clone();
+    ServiceExt::<Request<Content>>::ready(&mut keeps).await.unwrap();
+    works("keeps one", &probe, AttemptLayer::new().layer(probe.clone())).await;
 }
 
 #[tokio::test(start_paused = true)]

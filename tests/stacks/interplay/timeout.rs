@@ -16,7 +16,9 @@ use tower_outbound::{
 };
 
 use super::{
-    URI, bucket, methods, outcomes,
+    URI, bucket,
+    capture::Capture,
+    methods, outcomes,
     probe::{Answer::*, Probe, cause, get, request, secs},
     rates,
 };
@@ -38,6 +40,20 @@ async fn above_it_ends_the_call_without_a_report() {
     assert!(error.is::<Elapsed>());
     tokio::time::sleep(secs(60)).await;
     assert_eq!(methods(&probe), ["POST", "POST"], "one for each call");
+}
+
+/// Who drops a call takes its line along; ours writes it.
+#[tokio::test(start_paused = true)]
+async fn above_it_drops_the_log_line_of_the_call() {
+    for (ours, expected) in [(true, &["call failed"][..]), (false, &[])] {
+        let (capture, _guard) = Capture::all();
+        let preset = rates().with_total_timeout(secs(if ours { 1 } else { 20 })).layer().unwrap();
+        let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(Probe::new([Silent])));
+        assert!(service.oneshot(get(URI)).await.is_err());
+        tokio::time::sleep(secs(60)).await;
+        let lines = capture.of("tower_outbound::call");
+        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), expected, "{ours}");
+    }
 }
 
 /// What can't fit is refused at once by ours, and waited for in vain under tower's.

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 /// A key, or what base64 makes of it, to be found however its characters are written: as they are, behind backslashes,
 /// as `\u0026`, percent-encoded, or as HTML's entities.
-pub(super) struct Pattern {
+pub(crate) struct Pattern {
     bytes: Zeroizing<Vec<u8>>,
     base64: Option<Shared>,
 }
@@ -23,7 +23,7 @@ impl Pattern {
     const SHORTEST_BASE64: usize = 4;
 
     /// The key as it is, and within base64.
-    pub(super) fn of(key: &str) -> impl Iterator<Item = Self> {
+    pub(crate) fn of(key: &str) -> impl Iterator<Item = Self> {
         let plain = Self { bytes: Zeroizing::new(key.as_bytes().to_vec()), base64: None };
         // What stands before it, such as a user's name, shifts what comes out: three ways.
         let shifted = (0..3).map(|before| {
@@ -34,24 +34,25 @@ impl Pattern {
     }
 
     /// Where it stands first, from `from` on; where the text is `cut` off, also so much of it as is there.
-    pub(super) fn find(&self, text: &str, from: usize, cut: bool) -> Option<Range<usize>> {
+    pub(crate) fn find(&self, text: &str, from: usize, cut: bool) -> Option<Range<usize>> {
         (from..text.len()).filter(|at| text.is_char_boundary(*at)).find_map(|start| {
             let end = self.end(text.as_bytes(), start, cut)?;
-            Some(self.base64.map_or(start..end, |shared| shared.around(text, start..end)))
+            let found = self.base64.map_or(start..end, |shared| shared.around(text.as_bytes(), start..end));
+            Some(whole_characters(text, found))
         })
     }
 
     /// Where it ends if it starts here. What stands for one character may be the beginning of what stands for another,
     /// so all readings are followed.
     fn end(&self, text: &[u8], start: usize, cut: bool) -> Option<usize> {
-        if !cut && self.writings(&text[start..], *self.bytes.first()?).iter().all(Option::is_none) {
+        if !cut && self.writings(text.get(start..)?, *self.bytes.first()?).iter().all(Option::is_none) {
             return None;
         }
         let mut ends = vec![start];
         for byte in &**self.bytes {
             let mut next = Vec::new();
             for end in ends {
-                let rest = &text[end..];
+                let rest = text.get(end..)?;
                 if cut && (rest.is_empty() || is_begun(rest)) {
                     return Some(text.len());
                 }
@@ -85,19 +86,21 @@ impl Pattern {
 }
 
 impl Shared {
-    fn around(self, text: &str, found: Range<usize>) -> Range<usize> {
+    /// With the character of base64 before it and the one after it, where they tell of the key.
+    fn around(self, text: &[u8], found: Range<usize>) -> Range<usize> {
         let is_base64 = |one: u8| one.is_ascii_alphanumeric() || b"+/-_".contains(&one);
-        let bytes = text.as_bytes();
-        let before = match &bytes[..found.start] {
+        // `+` and `/` as URLs and JSON write them.
+        let before = match text.get(..found.start).unwrap_or_default() {
             _ if !self.first => 0,
-            [.., b'%', b'2', _] => 3,
+            [.., b'%', b'2', b'5', b'2', b'b' | b'B' | b'f' | b'F'] => 5,
+            [.., b'%', b'2', b'b' | b'B' | b'f' | b'F'] => 3,
             [.., b'\\', b'/'] => 2,
             [.., one] if is_base64(*one) => 1,
             _ => 0,
         };
-        let after = match &bytes[found.end..] {
+        let after = match text.get(found.end..).unwrap_or_default() {
             _ if !self.last => 0,
-            [b'%', b'2', b'5', b'2', _, ..] => 5,
+            [b'%', b'2', b'5', b'2', b'b' | b'B' | b'f' | b'F', ..] => 5,
             [b'%', b'2', b'b' | b'B' | b'f' | b'F', ..] => 3,
             [b'\\', b'/', ..] => 2,
             [one, ..] if is_base64(*one) => 1,
@@ -107,14 +110,33 @@ impl Shared {
     }
 }
 
-/// The longest writing of a character but those behind many backslashes.
-const LONGEST: usize = r"\\\u0026".len();
+/// Rather a character too much than half of one, which no text can be cut at.
+fn whole_characters(text: &str, Range { mut start, mut end }: Range<usize>) -> Range<usize> {
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    while end < text.len() && !text.is_char_boundary(end) {
+        end += 1;
+    }
+    start..end.min(text.len())
+}
+
+/// The longest of HTML's entities that is read.
+const LONGEST: usize = "&#x0026;".len();
+
+/// Most backslashes that are read as one writing, of JSON within JSON five times over: each start in a run of them would
+/// count all of it otherwise.
+const MOST_SLASHES: usize = 31;
 
 /// Whether it is cut off within the writing of one character.
 fn is_begun(text: &[u8]) -> bool {
     match text {
         [b'%', rest @ ..] => without_25(rest).len() < 2,
-        [b'\\' | b'&', ..] => text.len() < LONGEST && !text.contains(&b';') && encoded(text).is_none(),
+        [b'\\', ..] => match behind_slashes(text).1 {
+            [b'u', digits @ ..] => digits.len() < 4,
+            rest => rest.is_empty(),
+        },
+        [b'&', ..] => text.len() < LONGEST && !text.contains(&b';'),
         _ => false,
     }
 }
@@ -142,17 +164,21 @@ fn without_25(mut digits: &[u8]) -> &[u8] {
 
 /// Behind backslashes, of which JSON within JSON has more than one.
 fn escaped(text: &[u8]) -> Option<(u8, usize)> {
-    let slashes = text.iter().take_while(|one| **one == b'\\').count();
-    match text.get(slashes)? {
-        b'u' => Some((number(text.get(slashes + 1..slashes + 5), 16)?, slashes + 5)),
-        one @ (b'"' | b'/' | b'\'') => Some((*one, slashes + 1)),
+    match behind_slashes(text) {
+        (slashes, [b'u', digits @ ..]) => Some((number(digits.get(..4), 16)?, slashes + 5)),
+        (slashes, [one @ (b'"' | b'/' | b'\''), ..]) => Some((*one, slashes + 1)),
         _ => None,
     }
 }
 
+fn behind_slashes(text: &[u8]) -> (usize, &[u8]) {
+    let slashes = text.iter().take(MOST_SLASHES).take_while(|one| **one == b'\\').count();
+    (slashes, text.get(slashes..).unwrap_or_default())
+}
+
 fn entity(text: &[u8]) -> Option<(u8, usize)> {
     let end = text.iter().take(LONGEST).position(|one| *one == b';')?;
-    let one = match &text[1..end] {
+    let one = match text.get(1..end)? {
         b"amp" => b'&',
         b"lt" => b'<',
         b"gt" => b'>',
@@ -236,6 +262,94 @@ mod tests {
         }
         // Too short a key to be told from chance.
         assert!(!found("ab", "YWI="));
+    }
+
+    /// What a writing of a key may begin or end in, and what may stand beside it.
+    const BESIDE: [&str; 22] = [
+        "%", "%2", "%25", "%252", "%25252", "%2B", "%252f", "%2é", "%252é", "%é", "\\", r"\\", r"\/", r"\é",
+        r"\u00", r"\u00é", "&", "&#x", "&é;", "é", "A", "=",
+    ];
+
+    fn beside() -> impl Strategy<Value = String> {
+        prop::collection::vec(prop::sample::select(&BESIDE[..]), 1..4).prop_map(|parts| parts.concat())
+    }
+
+    /// A key in one of its writings, base64 among them, with something around it.
+    fn quoted(key: &str, user: &str, writing: usize) -> String {
+        let json = |text: &str| text.replace('\\', r"\\").replace('"', "\\\"");
+        let percent = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+        // No more of it than depends on nothing that follows.
+        let encoded = String::from_utf8_lossy(&base64_of(format!("{user}{key}").as_bytes(), 0)).into_owned();
+        match writing {
+            0 => key.to_owned(),
+            1 => json(key),
+            2 => json(&json(key)),
+            3 => percent(key),
+            4 => percent(key).replace('%', "%25"),
+            5 => key.bytes().map(|byte| format!("\\u{byte:04x}")).collect(),
+            6 => key.bytes().map(|byte| format!("&#{byte};")).collect(),
+            7 => encoded,
+            8 => encoded.replace('/', r"\/"),
+            9 => encoded.replace('+', "%2B").replace('/', "%2f"),
+            _ => encoded.replace('+', "%252B").replace('/', "%252F"),
+        }
+    }
+
+    #[test]
+    fn half_a_character_is_never_found() {
+        for text in ["dTpzM2NyZX%252é tail", "dTpzM2NyZX%2é", "é%2czNjcmV0"] {
+            for range in Pattern::of("s3cret").filter_map(|pattern| pattern.find(text, 0, true)) {
+                assert!(text.get(range.clone()).is_some(), "{range:?} of {text}");
+            }
+        }
+    }
+
+    /// Minutes if each of them led to a look at all that follow.
+    #[test]
+    fn a_long_run_of_the_same_is_read_once() {
+        for (one, key) in [("\\", r#"s3cret\"#), ("\\", r"\\s3cret"), ("%25", "%s3cret"), ("&#", "&s3cret")] {
+            let text = one.repeat((1 << 15) / one.len());
+            assert!(!found(key, &text));
+            assert!(found(key, &(text + key)));
+        }
+    }
+
+    #[test]
+    fn a_key_cut_off_within_backslashes_is_found() {
+        for slashes in 1..=MOST_SLASHES {
+            for end in ["", "u", "u00", "u002"] {
+                let text = format!("a{}{end}", r"\".repeat(slashes));
+                let pattern = Pattern::of(r#"a"b"#).next();
+                assert_eq!(pattern.and_then(|pattern| pattern.find(&text, 0, true)), Some(0..text.len()));
+            }
+        }
+    }
+
+    proptest! {
+        // What goes wrong does so for a few pairs of a writing and what follows it.
+        #![proptest_config(ProptestConfig::with_cases(2_048))]
+        #[test]
+        fn what_it_finds_is_whole_characters_whatever_stands_beside_the_key(
+            key in "[a-z0-9%/\\\\&\"+?>]{1,10}",
+            user in "[a-z]{0,3}:?",
+            writing in 0_usize..11,
+            before in beside(),
+            after in beside(),
+            cut in prop::option::of(0_usize..60),
+        ) {
+            let mut text = format!("{before}{}{after} tail", quoted(&key, &user, writing));
+            if let Some((at, _)) = cut.and_then(|cut| text.char_indices().nth(cut)) {
+                text.truncate(at);
+            }
+            for pattern in Pattern::of(&key) {
+                let mut from = 0;
+                while let Some(range) = pattern.find(&text, from, cut.is_some()) {
+                    let whole = text.get(range.clone()).is_some_and(|found| !found.is_empty());
+                    prop_assert!(whole && range.end > from, "{range:?} of {text}");
+                    from = range.end;
+                }
+            }
+        }
     }
 
     proptest! {
