@@ -159,6 +159,6 @@ async fn a_share_begins_when_the_last_permits_of_the_store_are_used() {
     rush(&other, 10, millis(965), &arrivals).await;
     server.kill().unwrap();
     rush(&one, 5, millis(1_300), &arrivals).await;
-    assert!(arrivals.count() >= 20, "{}", arrivals.count());
+    assert!(arrivals.count() > 10, "{}", arrivals.count());
     arrivals.assert_within(quota(10, millis(1_000)));
 }

@@ -28,6 +28,9 @@ use crate::{
 /// The most permits of one question: how long the script runs grows with them.
 const MOST: u64 = 1_000;
 
+/// How often those who wait are looked after while a question is under way: what a deadline may be missed by.
+const GLANCE: Duration = Duration::from_millis(10);
+
 /// What the timers tick in: 1 ms, in nanoseconds.
 const TICK: u64 = 1_000_000;
 
@@ -195,6 +198,7 @@ impl Shared {
                 return Err(None);
             }
             if now < at {
+                self.bell.listening.store(desk.come_unit > 1, Ordering::SeqCst);
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Err(Some(until.max(now + TICK)));
             }
@@ -224,8 +228,7 @@ impl Shared {
         let end = clock::after(clock::now(), timeout);
         let mut answer = self.store.ask(question);
         loop {
-            let last = self.queue.look(|_, demand, now| demand.last.map(|last| last.max(now + TICK)));
-            let until = last.map_or(end, |last| self.queue.instant(last).min(end));
+            let until = clock::after(clock::now(), GLANCE).min(end);
             match time::timeout_at(until, &mut answer).await {
                 Ok(outcome) => return outcome,
                 Err(_) if until == end => return Err(Fault(format!("no answer within {timeout:?}"))),
@@ -372,7 +375,7 @@ impl Driver {
                     }
                 }
                 Next::Wait(until) => {
-                    // Whoever joins meanwhile is served with the next question; only news does not wait for it.
+                    // Whoever joins meanwhile is served with the next question, mostly; news does not wait for it.
                     let _ = time::timeout_at(until, shared.bell.news.notified()).await;
                     shared.queue.tend(|_, _| ());
                 }

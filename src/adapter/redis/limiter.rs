@@ -48,8 +48,8 @@ use crate::{
 /// A request waits in the same line as before any other limiter, first come, first served. When there is no permit in
 /// hand a task asks the server, one question at a time, for as many as are waited for. A script decides, in one round
 /// trip, by the server's clock alone, and gives each permit with the moment from which it may be used, up to a tenth of
-/// a second ahead: so processes are served in the order in which they ask, and whoever gets less than it wants is told
-/// when to come back. Nobody asks while nobody waits.
+/// a second ahead: so within that time processes are served in the order in which they ask, and whoever gets less than it
+/// wants is told when to come back. Nobody asks while nobody waits.
 ///
 /// The window holds over all processes: a permit counts from the moment for which it was given, and may be used up to
 /// [`hold`](Self::with_hold) later, by which every window is longer, beside the quota's guard. One that could not be used
@@ -63,6 +63,9 @@ use crate::{
 /// - A round trip for the requests that wait together. With a [lease](Self::with_lease) one for many that come later.
 /// - In the server a hash of some 250 bytes for each name, and for a sliding window some 12 bytes for each request of the
 ///   limit. Each key ends by itself, two windows after its last use.
+/// - Of the server's processor some 30 µs a question for a bucket and 60 µs for a window, so that one core serves some
+///   30,000 and 16,000 a second; with a lease of 100 those are a million permits and half a million. Measured by
+///   `benches/limiter.rs`, on two shared cores.
 ///
 /// # When the server does not answer
 ///
@@ -75,7 +78,9 @@ use crate::{
 /// | a question has failed | [`Fallback`], and another question every 50 to 250 ms while there are requests |
 /// | always later than `hold` | the third answer in turn counts as a failure |
 /// | restarted, with whatever it kept | all is taken for spent at its start |
-/// | it forgot, by a flush or a failover | all is taken for spent now, when the first process asks that remembers |
+/// | it forgot, by a flush or a failover | all is taken for spent now, when the first process asks that remembers more; of a part, not once others have been granted as much again |
+/// | it dropped the log or the state of a window alone | all is taken for spent now |
+/// | its clock was set back | all is taken for spent now. Set forward, it takes grants for older than they are |
 /// | the script is gone | it is sent again |
 ///
 /// [`Snapshot::store`](Snapshot) says which holds; the log and the metrics tell when the store is lost and back.
@@ -87,12 +92,19 @@ use crate::{
 /// - When processes that kept to their [shares](Fallback::Share) come back after an outage, nothing is given before the
 ///   last of them must be back, half a second by default, and then for a window as after a restart. Where only one of them
 ///   could not reach the server, its share was on top of what the others got: at most 1/n of the quota for each such
-///   process. Where that is too much, refuse.
+///   process. Where that is too much, refuse. A request that costs more than a share can ever give is refused meanwhile.
+/// - All processes are to give the same quotas, guards, hold and fallback: each counts by its own. A token bucket and a
+///   sliding window of one name are two quotas.
+/// - A request that costs so many permits that they take longer to refill than a tenth of a second may wait for long, or
+///   for ever, where other processes take them one by one. In its own process it has its place in the line.
 /// - A process that has heard of a pause keeps to it, even if another resumes.
 /// - What `max_wait` bounds is the wait for the quota, and not the question that finds it out; the deadline bounds both.
-/// - Waiting needs a tokio runtime with time and I/O. A runtime that ends takes its question along, and nobody's permits.
+/// - While a question is under way deadlines are kept to within 10 ms.
+/// - Waiting needs a tokio runtime with time and I/O. A runtime that ends takes its question along, and nobody's permits;
+///   one that lives but is not driven keeps all waiting who asked through it.
 /// - In Redis Cluster it follows the node that has its slot; through Sentinel it does not ask for the master's address.
-/// - It runs on the server's clock: tokio's paused time does not move it.
+/// - It runs on the server's clock. In a test on paused time the question's timeout is over before the answer can come:
+///   test with a limiter in the process there.
 ///
 /// # Past one server
 ///

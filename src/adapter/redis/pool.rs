@@ -23,13 +23,18 @@ use crate::{
 pub(super) struct Bell {
     /// Since the task last looked.
     pub(super) rung: AtomicBool,
-    /// There is something to tell the store.
+    /// There is something to tell the store, or to ask it before its time.
     pub(super) news: Notify,
+    /// The task waits until many permits are there together, which one more request may not have to.
+    pub(super) listening: AtomicBool,
 }
 
 impl Bell {
     pub(super) fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
+        if self.listening.load(Ordering::SeqCst) && self.listening.swap(false, Ordering::SeqCst) {
+            self.news.notify_one();
+        }
     }
 }
 
