@@ -9,7 +9,7 @@ use tracing::{Level, debug, event, info, warn};
 use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, error_type, metric, port, text};
 use crate::{
     call::{Attempt, Call, DelayReason, Ended, Outcome, Report},
-    clock::{self, Instant},
+    clock::Instant,
     error::{Error, Refusal},
 };
 
@@ -146,7 +146,7 @@ pub(crate) struct StoreLost {
 impl StoreLost {
     pub(crate) fn begin(why: &dyn fmt::Display, state: &'static str, retry_in: Duration) -> Self {
         warn!(target: LIMIT, error = %why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
-        Self { since: clock::now(), _counted: metric::Lost::begin() }
+        Self { since: crate::clock::now(), _counted: metric::Lost::begin() }
     }
 
     pub(crate) fn back(self) {
