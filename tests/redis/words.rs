@@ -22,8 +22,8 @@ fn a_setting_that_cant_work_says_what_would() {
         (good().with_hold(Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
         (good().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
         (
-            good().with_fallback(Fallback::Share(NonZeroU32::new(11).unwrap())).err(),
-            "invalid processes `11`: expected at most 10, the limit of the smallest quota",
+            good().with_fallback(Fallback::Share(NonZeroU32::new(2).unwrap())).err(),
+            "invalid processes `2`: expected at most 1, the burst of the smallest quota",
         ),
     ];
     for (error, text) in cases {

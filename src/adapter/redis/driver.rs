@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -162,7 +163,7 @@ impl Shared {
 
     /// What is said at once, and not with the next question.
     fn tell(self: &Arc<Self>) {
-        self.bell.ring();
+        self.bell.ring(NonZeroU32::MAX);
         self.bell.news.notify_one();
         self.call();
     }
@@ -198,7 +199,7 @@ impl Shared {
                 return Err(None);
             }
             if now < at {
-                self.bell.listening.store(desk.come_unit > 1, Ordering::SeqCst);
+                self.bell.listening.store(desk.come_unit, Ordering::SeqCst);
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Err(Some(until.max(now + TICK)));
             }
@@ -241,22 +242,24 @@ impl Shared {
         let given: u64 = answer.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let content = given == u64::from(question.want) * u64::from(question.unit);
         let (late, now) = self.queue.tend(|pool, now| {
+            if let (Some(share), Some(told)) = (&mut pool.share, question.back) {
+                share.told(told);
+            }
             // The store has decided between `sent` and now: no permit is used before its time, nor later than it
-            // counts.
-            let hold = sent.saturating_add(nanos(self.plan.hold));
-            let grants = answer.grants.iter().map(|(due, permits)| Grant {
+            // counts. An answer that took as long as permits are held brings none: a share is kept to until one is in
+            // time.
+            let until = sent.saturating_add(nanos(self.plan.hold));
+            let late = question.want > 0 && now >= until;
+            if late && pool.share.is_some() {
+                return (late, now);
+            }
+            let grants = answer.grants.iter().filter(|_| !late).map(|(due, permits)| Grant {
                 due: now.saturating_add(nanos(*due)),
-                until: hold.saturating_add(nanos(*due)),
+                until: until.saturating_add(nanos(*due)),
                 permits: *permits,
             });
-            // Permits that come too late are none: a share is kept to until some are in time.
-            if pool.share.is_some() && given > 0 && grants.clone().all(|grant| grant.until <= grant.due) {
-                return (given, now);
-            }
-            // Whoever got all that it asked for has not seen how many more there are.
-            let together = if content { self.plan.largest } else { question.unit };
-            let at = now.saturating_add(nanos(answer.free));
-            (pool.fill(grants, Free { at, unit: question.unit, together }), now)
+            pool.fill(grants, self.free(question, answer, content, now));
+            (late, now)
         });
         if !answer.paused.is_zero() {
             self.queue.pause_until(self.queue.instant(now.saturating_add(nanos(answer.paused))));
@@ -274,11 +277,11 @@ impl Shared {
             desk.gates.retain(|(policy, left, _)| {
                 !question.gates.iter().any(|told| told.policy == *policy && told.left == *left)
             });
-            desk.late = if late > 0 && late == given { desk.late + 1 } else { 0 };
-            desk.late >= MOST_LATE || desk.late > 0 && desk.lost.is_some()
+            desk.late = if late { desk.late + 1 } else { 0 };
+            desk.late >= MOST_LATE || late && desk.lost.is_some()
         };
         let took = Duration::from_nanos(now.saturating_sub(sent));
-        observe::store_asked(if late > 0 { "late" } else { "answered" }, took);
+        observe::store_asked(if late { "late" } else { "answered" }, took);
         if too_late {
             let held = self.plan.hold;
             self.lose(&Fault(format!(
@@ -294,6 +297,16 @@ impl Shared {
         if let Some(lost) = lost {
             lost.back();
         }
+    }
+
+    /// What is known of the permits that were not given, of which as many may be free together as have refilled by then;
+    /// and whoever got all that it asked for has not seen how many more there are.
+    fn free(&self, question: &Question, answer: &Answer, content: bool, now: u64) -> Free {
+        let refilled = nanos(answer.free).checked_div(nanos(self.plan.interval));
+        let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !content);
+        let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(question.unit));
+        let at = now.saturating_add(nanos(answer.free));
+        Free { at, unit: question.unit, together: together.min(self.plan.largest) }
     }
 
     /// When whoever did not get all that it wants comes back: when there is more, and not in step with the others.
@@ -401,7 +414,7 @@ impl Drop for Driver {
                 self.shared.lose(&Fault("the task that asks has panicked".to_owned()));
             }
             self.shared.running.store(false, Ordering::SeqCst);
-            self.shared.bell.ring();
+            self.shared.bell.ring(NonZeroU32::MAX);
             self.shared.queue.tend(|_, _| ());
         }
     }

@@ -93,6 +93,9 @@ use crate::{
 ///   last of them must be back, half a second by default, and then for a window as after a restart. Where only one of them
 ///   could not reach the server, its share was on top of what the others got: at most 1/n of the quota for each such
 ///   process. Where that is too much, refuse. A request that costs more than a share can ever give is refused meanwhile.
+/// - A server that stood still, and did not restart, can't tell the first process that asks again, and has not kept to a share,
+///   from any other: what that one gets is on top of the others' shares. And where few ask, one process whose question
+///   fails costs all of them a window when it is back.
 /// - All processes are to give the same quotas, guards, hold and fallback: each counts by its own. A token bucket and a
 ///   sliding window of one name are two quotas.
 /// - A request that costs so many permits that they take longer to refill than a tenth of a second may wait for long, or
@@ -243,7 +246,9 @@ impl RedisLimiter {
             Fallback::Refuse => horizon,
             Fallback::Share(_) => horizon.max(backoff.ceiling(u32::MAX) + settings.timeout),
         };
-        let times = Times { hold: settings.hold, horizon, holdoff, quiet: settings.timeout / 2 };
+        // A share gives nothing before that.
+        let quiet = (settings.timeout / 2).min(horizon + settings.hold);
+        let times = Times { hold: settings.hold, horizon, holdoff, quiet };
         let terms = Terms::new(settings.kind, quotas, times);
         let fits = |quota: &Quota| match settings.kind {
             Kind::TokenBucket => quota.burst(),
@@ -261,7 +266,7 @@ impl RedisLimiter {
             largest: quotas.iter().map(fits).min().unwrap_or(u32::MAX),
             parts: match settings.fallback {
                 Fallback::Refuse => None,
-                Fallback::Share(processes) => Some(parts(quotas, processes)?),
+                Fallback::Share(processes) => Some(parts(settings.kind, quotas, processes)?),
             },
             backoff,
         };
@@ -339,7 +344,7 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// When a quota has less than one request for each of so many processes.
+    /// When a quota's limit, or of a token bucket its burst, is less than one request for each of so many processes.
     pub fn with_fallback(self, fallback: Fallback) -> Result<Self, InvalidConfig> {
         self.with(|settings| settings.fallback = fallback)
     }

@@ -5,7 +5,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -25,14 +25,17 @@ pub(super) struct Bell {
     pub(super) rung: AtomicBool,
     /// There is something to tell the store, or to ask it before its time.
     pub(super) news: Notify,
-    /// The task waits until many permits are there together, which one more request may not have to.
-    pub(super) listening: AtomicBool,
+    /// The task waits until so many permits are there together, which a smaller request does not have to; 0 where it does
+    /// not.
+    pub(super) listening: AtomicU32,
 }
 
 impl Bell {
-    pub(super) fn ring(&self) {
+    /// For a request of that cost.
+    pub(super) fn ring(&self, cost: NonZeroU32) {
         self.rung.store(true, Ordering::SeqCst);
-        if self.listening.load(Ordering::SeqCst) && self.listening.swap(false, Ordering::SeqCst) {
+        if cost.get() < self.listening.load(Ordering::SeqCst) && self.listening.swap(0, Ordering::SeqCst) > 0
+        {
             self.news.notify_one();
         }
     }
@@ -95,19 +98,10 @@ impl Pool {
         }
     }
 
-    /// The store has answered: it gives these, and the next one is free then at the earliest. The permits that can't
-    /// be used any more are left out, and their number is returned.
-    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) -> u64 {
+    /// The store has answered: it gives these, none of which comes too late, and the next one is free then.
+    pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) {
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
-        let mut late = 0;
-        for grant in grants {
-            if grant.until > grant.due {
-                self.grants.push_back(grant);
-            } else {
-                late += u64::from(grant.permits);
-            }
-        }
-        late
+        self.grants.extend(grants);
     }
 
     /// The store does not answer. The share is kept to from now on; without one everybody is refused, until it is
@@ -176,14 +170,14 @@ impl Meter for Pool {
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if self.is_lost() && now >= self.ask_at {
-            self.bell.ring();
+            self.bell.ring(cost);
         }
         if let Some(share) = &mut self.share {
             return now < self.share_until && share.take(cost, now);
         }
         self.forget(now);
         if self.due(now) < u64::from(cost.get()) {
-            self.bell.ring();
+            self.bell.ring(cost);
             return false;
         }
         let mut missing = cost.get();
@@ -201,14 +195,16 @@ impl Meter for Pool {
         if let Some(share) = &self.share {
             return if start < self.share_until { share.forecast(start, total) } else { start };
         }
-        let mut missing = total;
+        let (mut missing, mut last) = (total, start);
         if missing == 0 {
             return start;
         }
         for grant in self.grants.iter().filter(|grant| start < grant.until) {
             let permits = u64::from(grant.permits);
+            // Of two answers the slower one may have said the later moments first.
+            last = last.max(grant.due);
             if permits >= missing {
-                return grant.due.max(start);
+                return last;
             }
             missing -= permits;
         }

@@ -125,11 +125,11 @@ impl Terms {
         Duration::from_micros(self.quotas.iter().map(|term| term.length).max().unwrap_or(0))
     }
 
-    /// The longest time between two permits of the bucket; zero for a window, whose permits may come together.
+    /// The shortest time between two permits of a bucket; zero for a window, whose permits may come together.
     pub(super) fn interval(&self) -> Duration {
-        let longest = self.quotas.iter().map(|term| term.interval).max().unwrap_or(0);
+        let shortest = self.quotas.iter().map(|term| term.interval).min().unwrap_or(0);
         match self.kind {
-            Kind::TokenBucket => Duration::from_nanos(longest),
+            Kind::TokenBucket => Duration::from_nanos(shortest),
             Kind::SlidingWindow => Duration::ZERO,
         }
     }

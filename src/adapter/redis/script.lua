@@ -97,6 +97,9 @@ end
 local reset = heard > now + 1000000
 if reset then
   paused = math.max(paused - heard, 0) + now
+  kept = string.gsub(kept, ':(%d+);', function(till)
+    return string.format(':%.0f;', math.max(tonumber(till) - heard, 0) + now)
+  end)
   spent, silence, born = 0, 0, nil
   for _, quota in ipairs(quotas) do quota.next = 0 end
 end
@@ -120,9 +123,9 @@ if fresh or not born then
   local up = type(info) == 'string' and tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
   local start = not born and now or 0
   if up then start = math.min(now, (math.floor(now / 1000000) - up + 1) * 1000000) end
-  if now - start < longest and start > spent + 1100000 then lost = math.max(lost, start + holdoff) end
+  if now - start < longest + holdoff and start > spent + 1100000 then lost = math.max(lost, start + holdoff) end
 end
-if known.age >= 0 and known.age < longest and (born ~= known.born or granted < known.granted) then
+if known.age >= 0 and known.age < longest + horizon and (born ~= known.born or granted < known.granted) then
   if now - known.age > math.max(spent, lost) then lost = now + horizon end
 end
 -- Nobody asked for a while, and one who comes back has kept to a share: others may do so still, until they are back.

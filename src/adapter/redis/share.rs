@@ -62,6 +62,11 @@ impl Share {
         if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
     }
 
+    /// The store knows of so many.
+    pub(super) fn told(&mut self, permits: u64) {
+        self.used = self.used.saturating_sub(permits);
+    }
+
     pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
         match &self.meter {
             Either::Bucket(bucket) => bucket.forecast(start, total),
@@ -85,11 +90,20 @@ impl Share {
 }
 
 /// Each quota's part for one of so many processes.
-pub(super) fn parts(quotas: &[Quota], processes: NonZeroU32) -> Result<Vec<Quota>, InvalidConfig> {
+pub(super) fn parts(
+    kind: Kind,
+    quotas: &[Quota],
+    processes: NonZeroU32,
+) -> Result<Vec<Quota>, InvalidConfig> {
     let part = |quota: &Quota| {
         let limit = quota.limit() / processes;
-        if limit == 0 {
-            let expected = format!("at most {}, the limit of the smallest quota", quota.limit());
+        // A bucket has one at least, and all of them together no more than the whole one.
+        let (most, what) = match kind {
+            Kind::TokenBucket => (quota.burst(), "burst"),
+            Kind::SlidingWindow => (quota.limit(), "limit"),
+        };
+        if processes.get() > most {
+            let expected = format!("at most {most}, the {what} of the smallest quota");
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));
         }
         let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));

@@ -16,11 +16,12 @@ use tokio::{
 
 use super::{
     Fallback, RedisLimiter,
+    pool::{Free, Grant, Pool},
     question::{Answer, Ask, Asked, Fault, Known, Question, Terms, Times},
     share::Kind,
 };
 use crate::{
-    limit::{self, Limiter, Reason, Refusal, Store},
+    limit::{self, Limiter, Meter, Reason, Refusal, Store},
     policy::Quota,
 };
 
@@ -345,4 +346,39 @@ async fn what_could_not_be_told_is_told_when_somebody_waits() {
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
     assert!(asked.lock().unwrap().last().is_some_and(|(_, question)| question.resume));
+}
+
+/// A head that waits for many permits together does not call the task that waits for the same.
+#[tokio::test(start_paused = true)]
+async fn many_permits_are_waited_for_in_peace() {
+    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
+    let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
+    assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
+    assert!(asked.lock().unwrap().len() <= 4);
+}
+
+/// The bucket may be full by then.
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
+    let (limiter, _) = over(limiter(), millis(1), none(5_000));
+    let mut crowd: JoinSet<_> = (0..10)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(Some(Duration::from_millis(5_100)))).await }
+        })
+        .collect();
+    time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(limiter.snapshot().queued, 10);
+    crowd.abort_all();
+}
+
+#[test]
+fn of_two_answers_the_later_moment_counts() {
+    let mut pool = Pool::new(10, Duration::ZERO, millis(250), Arc::default());
+    let free = Free { at: 0, unit: 1, together: 1 };
+    let grant = |due| Grant { due, until: 1_000, permits: 1 };
+    pool.fill([grant(300)], free);
+    pool.fill([grant(200)], free);
+    assert_eq!((pool.forecast(100, 1), pool.forecast(100, 2)), (300, 300));
+    assert!(!pool.take(NonZeroU32::new(2).unwrap(), 299) && pool.take(NonZeroU32::new(2).unwrap(), 300));
 }
