@@ -1,28 +1,19 @@
-use std::{
-    fmt,
-    future::Future,
-    num::NonZeroU32,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
-use pin_project_lite::pin_project;
 use redis::ConnectionInfo;
 use sha2::{Digest, Sha256};
 
 use super::{
-    driver::{Plan, Shared},
+    acquire::RedisAcquire,
     link::{Link, parse},
-    pool::Pool,
     question::{self, Terms, Times},
     share::{Kind, parts},
+    shared::{Plan, Shared},
 };
 use crate::{
     clock::Instant,
     error::InvalidConfig,
-    limit::{self, Ask, Feedback, Limiter, Refusal, Snapshot},
+    limit::{Ask, Feedback, Limiter, Snapshot},
     policy::{Quota, backoff::ExponentialBackoff},
 };
 
@@ -391,8 +382,7 @@ impl Limiter for RedisLimiter {
     type Acquire = RedisAcquire;
 
     fn acquire(&self, ask: Ask) -> RedisAcquire {
-        let queue = Arc::clone(&self.shared.queue);
-        RedisAcquire { acquire: limit::Acquire::new(queue, ask), shared: Arc::clone(&self.shared) }
+        RedisAcquire::new(Arc::clone(&self.shared), ask)
     }
 
     fn observe(&self, feedback: &Feedback) {
@@ -409,34 +399,6 @@ impl Limiter for RedisLimiter {
 
     fn abandon(&self, cost: NonZeroU32) {
         self.shared.queue.abandon(cost);
-    }
-}
-
-pin_project! {
-    /// The wait of one request for its permits from a [`RedisLimiter`].
-    ///
-    /// Dropping it while it waits spends nothing and lets the next in line go.
-    pub struct RedisAcquire {
-        #[pin]
-        acquire: limit::Acquire<Pool>,
-        shared: Arc<Shared>,
-    }
-}
-
-impl Future for RedisAcquire {
-    type Output = Result<(), Refusal>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let outcome = this.acquire.poll(cx);
-        this.shared.call();
-        outcome
-    }
-}
-
-impl fmt::Debug for RedisAcquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisAcquire").field("acquire", &self.acquire).finish_non_exhaustive()
     }
 }
 

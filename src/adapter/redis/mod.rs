@@ -1,12 +1,15 @@
 //! One quota for all processes, kept in Redis or Valkey.
 
+mod acquire;
 mod driver;
 mod limiter;
 mod link;
 mod pool;
 mod question;
 mod share;
+mod shared;
 #[cfg(test)]
 mod tests;
 
-pub use self::limiter::{Fallback, RedisAcquire, RedisLimiter};
+pub use self::acquire::RedisAcquire;
+pub use self::limiter::{Fallback, RedisLimiter};
