@@ -1,4 +1,6 @@
-//! The connection to the server, made when it is first needed and anew when it was lost.
+//! The connection to the server, made when it is first needed and anew when it was lost. Not by the redis crate's
+//! connection manager: it would wait and try again on its own, behind a task that has one question at a time, a bound for
+//! it and a back-off already.
 
 use std::{
     fmt,
