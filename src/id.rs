@@ -9,11 +9,16 @@ use crate::{clock, random::Random};
 
 /// A UUID of version 7 (RFC 9562): the millisecond, then random bits. Sorts by time, and takes no system call.
 pub(crate) fn uuid_v7(random: &Random) -> HeaderValue {
-    let text = v7(clock::wall(), random.next(), random.next());
+    let text = v7(clock::machine(), random.next(), random.next());
     // Hexadecimal digits and hyphens always make a header value.
     HeaderValue::from_maybe_shared(Bytes::from_owner(text))
         .unwrap_or_else(|_| HeaderValue::from_static("00000000-0000-7000-8000-000000000000"))
 }
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Where each byte is written, between the hyphens.
+const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
 
 fn v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {
     let millis = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
@@ -21,9 +26,9 @@ fn v7(time: SystemTime, high: u64, low: u64) -> [u8; 36] {
     let low = (0b10 << 62) | (low >> 2);
     let digits = (u128::from(high) << 64) | u128::from(low);
     let mut text = [b'-'; 36];
-    let places = (0..36).filter(|at| !matches!(at, 8 | 13 | 18 | 23));
-    for (digit, at) in places.enumerate() {
-        text[at] = b"0123456789abcdef"[(digits >> (124 - 4 * digit) & 0xf) as usize];
+    for (byte, at) in digits.to_be_bytes().into_iter().zip(PLACES) {
+        text[at] = HEX[usize::from(byte >> 4)];
+        text[at + 1] = HEX[usize::from(byte & 0xf)];
     }
     text
 }

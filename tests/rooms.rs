@@ -95,7 +95,7 @@ fn what_is_planted_is_caught() {
         ("src/limit/mod.rs", "#[cfg(not(test))] use crate::retry;", "limit -> retry"),
         ("src/limit/mod.rs", "/* /* */ */ r#\"\"# ; use crate::retry;", "limit -> retry"),
         ("src/error/call.rs", "use crate::limit::Refusal;", "error -> limit"),
-        ("src/call.rs", "use crate::error::Error;", "call -> error"),
+        ("src/call/mod.rs", "use crate::error::Error;", "call -> error"),
         ("src/auth/key.rs", "use crate::preset::Preset;", "auth -> preset"),
         ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),

@@ -6,11 +6,11 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tracing::{Instrument, Span, instrument::Instrumented};
+use tracing::Span;
 
 use crate::{
     error::{BoxError, Error},
-    observe::{Answered, Sending},
+    observe::{Answered, Sending, Within},
 };
 
 pin_project! {
@@ -18,7 +18,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Instrumented<F>,
+        future: Within<F>,
         sending: Sending,
     }
 
@@ -31,8 +31,12 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, span: Span, sending: Sending) -> Self {
-        Self { future: future.instrument(span), sending }
+    #[inline]
+    pub(super) fn new(sending: Sending, span: Span, make: impl FnOnce() -> F) -> Self {
+        match span.is_disabled() {
+            true => Self { sending, future: Within::disabled(span, make) },
+            false => Self { sending, future: Within::new(span, make) },
+        }
     }
 }
 

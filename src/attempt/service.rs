@@ -47,7 +47,6 @@ where
         if let Some(propagate) = &self.settings.propagate {
             propagate.propagate(&span, request.headers_mut());
         }
-        let future = span.in_scope(|| self.inner.call(request));
-        ResponseFuture::new(future, span, sending)
+        ResponseFuture::new(sending, span, || self.inner.call(request))
     }
 }

@@ -33,8 +33,9 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn calling(future: F, watch: Option<Watch>) -> Self {
-        Self { state: State::Calling { future, watch } }
+    #[inline]
+    pub(super) fn calling(watch: Option<Watch>, make: impl FnOnce() -> F) -> Self {
+        Self { state: State::Calling { watch, future: make() } }
     }
 
     pub(super) fn failed(error: Error) -> Self {

@@ -20,6 +20,8 @@ pub struct Origin {
     host: String,
     port: u16,
     plaintext: bool,
+    /// Host and port as nearly all URIs write them, the port only where it is not that of the scheme.
+    authority: String,
 }
 
 impl Origin {
@@ -38,11 +40,10 @@ impl Origin {
     /// The origin of `uri`; none when it is not an absolute `http` or `https` URI, or carries user info.
     pub fn of(uri: &Uri) -> Option<Self> {
         let (tls, host, port) = parts(uri)?;
-        (!uri.authority()?.as_str().contains('@')).then(|| Self {
-            tls,
-            host: host.to_ascii_lowercase(),
-            port,
-            plaintext: false,
+        (!uri.authority()?.as_str().contains('@')).then(|| {
+            let host = host.to_ascii_lowercase();
+            let authority = if port == default_port(tls) { host.clone() } else { format!("{host}:{port}") };
+            Self { tls, host, port, plaintext: false, authority }
         })
     }
 
@@ -55,6 +56,10 @@ impl Origin {
 
     /// Whether `uri` has this scheme, host and port. Allocates nothing.
     pub fn covers(&self, uri: &Uri) -> bool {
+        let own = if self.tls { Scheme::HTTPS } else { Scheme::HTTP };
+        if uri.authority().is_some_and(|authority| authority.as_str() == self.authority) {
+            return uri.scheme() == Some(&own);
+        }
         parts(uri).is_some_and(|(tls, host, port)| {
             tls == self.tls && port == self.port && host.eq_ignore_ascii_case(&self.host)
         })
@@ -89,16 +94,14 @@ fn parts(uri: &Uri) -> Option<(bool, &str, u16)> {
     // Not `port_u16`, for which a port that is none is no port.
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(host)?;
     let port = match port.strip_prefix(':') {
-        None | Some("") => {
-            if tls {
-                443
-            } else {
-                80
-            }
-        }
+        None | Some("") => default_port(tls),
         Some(port) => port.parse().ok()?,
     };
     Some((tls, host, port))
+}
+
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
 }
 
 /// A URL as it may be shown: people put keys in queries and passwords before the host.

@@ -122,16 +122,13 @@ impl Watch {
     pub(super) fn hide_ids(&self, headers: &mut HeaderMap) {
         let Some(call) = &self.call else { return };
         let key = self.key.key().expose();
-        for name in &*call.server_headers() {
-            let Some(id) = headers.get_mut(name) else { continue };
+        call.hide_ids(headers, |id| {
             // No writing of a key is shorter than the key: most ids are not looked at any further.
-            if id.len() >= key.len() {
+            id.len() >= key.len() && {
                 let text = String::from_utf8_lossy(id.as_bytes());
-                if Pattern::of(key).any(|pattern| pattern.find(&text, 0, false).is_some()) {
-                    id.set_sensitive(true);
-                }
+                Pattern::of(key).any(|pattern| pattern.find(&text, 0, false).is_some())
             }
-        }
+        });
     }
 
     /// The server has refused the key.

@@ -25,9 +25,13 @@ use crate::error::{BoxError, Error, Kind};
 /// otherwise what the inner service failed with.
 pub struct Auth<S, A> {
     inner: S,
+    credential: Arc<Credential<A>>,
+    fetched: Fetched,
+}
+
+struct Credential<A> {
     authorize: Arc<A>,
     origins: Arc<[Origin]>,
-    fetched: Fetched,
 }
 
 /// What readiness waits for, which is why a limiter further out counts the wait: what is granted there leaves then.
@@ -41,17 +45,18 @@ enum Fetched {
 
 impl<S, A> Auth<S, A> {
     pub(super) fn new(inner: S, authorize: Arc<A>, origins: Arc<[Origin]>) -> Self {
-        Self { inner, authorize, origins, fetched: Fetched::Not }
+        Self { inner, credential: Arc::new(Credential { authorize, origins }), fetched: Fetched::Not }
     }
 }
 
 impl<S: Clone, A> Clone for Auth<S, A> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.authorize), Arc::clone(&self.origins))
+        let credential = Arc::clone(&self.credential);
+        Self { inner: self.inner.clone(), credential, fetched: Fetched::Not }
     }
 }
 
-impl<S, A: Authorize> Auth<S, A> {
+impl<A: Authorize> Credential<A> {
     /// Puts the credential on; gives what to watch the answer for.
     fn put(&self, head: &mut request::Parts, fetched: Fetched) -> Result<Option<Watch>, BoxError> {
         let Some(keys) = self.authorize.keys() else {
@@ -113,7 +118,8 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Some(keys) = self.authorize.keys() {
+        // One that never changes is there.
+        if let Some(keys) = self.credential.authorize.keys().filter(|keys| keys.fixed().is_none()) {
             ready!(self.fetched.poll(keys, cx));
         }
         self.inner.poll_ready(cx).map_err(Error::from_service)
@@ -125,12 +131,12 @@ where
         if request.uri().authority().is_none() {
             return ResponseFuture::failed(no_origin());
         }
-        if !self.origins.iter().any(|origin| origin.covers(request.uri())) {
-            return ResponseFuture::calling(self.inner.call(request), None);
+        if !self.credential.origins.iter().any(|origin| origin.covers(request.uri())) {
+            return ResponseFuture::calling(None, || self.inner.call(request));
         }
         let (mut head, body) = request.into_parts();
-        match self.put(&mut head, fetched) {
-            Ok(watch) => ResponseFuture::calling(self.inner.call(Request::from_parts(head, body)), watch),
+        match self.credential.put(&mut head, fetched) {
+            Ok(watch) => ResponseFuture::calling(watch, || self.inner.call(Request::from_parts(head, body))),
             Err(error) => {
                 let again_in = error.downcast_ref().and_then(KeyError::retry_in);
                 ResponseFuture::failed(Error::new(Kind::Auth { again_in }, error))
@@ -148,7 +154,7 @@ impl<S: fmt::Debug, A> fmt::Debug for Auth<S, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Auth")
             .field("inner", &self.inner)
-            .field("origins", &self.origins)
+            .field("origins", &self.credential.origins)
             .finish_non_exhaustive()
     }
 }

@@ -23,6 +23,9 @@ impl Feedback {
     ///
     /// [`is_throttled`]: policy::feedback::is_throttled
     pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
+        if !policy::feedback::speaks(headers) {
+            return None;
+        }
         let throttled = policy::feedback::is_throttled(status, headers);
         let asked = throttled.then(|| policy::feedback::pause(headers, &wall)).flatten();
         let pause = asked.filter(|asked| !asked.is_zero());

@@ -22,35 +22,49 @@ pin_project! {
     /// The future of [`RateLimit`](super::RateLimit): waits for the permit, readies the inner service, calls it.
     pub struct ResponseFuture<S: Service<Request<B>>, L: Limiter, B> {
         #[pin]
-        state: State<L::Acquire, S::Future>,
+        state: State<Request<B>, L::Acquire, S::Future>,
         inner: S,
         permits: Option<Permits<L>>,
-        request: Option<Request<B>>,
         call: Option<Call>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<A, F> {
+    enum State<Q, A, F> {
+        // The request is where its call will be: none once it was given away.
+        Before { request: Option<Q>, #[pin] step: Step<A> },
+        Refused { refusal: Option<Refusal> },
+        Calling { #[pin] future: F },
+    }
+}
+
+pin_project! {
+    #[project = StepProj]
+    enum Step<A> {
         // The clock is read only for a request that has to wait.
         Acquiring { #[pin] acquire: A, waiting: Option<Waiting>, renewed: bool },
-        Refused { refusal: Option<Refusal> },
         Readying { since: Option<Instant> },
-        Calling { #[pin] future: F },
+    }
+}
+
+impl<A> Step<A> {
+    fn acquiring(acquire: A, renewed: bool) -> Self {
+        Self::Acquiring { acquire, waiting: None, renewed }
     }
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
-        let state = State::Acquiring { acquire: permits.acquire(), waiting: None, renewed: false };
-        Self { state, inner, permits: Some(permits), request: Some(request), call }
+        let step = Step::acquiring(permits.acquire(), false);
+        let state = State::Before { request: Some(request), step };
+        Self { state, inner, permits: Some(permits), call }
     }
 
     /// For a request that no limiter takes.
     pub(super) fn refused(refusal: Refusal, inner: S, call: Option<Call>) -> Self {
         let state = State::Refused { refusal: Some(refusal) };
-        Self { state, inner, permits: None, request: None, call }
+        Self { state, inner, permits: None, call }
     }
 }
 
@@ -69,8 +83,22 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, waiting, renewed } => {
+            let (request, mut step) = match this.state.as_mut().project() {
+                StateProj::Before { request, step } => (request, step),
+                StateProj::Refused { refusal } => {
+                    let refusal = refusal.take().map(|refusal| refused(this.call.as_ref(), refusal));
+                    return refusal.map_or(Poll::Pending, |refused| Poll::Ready(Err(refused)));
+                }
+                StateProj::Calling { future } => {
+                    let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
+                    if let Some(permits) = this.permits.take() {
+                        permits.hear(this.call.as_ref(), &response);
+                    }
+                    return Poll::Ready(Ok(response));
+                }
+            };
+            match step.as_mut().project() {
+                StepProj::Acquiring { acquire, waiting, renewed } => {
                     let call = this.call.as_ref();
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         waiting.get_or_insert_with(|| Waiting::begin(call));
@@ -90,13 +118,9 @@ where
                     if let Some(permits) = this.permits {
                         permits.held = Held::Granted;
                     }
-                    this.state.set(State::Readying { since: None });
+                    step.set(Step::Readying { since: None });
                 }
-                StateProj::Refused { refusal } => {
-                    let refusal = refusal.take().map(|refusal| refused(this.call.as_ref(), refusal));
-                    return refusal.map_or(Poll::Pending, |refused| Poll::Ready(Err(refused)));
-                }
-                StateProj::Readying { since } => {
+                StepProj::Readying { since } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
                         since.get_or_insert_with(clock::now);
                         return Poll::Pending;
@@ -109,11 +133,10 @@ where
                     let held = since.map(|since| since.elapsed());
                     let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
                     if let Some(permits) = stale {
-                        let acquire = permits.renew();
-                        this.state.set(State::Acquiring { acquire, waiting: None, renewed: true });
+                        step.set(Step::acquiring(permits.renew(), true));
                         continue;
                     }
-                    let Some(request) = this.request.take() else {
+                    let Some(request) = request.take() else {
                         // Polled again after it resolved: nothing is left to answer with.
                         return Poll::Pending;
                     };
@@ -121,13 +144,6 @@ where
                         permits.held = Held::Sent;
                     }
                     this.state.set(State::Calling { future: this.inner.call(request) });
-                }
-                StateProj::Calling { future } => {
-                    let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
-                    if let Some(permits) = this.permits.take() {
-                        permits.hear(this.call.as_ref(), &response);
-                    }
-                    return Poll::Ready(Ok(response));
                 }
             }
         }
@@ -205,9 +221,9 @@ impl<L: Limiter> Drop for Permits<L> {
 impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Acquiring { .. } => "acquiring",
+            State::Before { step: Step::Acquiring { .. }, .. } => "acquiring",
+            State::Before { step: Step::Readying { .. }, .. } => "readying",
             State::Refused { .. } => "refused",
-            State::Readying { .. } => "readying",
             State::Calling { .. } => "calling",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()

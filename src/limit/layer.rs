@@ -15,10 +15,10 @@ use super::{Ask, Head, RateLimit, Select};
 /// Clones, and the services that they make, share the limiter.
 #[derive(Clone)]
 pub struct RateLimitLayer<L> {
-    limiter: L,
-    bounds: Ask,
-    cost: Option<CostOf>,
-    heeds: Option<Heeds>,
+    pub(super) limiter: L,
+    pub(super) bounds: Ask,
+    pub(super) cost: Option<CostOf>,
+    pub(super) heeds: Option<Heeds>,
 }
 
 /// Says whose answers count.
@@ -87,6 +87,6 @@ impl<S, L: Select> Layer<S> for RateLimitLayer<L> {
     type Service = RateLimit<S, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.limiter.clone(), self.bounds, self.cost.clone(), self.heeds.clone())
+        RateLimit::new(inner, Arc::new(self.clone()))
     }
 }

@@ -1,17 +1,14 @@
 use std::{
     fmt,
     num::NonZeroU32,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{
-    Ask, Cost, Head, ResponseFuture, Select,
-    future::Permits,
-    layer::{CostOf, Heeds},
-};
+use super::{Ask, Cost, Head, RateLimitLayer, ResponseFuture, Select, future::Permits};
 use crate::{
     call::{Call, Deadline},
     error::{BoxError, Error},
@@ -27,18 +24,20 @@ use crate::{
 ///
 /// Dropping a waiting call spends nothing. Dropping it between the grant and the inner service's call loses
 /// that one grant.
-#[derive(Clone)]
 pub struct RateLimit<S, L> {
     inner: S,
-    limiter: L,
-    bounds: Ask,
-    cost: Option<CostOf>,
-    heeds: Option<Heeds>,
+    settings: Arc<RateLimitLayer<L>>,
 }
 
 impl<S, L> RateLimit<S, L> {
-    pub(super) fn new(inner: S, limiter: L, bounds: Ask, cost: Option<CostOf>, heeds: Option<Heeds>) -> Self {
-        Self { inner, limiter, bounds, cost, heeds }
+    pub(super) fn new(inner: S, settings: Arc<RateLimitLayer<L>>) -> Self {
+        Self { inner, settings }
+    }
+}
+
+impl<S: Clone, L> Clone for RateLimit<S, L> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), Arc::clone(&self.settings))
     }
 }
 
@@ -58,16 +57,17 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let call = request.extensions().get::<Call>().cloned();
-        let deadline = Deadline::of(request.extensions());
+        let deadline = Deadline::of(call.as_ref(), request.extensions());
         let head = Head::of(&request);
-        let cost = match &self.cost {
+        let RateLimitLayer { limiter, bounds, cost, heeds } = &*self.settings;
+        let cost = match cost {
             Some(cost) => cost(head),
             None => head.extensions.get().map_or(NonZeroU32::MIN, |Cost(cost)| *cost),
         };
-        match self.limiter.select(head) {
+        match limiter.select(head) {
             Ok(limiter) => {
-                let heeded = self.heeds.as_ref().is_none_or(|heeds| heeds(head));
-                let permits = Permits::new(limiter, Ask { cost, deadline, ..self.bounds }, heeded);
+                let heeded = heeds.as_ref().is_none_or(|heeds| heeds(head));
+                let permits = Permits::new(limiter, Ask { cost, deadline, ..*bounds }, heeded);
                 ResponseFuture::new(self.inner.clone(), permits, request, call)
             }
             Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone(), call),
@@ -79,8 +79,8 @@ impl<S: fmt::Debug, L: fmt::Debug> fmt::Debug for RateLimit<S, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)
-            .field("limiter", &self.limiter)
-            .field("bounds", &self.bounds)
+            .field("limiter", &self.settings.limiter)
+            .field("bounds", &self.settings.bounds)
             .finish_non_exhaustive()
     }
 }

@@ -1,24 +1,37 @@
 //! The events. Their macros read the fields only for who hears them, so that none has a guard of its own: it would ask by
 //! other metadata than the event's, and a filter that knows the event by its fields, or as an event, would say no.
 
-use std::{fmt, time::Duration};
+use std::{cell::LazyCell, fmt, time::Duration};
 
-use http::{Method, Uri};
-use tracing::{Level, debug, event, info, warn};
+use http::{Method, Request, Uri};
+use tracing::{Level, debug, event, info, level_filters::LevelFilter, warn};
 
 use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, error_type, metric, port, text};
 use crate::{
-    call::{Attempt, Call, DelayReason, Ended, Outcome, Report},
-    clock::Instant,
+    call::{Call, DelayReason, Ended, Outcome, Report},
+    clock::{self, Instant},
     error::{Error, Refusal},
 };
 
 /// What the line of a call says of its request. Neither query nor user info: keys travel in both.
 pub(crate) struct Subject {
-    pub(crate) service: Option<&'static str>,
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) started: Instant,
+    service: Option<&'static str>,
+    method: Method,
+    uri: Uri,
+    started: Instant,
+}
+
+impl Subject {
+    /// None where nobody hears of any call as this one begins.
+    pub(crate) fn of<B>(service: Option<&'static str>, request: &Request<B>) -> Option<Self> {
+        let heard = LevelFilter::current() >= Level::WARN || metric::on();
+        heard.then(|| Self {
+            service,
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            started: clock::now(),
+        })
+    }
 }
 
 impl fmt::Debug for Subject {
@@ -63,25 +76,28 @@ pub(crate) fn call(subject: &Subject, report: &Report, result: Result<Answered<'
     }
 }
 
-pub(crate) fn attempt(report: &Report, attempt: &Attempt) {
-    let (status, failure) = match attempt.outcome() {
+/// The last attempt of the call is over.
+pub(crate) fn attempt(call: &Call) {
+    let report = LazyCell::new(|| call.report());
+    let attempt = LazyCell::new(|| report.last_attempt());
+    let told = LazyCell::new(|| match attempt.as_ref().and_then(|attempt| attempt.outcome()) {
         Some(Outcome::Answer(status)) => (Some(status.as_u16()), None),
         Some(Outcome::Timeout) => (None, Some("timeout")),
         Some(Outcome::Refused) => (None, Some("rate_limited")),
         Some(Outcome::NotSent) => (None, Some("not_sent")),
         Some(Outcome::Failed) => (None, Some("failed")),
         None => (None, None),
-    };
+    });
     debug!(
         target: ATTEMPT,
         request_id = text(report.request_id().as_ref()),
-        attempt = attempt.number(),
-        http.response.status_code = status,
-        error.type = failure,
-        waited_ms = millis(attempt.waited()),
-        elapsed_ms = millis(attempt.ended().unwrap_or_default().saturating_sub(attempt.started())),
-        server_request_id = text(attempt.server_request_id()),
-        asked_ms = attempt.asked().map(millis),
+        attempt = attempt.as_ref().map(|attempt| attempt.number()),
+        http.response.status_code = told.0,
+        error.type = told.1,
+        waited_ms = attempt.as_ref().map(|attempt| millis(attempt.waited())),
+        elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended()?.saturating_sub(attempt.started())))),
+        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id())),
+        asked_ms = attempt.as_ref().and_then(|attempt| attempt.asked()).map(millis),
         "attempt ended"
     );
 }

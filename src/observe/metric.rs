@@ -35,7 +35,7 @@ pub(crate) fn switch_on() {
     ON.store(true, Relaxed);
 }
 
-fn on() -> bool {
+pub(super) fn on() -> bool {
     ON.load(Relaxed)
 }
 

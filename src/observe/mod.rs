@@ -10,6 +10,7 @@ pub(crate) mod metric;
 mod metric;
 mod span;
 mod waiting;
+mod within;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::event::{StoreLost, store_asked};
@@ -19,6 +20,7 @@ pub(crate) use self::event::{
 };
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
+pub(crate) use self::within::Within;
 
 use std::borrow::Cow;
 

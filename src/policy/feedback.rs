@@ -12,8 +12,17 @@ use http::{
 
 use super::{grpc, http_date, rate_limit};
 
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-const X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+
+/// What the names of all fields begin with that say when to come back or what is left.
+const BEGINNINGS: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
+
+/// Whether any field is there that is read here, in [`rate_limit`] or in [`grpc`]. Few answers have one, and one look at
+/// each name costs less than a dozen that are looked up.
+pub(crate) fn speaks(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| BEGINNINGS.iter().any(|beginning| name.as_str().starts_with(beginning)))
+}
 
 /// What a longer ask is read as: 30 years, more than any call waits, so the caller gives up on it.
 ///
@@ -123,6 +132,9 @@ pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<D
 ///
 /// [`remaining`]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
+    if !speaks(headers) {
+        return None;
+    }
     let asked = pause(headers, &wall).or_else(|| {
         let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
         let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
@@ -251,8 +263,8 @@ mod tests {
         ) {
             for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
                 let Ok(value) = HeaderValue::from_bytes(value) else { continue };
-                for name in [RETRY_AFTER, RETRY_AFTER_MS, X_MS_RETRY_AFTER_MS] {
-                    let headers = HeaderMap::from_iter([(name, value.clone()), (DATE, value.clone())]);
+                for name in [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS] {
+                    let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
                     let asked = retry_after(&headers, || UNIX_EPOCH);
                     prop_assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
                 }

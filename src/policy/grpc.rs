@@ -13,8 +13,8 @@ use super::{
     feedback::{values, whole_number},
 };
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// How a gRPC call ended.
 ///
@@ -71,7 +71,7 @@ impl Code {
     ///
     /// A plain answer of another kind has no such field, and pays one look-up for it.
     pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
-        let text = headers.get(GRPC_STATUS)?.to_str().ok();
+        let text = headers.get(&GRPC_STATUS)?.to_str().ok();
         let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
         Some(number.filter(|number| *number <= Self::UNAUTHENTICATED.0).map_or(Self::UNKNOWN, Self))
     }
@@ -155,7 +155,7 @@ pub enum Pushback {
 /// assert_eq!(pushback(&headers), Some(Pushback::Never));
 /// ```
 pub fn pushback(headers: &HeaderMap) -> Option<Pushback> {
-    let said = headers.get_all(GRPC_RETRY_PUSHBACK_MS).iter().count();
+    let said = headers.get_all(&GRPC_RETRY_PUSHBACK_MS).iter().count();
     let one = values(headers, &GRPC_RETRY_PUSHBACK_MS).next().filter(|_| said == 1);
     let millis = one.and_then(|text| text.parse::<i32>().ok()?.try_into().ok());
     let after = |millis| Pushback::After(Duration::from_millis(millis));
@@ -303,8 +303,8 @@ mod tests {
             said in prop::option::of("-?[0-9]{1,12}"),
         ) {
             let (codes, mut headers) = (Codes(chosen), HeaderMap::new());
-            for (name, text) in [(GRPC_STATUS, &status), (GRPC_RETRY_PUSHBACK_MS, &said)] {
-                headers.extend(text.as_ref().map(|text| (name, HeaderValue::from_str(text).unwrap())));
+            for (name, text) in [(&GRPC_STATUS, &status), (&GRPC_RETRY_PUSHBACK_MS, &said)] {
+                headers.extend(text.as_ref().map(|text| (name.clone(), HeaderValue::from_str(text).unwrap())));
             }
             let http = StatusCode::from_u16(http).unwrap();
             let code = Code::of(http, &headers);

@@ -130,8 +130,8 @@ impl<'a> IntoIterator for &'a RemainingList {
     }
 }
 
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// A way to write down how much is left and when more comes, with the names of the two.
 enum Spelling {

@@ -6,12 +6,12 @@ use std::{
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tracing::{Instrument, Span, instrument::Instrumented};
+use tracing::Span;
 
 use crate::{
     call::{Call, Report},
     error::{BoxError, Error},
-    observe::{self, Answered, Subject},
+    observe::{self, Answered, Subject, Within},
 };
 
 pin_project! {
@@ -19,15 +19,20 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Instrumented<F>,
+        future: Within<F>,
         call: Call,
-        subject: Subject,
+        // None when nobody heard of it as it began.
+        subject: Option<Subject>,
     }
 }
 
 impl<F> ResponseFuture<F> {
-    pub(super) fn new(future: F, span: Span, call: Call, subject: Subject) -> Self {
-        Self { future: future.instrument(span), call, subject }
+    #[inline]
+    pub(super) fn new(call: Call, subject: Option<Subject>, span: Span, make: impl FnOnce() -> F) -> Self {
+        match span.is_disabled() {
+            true => Self { call, subject, future: Within::disabled(span, make) },
+            false => Self { call, subject, future: Within::new(span, make) },
+        }
     }
 }
 
@@ -46,7 +51,9 @@ where
         }
         let (span, report) = (this.future.span(), this.call.report());
         let outcome = result.as_ref().map(Answered::of);
-        span.in_scope(|| observe::call(this.subject, &report, outcome));
+        if let Some(subject) = this.subject {
+            span.in_scope(|| observe::call(subject, &report, outcome));
+        }
         observe::end_call(span, &report, outcome);
         Poll::Ready(match result {
             Ok(mut response) => {

@@ -9,7 +9,6 @@ use tower_service::Service;
 use super::{Id, ResponseFuture, layer::Settings};
 use crate::{
     call::Call,
-    clock,
     error::{BoxError, Error},
     observe::{self, Subject},
 };
@@ -53,13 +52,7 @@ where
             .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
         let span = observe::call_span(settings.service, id);
         call.identify(settings.service, id.clone(), &settings.server_headers);
-        let subject = Subject {
-            service: settings.service,
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            started: clock::now(),
-        };
-        let future = span.in_scope(|| self.inner.call(request));
-        ResponseFuture::new(future, span, call, subject)
+        let subject = Subject::of(settings.service, &request);
+        ResponseFuture::new(call, subject, span, || self.inner.call(request))
     }
 }

@@ -32,10 +32,9 @@ pin_project! {
     /// The future of [`Retry`](super::Retry): attempt, drain, sleep, and again.
     pub struct ResponseFuture<S: Service<Request<ReplayBody<B>>>, B, R> {
         #[pin]
-        state: State<S::Future, R>,
+        state: State<S::Future, R, Request<ReplayBody<B>>>,
         inner: S,
         policy: Arc<Policy>,
-        next: Option<Request<ReplayBody<B>>>,
         kept: Kept<B>,
         call: Call,
     }
@@ -55,12 +54,14 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<F, R> {
-        Starting,
-        Readying,
+    enum State<F, R, Q> {
+        // The request of the next attempt is where the attempt will be: it is none once it was given away.
+        Starting { next: Option<Q> },
+        Readying { next: Option<Q> },
         Calling { #[pin] future: F },
-        Draining { #[pin] body: Drain<R>, #[pin] timer: Sleep, until: Instant },
-        Sleeping { #[pin] timer: Sleep },
+        Over,
+        Draining { #[pin] body: Drain<R>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
+        Sleeping { #[pin] timer: Sleep, next: Option<Q> },
     }
 }
 
@@ -72,8 +73,7 @@ where
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
         let call = Call::of(request.extensions_mut());
         let (kept, first) = Kept::of(request, &policy);
-        let next = Some(first);
-        Self { state: State::Starting, inner, policy, next, kept, call }
+        Self { state: State::Starting { next: Some(first) }, inner, policy, kept, call }
     }
 }
 
@@ -90,18 +90,20 @@ where
         loop {
             // Whether the inner service was called, and what came of it.
             let (called, result) = match this.state.as_mut().project() {
-                StateProj::Starting => {
-                    if let Some(late) = overdue(this.call) {
+                StateProj::Starting { next } => {
+                    let now = clock::now();
+                    if let Some(late) = overdue(this.call, now) {
                         return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
                     }
                     this.kept.attempts += 1;
-                    this.call.start_attempt();
-                    this.state.set(State::Readying);
+                    this.call.start_attempt(now);
+                    let next = next.take();
+                    this.state.set(State::Readying { next });
                     continue;
                 }
-                StateProj::Readying => match ready!(this.inner.poll_ready(cx)) {
+                StateProj::Readying { next } => match ready!(this.inner.poll_ready(cx)) {
                     Ok(()) => {
-                        let Some(request) = this.next.take() else { return Poll::Pending };
+                        let Some(request) = next.take() else { return Poll::Pending };
                         let future = this.inner.call(request);
                         this.state.set(State::Calling { future });
                         continue;
@@ -111,7 +113,6 @@ where
                         // And this instance is of no more use: the next attempt asks another.
                         let fresh = this.inner.clone();
                         *this.inner = fresh;
-                        *this.next = None;
                         (false, Err(Error::from_service(error)))
                     }
                 },
@@ -121,23 +122,26 @@ where
                     let called = !matches!(&result, Err(error) if error.was_not_called());
                     (called, result)
                 }
-                StateProj::Draining { body, timer, until } => {
+                // Polled again after it resolved.
+                StateProj::Over => return Poll::Pending,
+                StateProj::Draining { body, timer, until, next } => {
                     if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    let timer = tokio::time::sleep_until(*until);
-                    this.state.set(State::Sleeping { timer });
+                    let (timer, next) = (tokio::time::sleep_until(*until), next.take());
+                    this.state.set(State::Sleeping { timer, next });
                     continue;
                 }
-                StateProj::Sleeping { timer } => {
+                StateProj::Sleeping { timer, next } => {
                     ready!(timer.poll(cx));
-                    this.state.set(State::Starting);
+                    let next = next.take();
+                    this.state.set(State::Starting { next });
                     continue;
                 }
             };
 
             // The attempt lets go of its body first, which is then free to be sent again.
-            this.state.set(State::Starting);
+            this.state.set(State::Over);
             this.kept.sent |= called;
             let Again { request, delay, drain, reason } =
                 match this.kept.judge(this.policy, this.call, called, &result) {
@@ -152,7 +156,7 @@ where
                 };
             this.call.set_delay(delay, reason);
             observe::retry(this.call, delay, reason);
-            *this.next = Some(request);
+            let next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
             // The answer is read to its end and dropped before the sleep, or its connection is lost.
@@ -163,6 +167,7 @@ where
                         body: Drain::new(response.into_body(), DRAIN_LIMIT),
                         timer: tokio::time::sleep_until(clock::after(now, drain)),
                         until,
+                        next,
                     }
                 }
                 Err(error) => {
@@ -170,7 +175,7 @@ where
                     if called || this.kept.failed.is_none() {
                         this.kept.failed = Some(error);
                     }
-                    State::Sleeping { timer: tokio::time::sleep_until(until) }
+                    State::Sleeping { timer: tokio::time::sleep_until(until), next }
                 }
             });
         }
@@ -178,8 +183,8 @@ where
 }
 
 /// What is said in place of an attempt that would begin after the deadline.
-fn overdue(call: &Call) -> Option<Error> {
-    let deadline = call.deadline().filter(|deadline| *deadline < clock::now())?;
+fn overdue(call: &Call, now: Instant) -> Option<Error> {
+    let deadline = call.deadline().filter(|deadline| *deadline < now)?;
     Some(Error::timeout(Scope::Call, deadline.saturating_duration_since(call.started())))
 }
 
@@ -199,8 +204,9 @@ fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> R
 impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Starting => "starting",
-            State::Readying => "readying",
+            State::Starting { .. } => "starting",
+            State::Readying { .. } => "readying",
+            State::Over => "over",
             State::Calling { .. } => "calling",
             State::Draining { .. } => "draining",
             State::Sleeping { .. } => "sleeping",

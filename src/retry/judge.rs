@@ -1,6 +1,6 @@
 //! What comes after an attempt: another one, or why not.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, mem, time::Duration};
 
 use http::{
     Request, Response, StatusCode,
@@ -69,9 +69,8 @@ impl<B: Body> Kept<B> {
         let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
         let said = own.idempotent || policy.is_idempotent(&head);
         let idempotent = keyed || said || policy::is_idempotent(&head.method);
-        let first = Request::from_parts(head.clone(), body);
         let kept = Kept {
-            head,
+            head: to_keep(&mut head, policy),
             replay,
             idempotent,
             max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
@@ -82,7 +81,8 @@ impl<B: Body> Kept<B> {
             failed: None,
             sent: false,
         };
-        (kept, first)
+        // It goes itself, with the room that its map of fields has for those of the layers below, and the copy is kept.
+        (kept, Request::from_parts(head, body))
     }
 
     /// Ends the attempt in the report, and says whether there is another one.
@@ -105,9 +105,8 @@ impl<B: Body> Kept<B> {
             }
         };
         let headers = result.as_ref().ok().map(Response::headers);
-        if let Some(attempt) = call.end_attempt(told, asked, headers) {
-            observe::attempt(&call.report(), &attempt);
-        }
+        call.end_attempt(told, asked, headers);
+        observe::attempt(call);
         let mut spent = self.spent.take();
         // What did not go out has burdened nobody.
         if let (Some(budget), Some(spent)) = (&policy.budget, spent.take_if(|_| !called)) {
@@ -177,14 +176,18 @@ impl<B: Body> Kept<B> {
                 self.attempts = self.attempts.saturating_sub(1);
             }
         }
-        Ok(Again { request: Request::from_parts(self.head.clone(), body), delay, drain, reason })
+        let mut head = self.head.clone();
+        if head.extensions.is_empty() {
+            head.extensions.insert(call.clone());
+        }
+        Ok(Again { request: Request::from_parts(head, body), delay, drain, reason })
     }
 
     fn verdict(&self, policy: &Policy, outcome: &Outcome<'_>) -> Verdict {
         match outcome {
             // The connection is the caller's from here on.
             Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => Verdict::Success,
-            _ => policy.classify.classify(&self.head, outcome),
+            _ => policy.classify(&self.head, outcome),
         }
     }
 
@@ -203,6 +206,18 @@ impl<B: Body> Kept<B> {
             (_, Cause::Transient) => (own, DelayReason::Transient),
         })
     }
+}
+
+/// A copy of the head for further attempts. Without extensions where they hold the call alone, whose map would cost as much
+/// as all the fields, unless somebody looks at them.
+fn to_keep(head: &mut request::Parts, policy: &Policy) -> request::Parts {
+    let extensions = mem::take(&mut head.extensions);
+    let mut kept = head.clone();
+    if extensions.len() > 1 || policy.shows_requests() {
+        kept.extensions.clone_from(&extensions);
+    }
+    head.extensions = extensions;
+    kept
 }
 
 /// Whether the server refused a key that is being replaced, of a request that can be sent once more.

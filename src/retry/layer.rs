@@ -4,12 +4,13 @@ use http::request;
 use tower_layer::Layer;
 
 use super::{
-    Classify, IdempotencyKey, Retry, Schedule, Standard, per_request::at_least_one, schedule::Backoff,
+    Classify, IdempotencyKey, Outcome, Retry, Schedule, Standard, per_request::at_least_one,
+    schedule::Backoff,
 };
 use crate::{
     body::DEFAULT_REPLAY_LIMIT,
     error::InvalidConfig,
-    policy::{Budget, Cause, ExponentialBackoff},
+    policy::{Budget, Cause, ExponentialBackoff, Verdict},
     random::Random,
 };
 
@@ -33,7 +34,8 @@ pub struct RetryLayer {
 #[derive(Clone)]
 pub(super) struct Policy {
     pub(super) max_attempts: u32,
-    pub(super) classify: Arc<dyn Classify>,
+    /// None for [`Standard`], which does not look at the request.
+    classify: Option<Arc<dyn Classify>>,
     pub(super) idempotency_key: Option<IdempotencyKey>,
     idempotent: Option<Arc<IsIdempotent>>,
     pub(super) budget: Option<Budget>,
@@ -54,6 +56,18 @@ impl Policy {
         self.idempotent.as_ref().is_some_and(|rule| rule(head))
     }
 
+    /// Whether anybody but the next attempt wants the request.
+    pub(super) fn shows_requests(&self) -> bool {
+        self.classify.is_some()
+    }
+
+    pub(super) fn classify(&self, head: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        match &self.classify {
+            Some(classify) => classify.classify(head, outcome),
+            None => Standard.classify(head, outcome),
+        }
+    }
+
     pub(super) fn backoff(&self, cause: Cause) -> &Backoff {
         match cause {
             Cause::Throttled => &self.throttled,
@@ -68,7 +82,7 @@ impl RetryLayer {
         Self {
             policy: Arc::new(Policy {
                 max_attempts: 3,
-                classify: Arc::new(Standard),
+                classify: None,
                 idempotency_key: None,
                 idempotent: None,
                 budget: Some(Budget::new()),
@@ -96,7 +110,7 @@ impl RetryLayer {
 
     /// Judges the outcome of an attempt by this. [`Standard`] by default.
     pub fn with_classify(self, classify: impl Classify + 'static) -> Self {
-        self.set(|policy| policy.classify = Arc::new(classify))
+        self.set(|policy| policy.classify = Some(Arc::new(classify)))
     }
 
     /// Says of which requests doing them twice is doing them once, whatever their method: a POST that only searches, a

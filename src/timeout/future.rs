@@ -32,14 +32,16 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    /// Of the future that `make` makes, which is none when time is over before it begins.
+    #[inline]
     pub(super) fn new(
-        future: Option<F>,
         ends: Instant,
         scope: Scope,
         limit: Duration,
         call: Option<Call>,
+        make: impl FnOnce() -> Option<F>,
     ) -> Self {
-        Self { future, timer: None, ends, scope, limit, call }
+        Self { timer: None, ends, scope, limit, call, future: make() }
     }
 }
 

@@ -44,23 +44,29 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let own = clock::after(clock::now(), self.limit);
-        let call = match self.scope {
+        let now = clock::now();
+        let own = clock::after(now, self.limit);
+        let (call, deadline) = match self.scope {
             Scope::Call => {
                 let call = Call::of(request.extensions_mut());
-                call.narrow_deadline(own);
-                Some(call)
+                let earlier = call.narrow_deadline(own);
+                (Some(call), earlier)
             }
-            Scope::Attempt => request.extensions().get::<Call>().cloned(),
+            Scope::Attempt => {
+                let call = request.extensions().get::<Call>().cloned();
+                let deadline = Deadline::of(call.as_ref(), request.extensions());
+                (call, deadline)
+            }
         };
-        let deadline = Deadline::of(request.extensions());
         // Whichever comes first names the error: an attempt cut off by the deadline is not a slow attempt.
         let (ends, scope) = match deadline {
             Some(deadline) if deadline <= own => (deadline, Scope::Call),
             _ => (own, self.scope),
         };
         // What is over before it begins is not sent.
-        let future = (clock::now() <= ends).then(|| self.inner.call(request));
-        ResponseFuture::new(future, ends, scope, self.limit, call)
+        match now <= ends {
+            true => ResponseFuture::new(ends, scope, self.limit, call, || Some(self.inner.call(request))),
+            false => ResponseFuture::new(ends, scope, self.limit, call, || None),
+        }
     }
 }
