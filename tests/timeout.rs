@@ -3,7 +3,7 @@
 
 mod probe;
 
-use std::{convert::Infallible, error::Error as _, future::pending, time::Duration};
+use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -149,6 +149,60 @@ async fn the_deadline_covers_a_wait_for_readiness_under_retry_and_a_wait_for_the
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(3)), "{error:?}");
     assert_eq!(start.elapsed(), Duration::ZERO, "what can't fit is refused at once");
+}
+
+/// Polls what it is given once, and then keeps it without a look.
+fn forgets<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send {
+    let mut future = Some(Box::pin(future));
+    std::future::poll_fn(move |cx| match future.take() {
+        Some(mut first) => {
+            assert!(first.as_mut().poll(cx).is_pending());
+            std::mem::forget(first);
+            Poll::Pending
+        }
+        None => Poll::Pending,
+    })
+}
+
+/// An attempt's timer serves the deadline, too, but nobody has to rely on it.
+#[tokio::test(start_paused = true)]
+async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
+    // It goes off too late for the deadline.
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(attempt(secs(10)))
+        .layer(total(secs(5)))
+        .service(Probe::new([Silent]));
+    let start = Instant::now();
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
+
+    // Nobody asks the attempt any more that it belongs to.
+    for limit in [secs(2), secs(10)] {
+        let inner = attempt(limit).layer(Probe::new([Silent]));
+        let service = ServiceBuilder::new()
+            .layer(total(secs(5)))
+            .service(service_fn(move |request: Request<Content>| forgets(inner.clone().oneshot(request))));
+        let start = Instant::now();
+        assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+        assert_eq!(start.elapsed(), secs(5), "{limit:?}");
+    }
+
+    // The attempt is over, and what follows it takes for ever.
+    let inner = attempt(secs(2)).layer(Probe::new([Late(100, 200)]));
+    let service =
+        ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
+            let answer = inner.clone().oneshot(request);
+            async move {
+                let _ = answer.await;
+                pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+            }
+        }));
+    let start = Instant::now();
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
 }
 
 #[tokio::test(start_paused = true)]

@@ -112,9 +112,9 @@ impl Keys {
     }
 
     /// The key that never changes.
-    pub(super) fn fixed(&self) -> Option<&ApiKey> {
+    pub(super) fn fixed(&self) -> Option<&CurrentKey> {
         match &self.source {
-            Source::Fixed(current) => Some(&current.key),
+            Source::Fixed(current) => Some(current),
             _ => None,
         }
     }

@@ -101,14 +101,20 @@ impl fmt::Debug for Refresh {
 #[derive(Debug)]
 pub(super) struct Watch {
     keys: Keys,
-    key: CurrentKey,
+    /// None for the one that never changes.
+    key: Option<CurrentKey>,
     call: Option<Call>,
     ahead: Option<Refresh>,
 }
 
 impl Watch {
-    pub(super) fn new(keys: Keys, key: CurrentKey, call: Option<Call>, ahead: Option<Refresh>) -> Self {
-        Self { keys, key, call, ahead }
+    pub(super) fn new(
+        keys: Keys,
+        call: Option<Call>,
+        key: Option<CurrentKey>,
+        ahead: Option<Refresh>,
+    ) -> Self {
+        Self { keys, call, key, ahead }
     }
 
     /// Takes the refresh a step further; what came of it is for the next request.
@@ -120,8 +126,8 @@ impl Watch {
 
     /// Marks what the server gives as its own id and is the key, in whatever writing: no report keeps it then.
     pub(super) fn hide_ids(&self, headers: &mut HeaderMap) {
-        let Some(call) = &self.call else { return };
-        let key = self.key.key().expose();
+        let key = self.key.as_ref().or(self.keys.fixed()).map(|key| key.key().expose());
+        let (Some(call), Some(key)) = (&self.call, key) else { return };
         call.hide_ids(headers, |id| {
             // No writing of a key is shorter than the key: most ids are not looked at any further.
             id.len() >= key.len() && {
@@ -133,6 +139,6 @@ impl Watch {
 
     /// The server has refused the key.
     pub(super) fn reject(&self) -> bool {
-        self.keys.reject(&self.key)
+        self.key.as_ref().is_some_and(|key| self.keys.reject(key))
     }
 }

@@ -112,7 +112,7 @@ impl Rotating {
     /// Sends the key of `keys` in this form.
     pub fn new(form: Form, keys: impl Into<Keys>) -> Self {
         let keys = keys.into();
-        let fixed = keys.fixed().map(|key| form.of(key));
+        let fixed = keys.fixed().map(|key| form.of(key.key()));
         Self { form, keys, fixed, made: Mutex::new(None) }
     }
 

@@ -13,7 +13,10 @@ use super::{
     keys::Lease,
     refresh::{Refresh, Watch},
 };
-use crate::error::{BoxError, Error, Kind};
+use crate::{
+    call::Call,
+    error::{BoxError, Error, Kind},
+};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
@@ -63,6 +66,10 @@ impl<A: Authorize> Credential<A> {
             self.authorize.authorize(head)?;
             return Ok(None);
         };
+        if let Some(key) = keys.fixed() {
+            let put = self.authorize.authorize_with(key, head)?;
+            return Ok(put.then(|| Watch::new(keys.clone(), sent(key, head), None, None)));
+        }
         let (key, ahead) = match (keys.lease(), fetched) {
             (Lease::Ready(key, ahead), _) => (key, ahead),
             // It came to its end after it was there. There is no waiting here, between a permit and its use: the
@@ -73,16 +80,18 @@ impl<A: Authorize> Credential<A> {
             (Lease::Wait(_), _) => return Err(KeyError::new(What::NotReady).into()),
         };
         let put = self.authorize.authorize_with(&key, head)?;
-        if !put {
-            return Ok(None);
-        }
-        #[cfg(feature = "json")]
-        if let Some(sent) = head.extensions.get::<super::SentKeys>() {
-            sent.add(key.key());
-        }
-        let call = head.extensions.get().cloned();
-        Ok(Some(Watch::new(keys.clone(), key, call, ahead)))
+        Ok(put.then(|| Watch::new(keys.clone(), sent(&key, head), Some(key), ahead)))
     }
+}
+
+/// The call of the request that carries the key.
+fn sent(key: &CurrentKey, head: &request::Parts) -> Option<Call> {
+    #[cfg(feature = "json")]
+    if let Some(sent) = head.extensions.get::<super::SentKeys>() {
+        sent.add(key.key());
+    }
+    let _ = key;
+    head.extensions.get().cloned()
 }
 
 impl Fetched {

@@ -51,11 +51,15 @@ struct Shared {
     started: Instant,
     /// In nanoseconds from the start, and before it, too. Every layer reads it, so it has no lock.
     deadline: AtomicI64,
+    /// Until when an attempt is under way whose own timer goes off in time for the deadline.
+    watched_until: AtomicI64,
     state: Mutex<State>,
 }
 
 /// No deadline: three centuries, while [`clock::after`] gives one at the most.
 const NEVER: i64 = i64::MAX;
+/// Nobody else keeps the deadline.
+const UNWATCHED: i64 = i64::MIN;
 
 #[derive(Default)]
 struct State {
@@ -119,8 +123,13 @@ impl Call {
     /// The call that `extensions` belong to; begins one where there is none.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get::<Self>().cloned().unwrap_or_else(|| {
-            let (deadline, state) = (AtomicI64::new(NEVER), Mutex::default());
-            let call = Self { shared: Arc::new(Shared { started: clock::now(), deadline, state }) };
+            let shared = Shared {
+                started: clock::now(),
+                deadline: AtomicI64::new(NEVER),
+                watched_until: AtomicI64::new(UNWATCHED),
+                state: Mutex::default(),
+            };
+            let call = Self { shared: Arc::new(shared) };
             extensions.insert(call.clone());
             call
         });
@@ -175,14 +184,27 @@ impl Call {
 
     /// Sets the deadline, or keeps an earlier one, and gives that.
     pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
-        let started = self.shared.started;
-        let nanos = |length: Duration| i64::try_from(length.as_nanos()).unwrap_or(NEVER);
-        let offset = match deadline.checked_duration_since(started) {
-            Some(after) => nanos(after),
-            None => -nanos(started.saturating_duration_since(deadline)),
-        };
+        let offset = self.shared.offset(deadline);
         let earlier = self.shared.deadline.fetch_min(offset, Ordering::AcqRel);
         if earlier < offset { self.shared.deadline() } else { None }
+    }
+
+    /// An attempt is under way that ends, or wakes its task, at that moment: who keeps a later one needs no timer of its
+    /// own meanwhile.
+    pub(crate) fn watch(&self, until: Instant) {
+        self.shared.watched_until.store(self.shared.offset(until), Ordering::Release);
+    }
+
+    /// It is over.
+    pub(crate) fn unwatch(&self) {
+        self.shared.watched_until.store(UNWATCHED, Ordering::Release);
+    }
+
+    /// Whether such an attempt is under way that does so by then.
+    pub(crate) fn is_watched(&self, by: Instant) -> bool {
+        let until = self.shared.watched_until.load(Ordering::Acquire);
+        // It may be that nobody asks it any more, and then it does not say that it is over.
+        (UNWATCHED + 1..=self.shared.offset(by)).contains(&until) && until > self.shared.offset(clock::now())
     }
 
     /// Whom it goes to, the call's id, and where the server's own ids are to be looked for.
@@ -262,6 +284,15 @@ impl Shared {
     // A panic while the lock was held leaves plain values behind, all of them usable.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In nanoseconds from the start.
+    fn offset(&self, moment: Instant) -> i64 {
+        let nanos = |length: Duration| i64::try_from(length.as_nanos()).unwrap_or(NEVER);
+        match moment.checked_duration_since(self.started) {
+            Some(after) => nanos(after),
+            None => -nanos(self.started.saturating_duration_since(moment)),
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -57,8 +57,7 @@ impl<A> Step<A> {
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
         let step = Step::acquiring(permits.acquire(), false);
-        let state = State::Before { request: Some(request), step };
-        Self { state, inner, permits: Some(permits), call }
+        Self { inner, call, permits: Some(permits), state: State::Before { request: Some(request), step } }
     }
 
     /// For a request that no limiter takes.

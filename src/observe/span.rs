@@ -6,11 +6,7 @@ use http::{HeaderValue, Request, Uri};
 use tracing::{Span, field::Empty, info_span};
 
 use super::{ATTEMPT, Answered, CALL, OTHER, address, error_type, known, metric::Stopwatch, port, text};
-use crate::{
-    call::{Call, Report},
-    clock,
-    error::Error,
-};
+use crate::{call::Call, clock, error::Error};
 
 /// The span of a call: ours, not an HTTP client's, for it covers what was never sent.
 pub(crate) fn call_span(service: Option<&'static str>, id: &HeaderValue) -> Span {
@@ -26,10 +22,11 @@ pub(crate) fn call_span(service: Option<&'static str>, id: &HeaderValue) -> Span
     )
 }
 
-pub(crate) fn end_call(span: &Span, report: &Report, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn end_call(span: &Span, call: &Call, result: Result<Answered<'_>, &Error>) {
     if span.is_disabled() {
         return;
     }
+    let report = call.report();
     span.record("attempts", report.attempt_count() as i64);
     if let Some(ended) = report.ended() {
         span.record("ended", ended.as_str());

@@ -45,25 +45,19 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
-        if let Ok(response) = &result {
-            this.call.answered(response.headers());
-        }
-        let (span, report) = (this.future.span(), this.call.report());
-        let outcome = result.as_ref().map(Answered::of);
-        if let Some(subject) = this.subject {
-            span.in_scope(|| observe::call(subject, &report, outcome));
-        }
-        observe::end_call(span, &report, outcome);
-        Poll::Ready(match result {
-            Ok(mut response) => {
-                // A retry layer further in has put it there already.
-                if response.extensions().get::<Report>().is_none() {
-                    response.extensions_mut().insert(report);
-                }
-                Ok(response)
+        let mut result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
+        if let Ok(response) = &mut result {
+            // A retry layer further in has put it there already, and has seen to the server's id.
+            if response.extensions().get::<Report>().is_none() {
+                this.call.answered(response.headers());
+                response.extensions_mut().insert(this.call.report());
             }
-            Err(error) => Err(error.with_report(report)),
-        })
+        }
+        let (span, outcome) = (this.future.span(), result.as_ref().map(Answered::of));
+        if let Some(subject) = this.subject {
+            span.in_scope(|| observe::call(subject, &this.call.report(), outcome));
+        }
+        observe::end_call(span, this.call, outcome);
+        Poll::Ready(result.map_err(|error| error.with_report(this.call.report())))
     }
 }
