@@ -173,8 +173,9 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(attempt(secs(10)))
+        .layer(RetryLayer::new())
         .layer(total(secs(5)))
-        .service(Probe::new([Silent]));
+        .service(Probe::new([Is(503), Silent]));
     let start = Instant::now();
     assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
     assert_eq!(start.elapsed(), secs(5));
