@@ -6,8 +6,8 @@
 //!
 //! - `--quick` runs short, to see that it works;
 //! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`, `redis`, `redis-cost`;
-//! - `--json PATH` and `--svg PATH` write the figures and a plot of them as well; Cargo runs it in
-//!   `benches/peers`, so give absolute paths.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` write the figures, a plot and the tables as well, see README.md;
+//!   Cargo runs it in `benches/peers`, so give absolute paths.
 //!
 //! Compare within one run: figures move between machines and hours. For that the rows of `grant`, `refusal`
 //! and `keyed` take turns, and a ratio is the median of the rounds' ratios. "8 tasks" yield every 64 calls.
@@ -28,9 +28,9 @@ use tower_outbound::{
     limit::{Ask, Keyed, Limiter, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
-    BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Server, Settings, Table, bucket, crowd, greedy,
-    leaky, let_through, loopers, median, most_in_window, now, poll_once, ratelimit, redis, redis_cost,
-    redis_memory, resilience, runtime, tower_limit, wait_for,
+    Arguments, BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Server, Settings, Table, bucket,
+    crowd, each_waiter, greedy, leaky, let_through, loopers, median, most_in_window, now, poll_once,
+    ratelimit, redis, redis_cost, redis_memory, resilience, runtime, tower_limit, wait_for,
 };
 use tower_resilience_ratelimiter::WindowType;
 
@@ -186,59 +186,6 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     contest.run("keyed", &format!("A bucket for each of {keys} keys"), settings)
 }
 
-/// Calls `$run!(name, make)` with each limiter that can be waited on: `$burst` at once and `$rate` a second from
-/// then on. Those that refill in lumps get them of the size of the burst.
-macro_rules! each_waiter {
-    ($rate:expr, $burst:expr, $run:ident) => {{
-        let (rate, burst): (u32, u32) = ($rate, $burst);
-        // The burst counts in the quota: this refills `rate` a second.
-        let quota = Quota::new(rate + burst, SECOND)?.with_burst(burst)?;
-        let lump = SECOND / (rate / burst);
-        $run!("tower-outbound TokenBucket", || {
-            let ours = TokenBucket::new(quota);
-            Ok(move || {
-                let acquire = ours.acquire(Ask::default());
-                async move { acquire.await.is_ok() }
-            })
-        });
-        $run!("tower-outbound TokenBucket, fast clock", || {
-            let ours = TokenBucket::with_fast_clock([quota]);
-            Ok(move || {
-                let acquire = ours.acquire(Ask::default());
-                async move { acquire.await.is_ok() }
-            })
-        });
-        $run!("governor until_ready", || {
-            let peer = Arc::new(governor::RateLimiter::direct(bucket(SECOND / rate, burst)?));
-            Ok(move || {
-                let peer = Arc::clone(&peer);
-                async move {
-                    peer.until_ready().await;
-                    true
-                }
-            })
-        });
-        $run!("leaky-bucket, fair", || {
-            let peer = leaky(burst as usize, lump, Some(burst as usize));
-            Ok(move || {
-                let acquire = Arc::clone(&peer).acquire_owned(1);
-                async move {
-                    acquire.await;
-                    true
-                }
-            })
-        });
-        $run!("tower Buffer + RateLimit", || {
-            let peer = Buffer::new(tower_limit(u64::from(burst), lump), 20_000);
-            Ok(move || wait_for(peer.clone()))
-        });
-        $run!("tower-resilience token bucket", || {
-            let peer = resilience(burst as usize, lump, SECOND * 60, Ok(0))?;
-            Ok(move || wait_for(peer.clone()))
-        });
-    }};
-}
-
 /// 10,000 tasks come at once for 10,000 a second.
 fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxError> {
     const RATE: u32 = 10_000;
@@ -260,7 +207,7 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
     let mut rows = Vec::new();
     macro_rules! run {
         ($name:expr, $make:expr) => {{
-            let runs = (0..repetitions).map(|_| crowd(workers, tasks as usize, $make));
+            let runs = (0..repetitions).map(|_| crowd(workers, tasks as usize, usize::MAX, $make));
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
             let of =
                 |figure: fn(&tower_outbound_peers::Crowd) -> f64| median(runs.iter().map(figure).collect());
@@ -270,7 +217,7 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
             rows.push(($name, kept, cpu, median, worst, of(|run| run.wakes)));
         }};
     }
-    each_waiter!(RATE, BURST, run);
+    each_waiter!(RATE, SECOND, BURST, run);
 
     let governor = rows.iter().find(|row| row.0.starts_with("governor")).and_then(|row| row.2);
     let mut table = Table::new(id, &title, columns);
@@ -302,7 +249,7 @@ fn fairness(length: Duration) -> Result<Table, BoxError> {
             table.row($name, vec![Some(least), Some(most), (least > 0.0).then(|| most / least), Some(kept)]);
         }};
     }
-    each_waiter!(RATE, BURST, run);
+    each_waiter!(RATE, SECOND, BURST, run);
     Ok(table)
 }
 
@@ -425,31 +372,16 @@ fn shared(report: &mut Report, wanted: impl Fn(&str) -> bool, quick: bool) -> Re
 }
 
 fn main() -> Result<(), BoxError> {
-    let (mut quick, mut only, mut json, mut svg) = (false, None, None, None);
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("`{argument}` needs a value"));
-        match argument.as_str() {
-            "--quick" => quick = true,
-            "--only" => only = Some(value()?),
-            "--json" => json = Some(value()?),
-            "--svg" => svg = Some(value()?),
-            // Cargo's own.
-            "--bench" => {}
-            _ => return Err(format!("unknown argument `{argument}`").into()),
-        }
-    }
-    let wanted = |section: &str| only.as_deref().is_none_or(|only| only == section);
     let sections = ["grant", "refusal", "keyed", "waiters", "fairness", "window", "redis", "redis-cost"];
-    if !sections.into_iter().any(wanted) {
-        return Err(format!("`--only` takes one of {}", sections.join(", ")).into());
-    }
+    let arguments = Arguments::parse(&sections)?;
+    let (quick, wanted) = (arguments.quick, |section: &str| arguments.wants(section));
 
     let settings = match quick {
         true => Settings { turn: Duration::from_millis(2), rounds: 3 },
         false => Settings { turn: Duration::from_millis(20), rounds: 41 },
     };
-    let mut report = Report::default();
+    let mut report =
+        Report::new("limiter", "rows in turns where they can be; ratios are to the row that each names");
     if wanted("grant") {
         report.add(grant(settings)?);
     }
@@ -474,11 +406,5 @@ fn main() -> Result<(), BoxError> {
         report.add(window(Duration::from_millis(if quick { 60 } else { 600 }))?);
     }
     shared(&mut report, wanted, quick)?;
-    if let Some(path) = json {
-        std::fs::write(path, serde_json::to_string_pretty(&report.json(quick))? + "\n")?;
-    }
-    if let Some(path) = svg {
-        std::fs::write(path, report.svg())?;
-    }
-    Ok(())
+    report.write(&arguments)
 }

@@ -30,10 +30,13 @@ pub struct Crowd {
     pub wakes: f64,
 }
 
-/// Lets `tasks` tasks wait for one permit each, of a limiter made on a runtime of so many workers.
+/// Lets `tasks` tasks wait for one permit each, of a limiter made on a runtime of so many workers. They come in lots of
+/// `lot`, between which the runtime turns to those that were there before: of all at once its own queue is as long as the
+/// limiter's, and on one thread who was granted a permit comes behind those that have not asked yet.
 pub fn crowd<W, F>(
     workers: usize,
     tasks: usize,
+    lot: usize,
     make: impl Fn() -> Result<W, BoxError>,
 ) -> Result<Crowd, BoxError>
 where
@@ -44,17 +47,19 @@ where
     runtime.block_on(async {
         let (wait, counters) = (make()?, Arc::new([const { AtomicU64::new(0) }; 2]));
         let cpu = cpu_millis();
-        let waiting: Vec<_> = (0..tasks)
-            .map(|_| {
-                let (wait, counters) = (wait.clone(), Arc::clone(&counters));
-                tokio::spawn(async move {
-                    let arrival = counters[0].fetch_add(1, Ordering::SeqCst);
-                    let (granted, polls) = count_polls(wait()).await;
-                    let turn = counters[1].fetch_add(1, Ordering::SeqCst);
-                    granted.then(|| (arrival.abs_diff(turn) as f64, polls - 1, now()))
-                })
-            })
-            .collect();
+        let mut waiting = Vec::with_capacity(tasks);
+        for task in 1..=tasks {
+            let (wait, counters) = (wait.clone(), Arc::clone(&counters));
+            waiting.push(tokio::spawn(async move {
+                let arrival = counters[0].fetch_add(1, Ordering::SeqCst);
+                let (granted, polls) = count_polls(wait()).await;
+                let turn = counters[1].fetch_add(1, Ordering::SeqCst);
+                granted.then(|| (arrival.abs_diff(turn) as f64, polls - 1, now()))
+            }));
+            if task % lot == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
         let mut grants = Vec::with_capacity(tasks);
         for task in waiting {
             let outcome =
@@ -74,6 +79,62 @@ where
             wakes: grants.iter().map(|(_, wakes, _)| *wakes as f64).sum::<f64>() / tasks as f64,
         })
     })
+}
+
+/// Calls `$run!(name, make)` with each limiter that can be waited on: `$burst` at once, from then on `$rate` in every
+/// `$per`. Those that refill in lumps get them of the size of the burst.
+#[macro_export]
+macro_rules! each_waiter {
+    ($rate:expr, $per:expr, $burst:expr, $run:ident) => {{
+        const ROOM: usize = 200_000;
+        const PATIENCE: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
+        let (rate, per, burst): (u32, ::std::time::Duration, u32) = ($rate, $per, $burst);
+        // The burst counts in the quota: this refills `rate`.
+        let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?;
+        let lump = per * burst / rate;
+        let mut ask = ::tower_outbound::limit::Ask::default();
+        ask.max_queue = ROOM;
+        $run!("tower-outbound TokenBucket", || {
+            let ours = ::tower_outbound::limit::TokenBucket::new(quota);
+            Ok(move || {
+                let acquire = ::tower_outbound::limit::Limiter::acquire(&ours, ask);
+                ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
+            })
+        });
+        $run!("tower-outbound TokenBucket, fast clock", || {
+            let ours = ::tower_outbound::limit::TokenBucket::with_fast_clock([quota]);
+            Ok(move || {
+                let acquire = ::tower_outbound::limit::Limiter::acquire(&ours, ask);
+                ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
+            })
+        });
+        $run!("governor until_ready", || {
+            let peer =
+                ::std::sync::Arc::new(::governor::RateLimiter::direct($crate::bucket(per / rate, burst)?));
+            Ok(move || {
+                let peer = ::std::sync::Arc::clone(&peer);
+                async move {
+                    peer.until_ready().await;
+                    true
+                }
+            })
+        });
+        $run!("leaky-bucket, fair", || {
+            let peer = $crate::leaky(burst as usize, lump, Some(burst as usize));
+            Ok(move || {
+                // Not awaited in a block, which would keep the future twice.
+                ::futures_util::FutureExt::map(::std::sync::Arc::clone(&peer).acquire_owned(1), |()| true)
+            })
+        });
+        $run!("tower Buffer + RateLimit", || {
+            let peer = ::tower::buffer::Buffer::new($crate::tower_limit(u64::from(burst), lump), ROOM);
+            Ok(move || $crate::wait_for(peer.clone()))
+        });
+        $run!("tower-resilience token bucket", || {
+            let peer = $crate::resilience(burst as usize, lump, PATIENCE, Ok(0))?;
+            Ok(move || $crate::wait_for(peer.clone()))
+        });
+    }};
 }
 
 /// How the grants were shared out among tasks that come again and again.
@@ -136,7 +197,7 @@ async fn count_polls<F: Future>(future: F) -> (F::Output, u64) {
 }
 
 /// Of all threads that live now. On Linux alone.
-fn cpu_millis() -> Option<f64> {
+pub(crate) fn cpu_millis() -> Option<f64> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let nanos = tasks.flatten().filter_map(|task| {
         let line = fs::read_to_string(task.path().join("schedstat")).ok()?;

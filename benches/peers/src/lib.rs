@@ -1,40 +1,38 @@
-//! How `benches/limiter.rs` measures: turns of a loop, crowds of waiting tasks, greedy callers; and how it
-//! tells, the peers as they are configured, and the rows that need a server. What is measured is listed there.
+//! How the benches measure: calls to a service, turns of a loop, crowds of waiting tasks, greedy callers, clients against
+//! a server of their own; and how they tell, the peers as they are configured, and the rows that need a server. What is
+//! measured is listed in the bench.
 
 mod crowd;
 mod fleet;
 mod greedy;
 mod keys;
 mod made;
-mod report;
+#[path = "../../shared/mod.rs"]
+mod shared;
+mod stacks;
 mod turns;
+mod waiting;
+mod wire;
 
 use std::{
-    error::Error,
     future::Future,
     io,
     pin::pin,
     task::{Context, Poll, Waker},
-    time::Instant,
 };
 
 pub use self::crowd::{Crowd, Shares, crowd, loopers};
 pub use self::fleet::{Server, redis, redis_cost, redis_memory};
 pub use self::greedy::{Greedy, Pattern, greedy, most_in_window};
 pub use self::keys::Keys;
-pub use self::made::{NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, tower_limit, wait_for};
-pub use self::report::{Column, Report, Table};
+pub use self::made::{
+    NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, resilience_layer, tower_limit, wait_for,
+};
+pub use self::shared::*;
+pub use self::stacks::{tower_buffered, tower_outside, tower_resilience};
 pub use self::turns::{Contest, Settings};
-
-/// Whatever went wrong.
-pub type BoxError = Box<dyn Error + Send + Sync>;
-
-/// The machine's clock.
-#[inline]
-#[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
-pub fn now() -> Instant {
-    Instant::now()
-}
+pub use self::waiting::{Held, held, idle};
+pub use self::wire::{BODY, Caller, OwnServer, Race, serve};
 
 /// What the future is ready with when it is polled for the first time.
 #[inline]
@@ -55,10 +53,4 @@ pub fn runtime(workers: usize) -> io::Result<tokio::runtime::Runtime> {
         builder.worker_threads(workers);
     }
     builder.enable_all().build()
-}
-
-/// The middle one, and 0 of none.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

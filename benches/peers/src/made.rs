@@ -49,20 +49,30 @@ pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimi
     Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
 }
 
-/// A token bucket with a burst, else the strategy.
+/// A token bucket with a burst, else the strategy; around a service that does nothing.
 pub fn resilience(
     limit: usize,
     window: Duration,
     timeout: Duration,
     strategy: Result<usize, WindowType>,
 ) -> Result<Resilience<NoOp>, BoxError> {
+    Ok(resilience_layer(limit, window, timeout, strategy)?.layer(no_op()))
+}
+
+/// The same as a layer.
+pub fn resilience_layer(
+    limit: usize,
+    window: Duration,
+    timeout: Duration,
+    strategy: Result<usize, WindowType>,
+) -> Result<RateLimiterLayer, BoxError> {
     let builder = RateLimiterLayer::builder();
     let builder = builder.limit_for_period(limit).refresh_period(window).timeout_duration(timeout);
     let builder = match strategy {
         Ok(burst) => builder.burst_size(burst),
         Err(strategy) => builder.window_type(strategy),
     };
-    Ok(builder.build().map_err(|error| error.to_string())?.layer(no_op()))
+    Ok(builder.build().map_err(|error| error.to_string())?)
 }
 
 /// Whether the service lets a request through now.

@@ -1,8 +1,14 @@
 //! What was measured, as markdown, JSON and a plot.
 
-use std::fmt::{self, Write};
+use std::{
+    fmt::{self, Write},
+    fs,
+    path::Path,
+};
 
 use serde_json::{Map, Value, json};
+
+use super::{Arguments, BoxError};
 
 /// One figure of every row.
 #[derive(Debug, Clone)]
@@ -106,13 +112,20 @@ impl fmt::Display for Table {
 }
 
 /// All sections of one run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Report {
+    bench: &'static str,
     tables: Vec<Table>,
     skipped: Vec<(&'static str, String)>,
 }
 
 impl Report {
+    /// Of the bench of that name, which says in a sentence how it measures.
+    pub fn new(bench: &'static str, how: &str) -> Self {
+        println!("{how}\n");
+        Self { bench, tables: Vec::new(), skipped: Vec::new() }
+    }
+
     /// Prints the table and keeps it.
     pub fn add(&mut self, table: Table) {
         println!("{table}");
@@ -125,11 +138,42 @@ impl Report {
         self.skipped.push((id, reason));
     }
 
+    /// Writes the files that were asked for.
+    pub fn write(&self, arguments: &Arguments) -> Result<(), BoxError> {
+        if let Some(path) = &arguments.json {
+            fs::write(path, serde_json::to_string_pretty(&self.json(arguments.quick))? + "\n")?;
+        }
+        if let Some(path) = &arguments.svg {
+            fs::write(path, self.svg())?;
+        }
+        match &arguments.markdown {
+            Some(path) => self.put_into(path, arguments.quick),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the tables between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a file, for what stood there.
+    fn put_into(&self, path: &Path, quick: bool) -> Result<(), BoxError> {
+        let (start, end) = (format!("<!-- {} -->\n", self.bench), format!("<!-- end of {} -->", self.bench));
+        let text = fs::read_to_string(path)?;
+        let missing = || format!("{} has no lines `{}` and `{end}`", path.display(), start.trim_end());
+        let (before, rest) = text.split_once(&start).ok_or_else(missing)?;
+        let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
+        let mut tables = format!("\n{}\n\n", machine(quick));
+        for table in &self.tables {
+            writeln!(tables, "{table}")?;
+        }
+        for (id, reason) in &self.skipped {
+            writeln!(tables, "{id} was skipped: {reason}\n")?;
+        }
+        Ok(fs::write(path, format!("{before}{start}{tables}{end}{after}"))?)
+    }
+
     /// The run as JSON: full figures, one object a row.
     pub fn json(&self, quick: bool) -> Value {
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
         let sections: Vec<_> = self.tables.iter().map(Table::json).collect();
-        let mut report = json!({ "bench": "limiter", "quick": quick, "cores": cores, "sections": sections });
+        let mut report =
+            json!({ "bench": self.bench, "quick": quick, "cores": cores(), "sections": sections });
         if !self.skipped.is_empty() {
             let skipped = self.skipped.iter().map(|(id, reason)| json!({ "id": id, "reason": reason }));
             report["skipped"] = skipped.collect();
@@ -139,8 +183,8 @@ impl Report {
 
     /// The plotted columns as bars, one panel each. A panel whose figures lie far apart has a logarithmic scale.
     pub fn svg(&self) -> String {
-        const WIDTH: f64 = 900.0;
-        const LABELS: f64 = 330.0;
+        const WIDTH: f64 = 960.0;
+        const LABELS: f64 = 390.0;
         const BARS: f64 = 480.0;
         const LINE: f64 = 18.0;
         let (mut y, mut body) = (24.0, String::new());
@@ -185,6 +229,24 @@ impl Report {
 "#
         )
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
+}
+
+/// What the run was on, and how long others kept the machine busy before it.
+fn machine(quick: bool) -> String {
+    let of = |file, start| {
+        let text = fs::read_to_string(file).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(start).map(str::to_owned))?;
+        Some(line.trim_start_matches([' ', '\t', ':']).to_owned())
+    };
+    let model = of("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let load = of("/proc/loadavg", "").and_then(|load| load.split(' ').next().map(str::to_owned));
+    let load = load.map_or(String::new(), |load| format!(", load of the last minute {load}"));
+    let quick = if quick { " A quick run: the figures mean little." } else { "" };
+    format!("{} cores of {model}{load}.{quick}", cores())
 }
 
 fn escaped(text: &str) -> String {

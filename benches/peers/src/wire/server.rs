@@ -1,0 +1,108 @@
+//! A hyper server in a process of its own, so that it shares no allocator, thread or runtime with the clients.
+
+use std::{
+    convert::Infallible,
+    env, fmt,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::{BoxError, runtime};
+
+/// What the server answers with.
+pub const BODY: &str =
+    r#"{"base":"EUR","date":"2025-01-01","rates":{"USD":1.0353,"GBP":0.8292,"CHF":0.9412}}"#;
+
+/// The argument that makes a process of the bench the server.
+const SERVE: &str = "--serve";
+
+/// Ends when it is dropped, and with this process.
+pub struct OwnServer {
+    process: Child,
+    /// Where it speaks HTTP/1.1.
+    pub http1: SocketAddr,
+    /// Where it speaks HTTP/2, from the first byte.
+    pub http2: SocketAddr,
+}
+
+impl fmt::Debug for OwnServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnServer").field("http1", &self.http1).field("http2", &self.http2).finish()
+    }
+}
+
+impl OwnServer {
+    /// This program once more, which has to call [`serve`] before anything else.
+    pub fn start() -> Result<Self, BoxError> {
+        let mut process = Command::new(env::current_exe()?)
+            .arg(SERVE)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = process.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let (http1, http2) = line.trim().split_once(' ').ok_or("the server did not start")?;
+        Ok(Self { process, http1: http1.parse()?, http2: http2.parse()? })
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        _ = self.process.kill();
+        _ = self.process.wait();
+    }
+}
+
+/// Serves until the parent is gone, if this process is to be the server; else there is nothing to do.
+pub fn serve() -> Result<bool, BoxError> {
+    if env::args().nth(1).as_deref() != Some(SERVE) {
+        return Ok(false);
+    }
+    thread::spawn(|| {
+        // The parent never writes: what ends this is its end.
+        _ = io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    });
+    runtime(1)?.block_on(async {
+        let (http1, http2) =
+            (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+        println!("{} {}", http1.local_addr()?, http2.local_addr()?);
+        io::stdout().flush()?;
+        loop {
+            tokio::select! {
+                accepted = http1.accept() => {
+                    let io = ready(accepted?.0)?;
+                    let connection = conn::http1::Builder::new().serve_connection(io, service_fn(answer));
+                    tokio::spawn(connection);
+                }
+                accepted = http2.accept() => {
+                    let io = ready(accepted?.0)?;
+                    let builder = conn::http2::Builder::new(TokioExecutor::new());
+                    tokio::spawn(builder.serve_connection(io, service_fn(answer)));
+                }
+            }
+        }
+    })
+}
+
+fn ready(stream: TcpStream) -> io::Result<TokioIo<TcpStream>> {
+    stream.set_nodelay(true)?;
+    Ok(TokioIo::new(stream))
+}
+
+async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let mut response = Response::new(Full::from(BODY));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
