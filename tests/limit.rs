@@ -14,11 +14,11 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use cases::cases;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use proptest::prelude::*;
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
@@ -469,8 +469,12 @@ async fn any_number_of_keys_may_be_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_that_nobody_fetched_are_stale_after_a_breath_or_in_a_pause() {
-    for pause in [true, false] {
+async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_where_nothing_is_left() {
+    let nothing_left = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
+    let nothing_left =
+        Feedback::read(StatusCode::OK, &HeaderMap::from_iter(nothing_left), || SystemTime::UNIX_EPOCH)
+            .unwrap();
+    for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
         let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap());
         window.acquire(costing(2)).await.unwrap();
         let mut first = task::spawn(window.acquire(Ask::default()));
@@ -481,8 +485,11 @@ async fn permits_that_nobody_fetched_are_stale_after_a_breath_or_in_a_pause() {
         assert_ready_ok!(first.poll());
         // Granted together with the first, and not polled until the next window is there.
         assert!(second.is_woken());
-        if pause {
-            window.pause_until(Instant::now() + Duration::from_secs(60));
+        if stopped {
+            match by_pause {
+                true => window.pause_until(Instant::now() + Duration::from_secs(60)),
+                false => window.observe(&nothing_left),
+            }
             assert_pending!(second.poll());
             let start = Instant::now();
             second.await.unwrap();

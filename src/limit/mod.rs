@@ -28,8 +28,8 @@
 //! # Surprises
 //!
 //! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
-//! - A permit goes stale when its task is polled, or the inner service has room, too long after it was granted, or in
-//!   a pause. It is lost then, and the request waits for another: in its old place, or with the room held. Too long is
+//! - A permit goes stale when its task is polled, or the inner service has room, too long after it was granted, in
+//!   a pause, or while the server has said that nothing is left. It is lost then, and the request waits for another: in its old place, or with the room held. Too long is
 //!   half the quota's guard for each of the two; without a guard half of a sixteenth of the window, 50 ms at most,
 //!   which a server that counts to the millisecond can see. Give the quota a guard.
 //! - Whoever takes permits in a loop and does nothing else never yields to other tasks: a grant that is there is given

@@ -294,9 +294,9 @@ impl<M: Meter> Queue<M> {
     }
 
     /// Whether permits that were granted `held` ago are worth nothing any more: what leaves later than it was
-    /// counted would fall into another window, or into a pause.
+    /// counted would fall into another window, or into a pause, or a time of which the server said that nothing is left.
     fn is_stale_in(&self, line: &Line<M>, held: u64, now: u64) -> bool {
-        held > self.core.slack.load(Ordering::Acquire) || line.says.paused_until(now).is_some()
+        held > self.core.slack.load(Ordering::Acquire) || line.says.is_shut(now)
     }
 
     /// Whether some were called and are on their way.

@@ -22,6 +22,8 @@ struct Gate {
     policy: u64,
     left: u64,
     until: u64,
+    /// The server has said that nothing is left. What was granted before that, and has not gone yet, must not go either.
+    shut: bool,
     /// The most that the server has had left while the gate stood: as many are welcome when it opens.
     most: u64,
     /// The end that those who wait have been judged by.
@@ -55,7 +57,8 @@ impl Says {
         for remaining in feedback.remaining() {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.more_in()));
-            let gate = Gate { policy: remaining.policy(), left, until, most: remaining.left(), told: until };
+            let (policy, most) = (remaining.policy(), remaining.left());
+            let gate = Gate { policy, left, until, shut: most == 0, most, told: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -78,6 +81,7 @@ impl Says {
             // All are as narrow: one of them holds for this one, too.
             Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
                 narrow.until = gate.until;
+                narrow.shut |= gate.shut;
                 true
             }
             _ => false,
@@ -102,6 +106,11 @@ impl Says {
 
     pub(super) fn paused_until(&self, now: u64) -> Option<u64> {
         Some(self.paused_until).filter(|until| now < *until)
+    }
+
+    /// Whether nothing may go, not even what was granted before the server said so.
+    pub(super) fn is_shut(&self, now: u64) -> bool {
+        now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }
 
     /// When `cost` permits can go at the earliest, as far as the server's word goes.
@@ -174,6 +183,7 @@ impl Gate {
         if fewer || said.left == self.left {
             self.left = said.left;
             self.until = self.until.max(said.until);
+            self.shut |= said.shut;
         }
         let news = fewer || self.until.saturating_sub(self.told) >= CREEP;
         if news {
