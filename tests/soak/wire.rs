@@ -1,0 +1,186 @@
+//! Streams that can be told to fail, and TLS over them.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+use tower_outbound::client::Transport;
+
+use super::dice::Dice;
+
+/// A connection that can be reset.
+pub(crate) struct Cuttable {
+    pub(crate) stream: TcpStream,
+    pub(crate) cut: Arc<AtomicBool>,
+}
+
+impl Cuttable {
+    fn check(&self) -> io::Result<()> {
+        if self.cut.load(Relaxed) { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Cuttable {
+    fn drop(&mut self) {
+        if self.cut.load(Relaxed) {
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Cuttable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check()?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Cuttable {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.check()?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check()?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// Writes garbage in place of HTTP from the moment when it is told to.
+pub(crate) struct Garbled<S> {
+    pub(crate) stream: S,
+    pub(crate) garble: Arc<AtomicBool>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Garbled<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Garbled<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let garbage = [0xfe; 64];
+        let buf = if self.garble.load(Relaxed) { &garbage[..buf.len().min(64)] } else { buf };
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(feature = "rustls")]
+mod tls {
+    use tokio_rustls::{
+        TlsAcceptor,
+        rustls::{
+            ServerConfig,
+            crypto::ring,
+            pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+        },
+        server::TlsStream,
+    };
+
+    use super::*;
+
+    /// One server says h2, the next only HTTP/1.1, and one says nothing.
+    #[derive(Clone)]
+    pub(crate) struct Acceptors([TlsAcceptor; 3]);
+
+    /// What a client has to trust.
+    pub(crate) struct Trust(String);
+
+    impl Acceptors {
+        pub(crate) fn new() -> (Self, Trust) {
+            let certificate = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+            let acceptors = [&["h2", "http/1.1"][..], &["http/1.1"], &[]].map(|protocols| {
+                let key = PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der());
+                let provider = Arc::new(ring::default_provider());
+                let builder = ServerConfig::builder_with_provider(provider);
+                let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+                let chain = vec![certificate.cert.der().clone()];
+                let mut config = builder.with_single_cert(chain, PrivateKeyDer::from(key)).unwrap();
+                config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+                TlsAcceptor::from(Arc::new(config))
+            });
+            (Self(acceptors), Trust(certificate.cert.pem()))
+        }
+
+        pub(crate) async fn accept(
+            &self,
+            stream: Cuttable,
+            dice: &mut Dice,
+        ) -> io::Result<(TlsStream<Cuttable>, &'static str)> {
+            let which = dice.weighed(&[(45, 0), (45, 1), (10, 2)]);
+            let stream = self.0[which].accept(stream).await?;
+            Ok((stream, ["HTTP/2", "HTTP/1.1", "HTTP/1.1, unsaid"][which]))
+        }
+    }
+
+    impl Trust {
+        pub(crate) fn transport(&self) -> Transport {
+            Transport::new().without_roots().with_root_certificates(self.0.as_bytes()).unwrap()
+        }
+    }
+}
+
+#[cfg(not(feature = "rustls"))]
+mod tls {
+    use super::*;
+
+    /// Without TLS there is nothing to negotiate by: HTTP/1.1.
+    #[derive(Clone)]
+    pub(crate) struct Acceptors;
+
+    pub(crate) struct Trust;
+
+    impl Acceptors {
+        pub(crate) fn new() -> (Self, Trust) {
+            (Self, Trust)
+        }
+
+        pub(crate) async fn accept(
+            &self,
+            stream: Cuttable,
+            _: &mut Dice,
+        ) -> io::Result<(Cuttable, &'static str)> {
+            Ok((stream, "HTTP/1.1"))
+        }
+    }
+
+    impl Trust {
+        pub(crate) fn transport(&self) -> Transport {
+            Transport::new()
+        }
+    }
+}
+
+pub(crate) use tls::{Acceptors, Trust};
