@@ -226,6 +226,21 @@ async fn the_servers_id_is_found_in_the_first_known_header() {
     }
 }
 
+/// The next header's is kept in its place.
+#[tokio::test]
+async fn an_id_of_the_servers_that_is_too_long_is_not_kept() {
+    for (length, kept) in [(256, true), (257, false), (65_536, false)] {
+        let long = "x".repeat(length);
+        let answer = tower_outbound::test_util::Answer::status(200)
+            .with_header("x-request-id", &long)
+            .with_header("cf-ray", "e");
+        let response = RequestIdLayer::new().layer(Probe::new([answer])).oneshot(get(URI)).await.unwrap();
+        let id = report(&response).server_request_id().unwrap();
+        assert_eq!(id, if kept { long.as_str() } else { "e" }, "{length}");
+        assert_eq!(response.headers()["x-request-id"], long, "the answer is not changed");
+    }
+}
+
 #[tokio::test]
 async fn other_headers_may_be_searched_for_the_servers_id() {
     let answer = With(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);

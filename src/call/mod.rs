@@ -308,10 +308,12 @@ impl Shared {
 }
 
 impl State {
-    /// The first id that the server has put into an answer. One that is marked sensitive is none: it repeats the key.
+    /// The first id that the server has put into an answer. One that is marked sensitive is none: it repeats the key. A
+    /// copy, for a value of a head's is a part of all the bytes that came with it.
     fn keep_id(&mut self, headers: &HeaderMap) -> Option<HeaderValue> {
         let mut ids = self.server_headers.iter().filter_map(|name| headers.get(name));
-        let id = ids.find(|id| !id.is_sensitive()).cloned();
+        let id = ids.find(|id| !id.is_sensitive() && id.len() <= Report::MAX_SERVER_REQUEST_ID);
+        let id = id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
         if id.is_some() {
             self.server_request_id.clone_from(&id);
         }

@@ -16,6 +16,9 @@ pub struct Report {
 }
 
 impl Report {
+    /// The longest id of a server's that is kept, in bytes; those that are known have up to 100.
+    pub const MAX_SERVER_REQUEST_ID: usize = 256;
+
     /// The report in an answer; none when no layer that keeps one was in the stack. For an error it is
     /// [`Error::report`](crate::Error::report).
     pub fn of<B>(response: &Response<B>) -> Option<&Self> {
@@ -33,7 +36,8 @@ impl Report {
     }
 
     /// The id that the server gave its last answer that had one, from the first of the known headers. A header that
-    /// repeats the key that was sent, or that is marked sensitive, is none of them.
+    /// repeats the key that was sent, or that is marked sensitive, is none of them, and neither is one of more than
+    /// [`MAX_SERVER_REQUEST_ID`](Self::MAX_SERVER_REQUEST_ID) bytes.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
     }

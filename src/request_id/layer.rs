@@ -51,7 +51,8 @@ impl RequestIdLayer {
     }
 
     /// Looks for the server's own id in these headers; the first that the answer has is kept, but for one that repeats the
-    /// key that an [`AuthLayer`](crate::auth::AuthLayer) has sent, or that is marked sensitive.
+    /// key that an [`AuthLayer`](crate::auth::AuthLayer) has sent, that is marked sensitive, or that has more than
+    /// [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
     pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         self.set(|settings| settings.server_headers = headers.into_iter().collect())
     }

@@ -134,7 +134,7 @@ fn a_flood_of_cookies() {
     }
 }
 
-/// One id of the server's is kept for each attempt.
+/// None is kept of that length.
 #[test]
 fn ids_of_64_kib() {
     let id = "x".repeat(64 << 10);
@@ -142,6 +142,6 @@ fn ids_of_64_kib() {
         write!(stream, "HTTP/1.1 503 x\r\ncontent-length: 0\r\nx-request-id: {id}\r\n\r\n")
     });
     let client = ready(&url, Wire::Http1);
-    let came = held("Http1 503, an id of 64 KiB", 3 * HEAD1, get(&client, Duration::ZERO));
+    let came = held("Http1 503, an id of 64 KiB", HEAD1, get(&client, Duration::ZERO));
     assert_eq!(came.unwrap(), 503);
 }
