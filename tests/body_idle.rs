@@ -10,15 +10,11 @@ use futures_util::{Stream, StreamExt, stream};
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use probe::{keeps_the_contract, millis, secs};
+use probe::{millis, secs};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, assert_ready, task};
-use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
-use tower_outbound::{
-    Error,
-    body::IdleBody,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
-};
+use tower::{BoxError, Layer, ServiceExt, service_fn};
+use tower_outbound::{Error, body::IdleBody, timeout::BodyIdleTimeoutLayer};
 
 type Frames = Pin<Box<dyn Stream<Item = Result<Frame<Bytes>, BoxError>>>>;
 
@@ -66,12 +62,6 @@ where
 fn zero_is_refused_with_the_name_of_the_field() {
     let error = BodyIdleTimeoutLayer::new(Duration::ZERO).unwrap_err();
     assert_eq!(error.to_string(), "invalid body idle timeout `0ns`: expected more than zero");
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    let stack = ServiceBuilder::new().layer(TimeoutLayer::total(secs(60)).unwrap()).layer(limit(secs(1)));
-    keeps_the_contract(stack, "https://api.example.com").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ use capture::{Capture, Line};
 use http::{HeaderName, HeaderValue, Request, Response};
 use probe::{
     Answer::{self, *},
-    Content, Probe, get, keeps_the_contract, millis, request, secs,
+    Content, Probe, get, millis, request, secs,
 };
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -47,11 +47,6 @@ fn header(name: &'static str) -> HeaderName {
 
 fn report<B>(response: &Response<B>) -> &Report {
     response.extensions().get().expect("no report in the answer")
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    keeps_the_contract(RequestIdLayer::new(), URI).await;
 }
 
 // ---- the id

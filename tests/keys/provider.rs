@@ -258,9 +258,3 @@ async fn a_request_to_another_origin_goes_out_without_a_key() {
     let response = client(provided, &server).oneshot(get("https://other.example.com")).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys()), (200, vec![String::new()]));
 }
-
-#[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    let (provided, _) = provided(millis(5), &[Fetch::Gives(60)]);
-    probe::keeps_the_contract(layer(provided), URI).await;
-}

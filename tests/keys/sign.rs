@@ -115,9 +115,3 @@ async fn a_preset_signs_every_attempt() {
     assert!(error.is_auth() && probe::cause::<Broken>(&error).is_some());
     assert_eq!(probe.calls(), 2);
 }
-
-#[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    probe::keeps_the_contract(signing(Some(64)), URI).await;
-    probe::keeps_the_contract(signing(None), "https://other.example.com/").await;
-}

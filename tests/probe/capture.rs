@@ -113,6 +113,11 @@ impl Capture {
         self.heard().spans.iter().filter(|span| span.name == name).cloned().collect()
     }
 
+    /// The names of those that are not closed.
+    pub(crate) fn open_spans(&self) -> Vec<&'static str> {
+        self.heard().spans.iter().filter(|span| span.closed.is_none()).map(|span| span.name).collect()
+    }
+
     pub(crate) fn span(&self, at: usize) -> Span {
         self.heard().spans[at].clone()
     }

@@ -4,9 +4,8 @@
 use std::{error::Error as StdError, fmt, io, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Request;
 use http_body_util::Full;
-use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{Error, test_util};
 
 pub(crate) use tower_outbound::test_util::{ScriptedService as Probe, Seen};
@@ -102,33 +101,4 @@ pub(crate) fn cause<E: StdError + 'static>(error: &Error) -> Option<&E> {
         next = error.source();
     }
     None
-}
-
-/// Runs a layer over the probe in each of its moods. `uri` is one that the layer lets pass.
-pub(crate) async fn keeps_the_contract<L, S, R>(layer: L, uri: &str)
-where
-    L: Layer<Probe, Service = S>,
-    S: Service<Request<Content>, Response = Response<R>, Error = Error> + Clone,
-    R: fmt::Debug,
-{
-    for pending in [0, 1, 3] {
-        let probe = Probe::new([Answer::Is(200)]).with_pending_polls(pending);
-        let mut service = layer.layer(probe.clone());
-        for _ in 0..2 {
-            assert_eq!(service.ready().await.unwrap().call(get(uri)).await.unwrap().status(), 200);
-        }
-        // A clone of a service that is ready is not ready, and the service itself still is.
-        service.ready().await.unwrap();
-        let mut clone = service.clone();
-        let first = service.call(get(uri));
-        let second = clone.ready().await.unwrap().call(get(uri));
-        assert!(second.await.is_ok() && first.await.is_ok());
-        assert_eq!(probe.calls(), 4, "pending {pending} times");
-    }
-
-    let probe = broken();
-    let error = layer.layer(probe.clone()).oneshot(get(uri)).await.unwrap_err();
-    assert!(error.is_service(), "{error:?}");
-    assert_eq!(error.source().and_then(|cause| cause.downcast_ref()), Some(&Broken));
-    assert_eq!(probe.calls(), 0);
 }

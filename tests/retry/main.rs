@@ -24,40 +24,15 @@ mod scenario;
 mod table;
 
 use http::{Request, Response};
-use probe::{Answer::Is, Content, Probe, get, keeps_the_contract};
+use probe::{Answer::Is, Content, Probe, get};
 use tower::Service;
-use tower_outbound::{
-    ApiKey, Quota, Report,
-    limit::{RateLimitLayer, TokenBucket},
-    preset,
-    retry::RetryLayer,
-};
+use tower_outbound::Report;
 
 const URI: &str = "https://api.example.com/v1";
 
 type Headers = &'static [(&'static str, &'static str)];
 
 const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
-
-#[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    keeps_the_contract(RetryLayer::new(), URI).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_limit_layer_calls_only_what_was_polled_ready() {
-    keeps_the_contract(RateLimitLayer::new(TokenBucket::unmetered()), URI).await;
-    keeps_the_contract(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap())), URI).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_preset_layer_calls_only_what_was_polled_ready() {
-    for preset in [preset::currency_rates(URI), preset::email_delivery(URI), preset::realtime_messaging(URI)]
-    {
-        let layer = preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).layer().unwrap();
-        keeps_the_contract(layer, URI).await;
-    }
-}
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]

@@ -1,0 +1,44 @@
+//! What a layer keeps count of, which has to be even when all is over.
+
+use tower_outbound::{Quota, limit::Snapshot, policy::Budget};
+
+use super::{moody::Moody, row::Row};
+
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(crate) limiter: Option<Box<dyn Fn() -> Snapshot>>,
+    pub(crate) quota: Option<Quota>,
+    pub(crate) budget: Option<Budget>,
+    /// What the layer needs for as long as it is used.
+    #[allow(dead_code, reason = "it is kept for its end alone")]
+    pub(crate) keeps: Option<Box<dyn std::any::Any>>,
+}
+
+impl Books {
+    pub(crate) fn limiter(quota: Quota, limiter: impl Fn() -> Snapshot + 'static) -> Self {
+        Self { limiter: Some(Box::new(limiter)), quota: Some(quota), ..Self::default() }
+    }
+
+    /// How many retries a call that ended before its time may leave unpaid: the one that was sent, or, with a limiter
+    /// between, was on its way.
+    pub(crate) fn unpaid(&self, moody: &Moody, task: usize) -> u32 {
+        u32::from(self.limiter.is_some() || moody.saw_retry_of(task))
+    }
+
+    /// Nobody waits, nothing is in flight, nothing is held of the service below but by `services` of the layer's, and at
+    /// most `lost` retries were not paid back.
+    #[track_caller]
+    pub(crate) fn are_even(&self, row: &Row, moody: &Moody, services: usize, lost: u32) {
+        let at = &row.label;
+        if let Some(snapshot) = self.limiter.as_ref().map(|limiter| limiter()) {
+            assert_eq!((snapshot.queued, snapshot.in_flight), (0, 0), "{at}: {snapshot:?}");
+        }
+        if let Some(budget) = &self.budget {
+            let (left, full) = (budget.left(), budget.capacity());
+            assert!((full - 14 * lost..=full).contains(&left), "{at}: {left} of {full} left in the budget");
+        }
+        assert_eq!(moody.probe.permits_taken(), 0, "{at}: readiness is held");
+        assert_eq!(moody.probe.instances(), 1 + services, "{at}: calls are left");
+        assert_eq!(moody.faults(), [""; 0], "{at}");
+    }
+}
