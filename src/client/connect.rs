@@ -1,15 +1,12 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
 };
 
-use crate::{
-    auth::Origin,
-    body::{Body, ReplayBody},
-    error::InvalidConfig,
-};
+use super::stack::Connections;
+use crate::{auth::Origin, error::InvalidConfig};
 
 #[cfg(feature = "rustls")]
 pub(super) type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
@@ -124,10 +121,7 @@ impl Transport {
         self
     }
 
-    pub(super) fn connections(
-        self,
-        origin: &Origin,
-    ) -> Result<Client<Connector, ReplayBody<Body>>, InvalidConfig> {
+    pub(super) fn connections(self, origin: &Origin) -> Result<Connections, InvalidConfig> {
         for (field, limit) in [("connect timeout", self.connect_timeout), ("idle timeout", self.idle_timeout)]
         {
             if limit.is_zero() || limit > LONGEST {
@@ -147,13 +141,13 @@ impl Transport {
             .pool_idle_timeout(self.idle_timeout)
             .pool_timer(TokioTimer::new())
             .http2_only(self.version == Version::Http2);
-        Ok(builder.build(self.connector(http, origin)?))
+        Ok(Connections(Arc::new(builder.build(self.connector(http, origin)?))))
     }
 
     #[cfg(feature = "rustls")]
     fn connector(self, http: HttpConnector, _: &Origin) -> Result<Connector, InvalidConfig> {
         // The provider is named, and not the process's default, which somebody else may set or not.
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| {

@@ -7,12 +7,11 @@ use std::{
 
 use http::Response;
 
+use super::stack::Called;
 use crate::{body::Body, error::Error};
 
 /// The future of a [`Client`](super::Client)'s call.
 pub struct ResponseFuture(State);
-
-type Called = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 enum State {
     Calling(Called),

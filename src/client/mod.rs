@@ -33,6 +33,7 @@ mod future;
 mod json;
 mod redact;
 mod service;
+mod stack;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;

@@ -6,10 +6,10 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use tower::{ServiceBuilder, util::BoxCloneSyncService};
+use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::{ResponseFuture, Transport};
+use super::{ResponseFuture, Transport, stack::Stack};
 use crate::{
     auth::Keys,
     body::{Body, IdleBody, ReplayBody},
@@ -24,7 +24,7 @@ use crate::{
 /// Cheap; clones share the limiter and the connections.
 #[derive(Clone)]
 pub struct Client {
-    stack: BoxCloneSyncService<Request<Body>, Response<Body>, Error>,
+    stack: Arc<dyn Stack>,
     base_url: Arc<BaseUrl>,
     pub(super) keys: Option<Keys>,
 }
@@ -100,8 +100,7 @@ impl Preset {
             .map_response(move |response: Response<IdleBody<R>>| response.map(body))
             .layer(layer)
             .service(service);
-        let stack = BoxCloneSyncService::new(stack);
-        Ok(Client { stack, base_url: Arc::new(self.base().clone()), keys })
+        Ok(Client { stack: Arc::new(stack), base_url: Arc::new(self.base().clone()), keys })
     }
 }
 
@@ -141,7 +140,7 @@ impl Client {
 
     fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
         match self.made(method, path, body) {
-            Ok(request) => ResponseFuture::calling(self.stack.clone().call(request)),
+            Ok(request) => ResponseFuture::calling(self.stack.begin(request)),
             Err(error) => ResponseFuture::failed(error),
         }
     }
@@ -159,15 +158,16 @@ impl Service<Request<Body>> for Client {
     type Error = Error;
     type Future = ResponseFuture;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.stack.poll_ready(cx)
+    /// Always ready: a call waits in its future.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture {
         match self.base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                ResponseFuture::calling(self.stack.call(request))
+                ResponseFuture::calling(self.stack.begin(request))
             }
             Err(error) => ResponseFuture::failed(error),
         }

@@ -124,7 +124,12 @@ where
                         since.get_or_insert_with(clock::now);
                         return Poll::Pending;
                     };
-                    ready.map_err(Error::from_readiness)?;
+                    if let Err(error) = ready {
+                        // It is of no more use, and is not asked again.
+                        let error = Error::from_readiness(error);
+                        this.state.set(State::Refused { refusal: None });
+                        return Poll::Ready(Err(error));
+                    }
                     // Permits that were held too long would let this request fall into another window than the
                     // one that they were counted in, or into a pause. They are lost, and new ones are waited for
                     // with the room held, for a service that is ready stays so until it is called: given up, it

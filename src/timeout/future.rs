@@ -26,6 +26,8 @@ pin_project! {
         timer: Option<Sleep>,
         bound: Bound,
         call: Option<Call>,
+        // It has told its end, and has no second one.
+        over: bool,
     }
 
     impl<F> PinnedDrop for ResponseFuture<F> {
@@ -75,7 +77,7 @@ impl<F> ResponseFuture<F> {
     /// Of the future that `make` makes, which is none when time is over before it begins.
     #[inline]
     pub(super) fn new(bound: Bound, call: Option<Call>, make: impl FnOnce() -> Option<F>) -> Self {
-        Self { timer: None, bound, call, future: make() }
+        Self { timer: None, bound, call, future: make(), over: false }
     }
 }
 
@@ -88,6 +90,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        if *this.over {
+            return Poll::Pending;
+        }
         let call = this.call.as_ref();
         // The work before the timer: an answer that is there counts, however late the task got its turn.
         if let Some(Poll::Ready(result)) = this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)) {
@@ -95,6 +100,7 @@ where
                 this.timer.set(None);
                 this.bound.let_go(call);
             }
+            *this.over = true;
             return Poll::Ready(result.map_err(Error::from_service));
         }
         if this.future.is_some() && this.timer.is_none() {
@@ -107,6 +113,7 @@ where
         if let Some(timer) = this.timer.as_pin_mut() {
             ready!(timer.poll(cx));
         }
+        *this.over = true;
         let Bound { ends, scope, limit, .. } = this.bound;
         let limit = match (*scope, call) {
             (Scope::Call, Some(call)) => {

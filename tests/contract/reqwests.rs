@@ -41,7 +41,6 @@ async fn a_call_that_is_dropped_after_any_poll_takes_nobody_along() {
 }
 
 #[tokio::test]
-#[ignore = "reqwest's own future panics when it is polled again, and the adapter polls it"]
 async fn a_future_that_is_polled_again_does_not_panic() {
     let server = ScriptedServer::start(Probe::new([Is(200)])).await.unwrap();
     let mut reqwest = reqwest();

@@ -31,6 +31,7 @@ pin_project! {
     enum State {
         // `sent_to` is there for a client that may follow redirects.
         Calling { #[pin] pending: Pending, sent_to: Option<Url>, since: Instant },
+        // None once it was told, and after any other end.
         Refused { error: Option<Error> },
     }
 }
@@ -49,7 +50,8 @@ impl Future for ReqwestFuture {
     type Output = Result<Response<ReqwestBody>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match self.project().state.project() {
+        let mut state = self.project().state;
+        let result = match state.as_mut().project() {
             StateProj::Calling { pending, sent_to, since } => match ready!(pending.poll(cx)) {
                 Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
                     Err(error::followed())
@@ -61,7 +63,9 @@ impl Future for ReqwestFuture {
                 Some(error) => Err(error),
                 None => return Poll::Pending,
             },
-        })
+        };
+        state.set(State::Refused { error: None });
+        Poll::Ready(result)
     }
 }
 
