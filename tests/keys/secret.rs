@@ -48,6 +48,15 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     std::fs::write(&path, "key-1").unwrap();
     hidden(&KeyFile::open(&path).unwrap());
     let file = Keys::from_file(&path).unwrap();
+    for (shown, name) in [
+        (format!("{:?}", KeyFile::open(&path).unwrap()), "KeyFile { path: "),
+        (format!("{file:?}"), r#"Keys { source: "file""#),
+        (format!("{keys:?}"), r#"Keys { source: "provider""#),
+        (format!("{current:?}"), "CurrentKey { generation: 1"),
+        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "ProvidedKey { ahead: "),
+    ] {
+        assert!(shown.starts_with(name), "{shown}");
+    }
     file.current().await.unwrap();
     for content in ["key-2", "key-2 and more"] {
         std::fs::write(&path, content).unwrap();
