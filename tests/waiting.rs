@@ -108,6 +108,41 @@ async fn who_was_let_in_is_served_in_time_and_the_head_sleeps_on_for_nobodys_los
     }
 }
 
+/// How late each of a line was served that began to wait at once, a permit a millisecond.
+async fn lateness(calls: u64) -> Vec<Duration> {
+    // Not at the limiter's origin, and at a tick of the timers.
+    let bucket = refilling(1_000, 100).starting_empty();
+    tokio::time::advance(millis(10_000)).await;
+    let (bucket, start) = (bucket.starting_empty(), Instant::now());
+    let waiting: Vec<_> = (0..calls)
+        .map(|_| {
+            let acquire = bucket.acquire(Ask::default());
+            tokio::spawn(async move { acquire.await.map(|()| Instant::now()) })
+        })
+        .collect();
+    let mut late = Vec::new();
+    for (wait, due) in waiting.into_iter().zip(1..) {
+        late.push(wait.await.unwrap().unwrap() - start - millis(due));
+    }
+    late
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_line_is_served_in_groups_and_nobody_waits_a_sixteenth_longer() {
+    let late = lateness(1_000).await;
+    let groups = late.windows(2).filter(|pair| pair[0] <= pair[1]).count();
+    assert!((190..=350).contains(&groups), "{groups} groups, 4 ms apart where the line is long");
+    assert!(late.iter().all(|late| *late <= millis(5)), "{late:?}");
+    // The whole line takes 16 ms.
+    let late = lateness(16).await;
+    assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
+    // Who waits alone waits for nobody, however much it asks for.
+    let bucket = refilling(1_000, 100).starting_empty();
+    let start = Instant::now();
+    bucket.acquire(ask(|ask| ask.cost = NonZeroU32::new(50).unwrap())).await.unwrap();
+    assert!(start.elapsed() <= millis(51), "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_its_deadline_a_request_spends_nothing() {
     let (bucket, window) = (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap()));
