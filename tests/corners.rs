@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{
-        AnyLimiter, Ask, Feedback, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow,
+        AnyLimiter, Ask, Feedback, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow, Store,
         TokenBucket,
     },
 };
@@ -254,6 +254,64 @@ async fn a_shard_that_is_full_finds_any_key_that_is_idle() {
         keyed.limiter(&(20_000 + 2 * key)).unwrap().try_acquire(ONE).unwrap();
     }
     assert_eq!(keyed.len(), 640);
+}
+
+/// Of one key a shard; whether the one of key 0 is let go when nothing of it is owed, under way, paused or held any more.
+macro_rules! goes_when_it_may {
+    ($limiter:ident, $quotas:expr) => {
+        for (what, until) in [("owed", 1_001), ("given up", 10_101), ("paused", 60_001), ("held", 0)] {
+            let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
+            // After others have asked for its place.
+            let is_kept = || {
+                for other in 1..500 {
+                    let _ = keyed.limiter(&other);
+                }
+                keyed.limiter(&0).is_ok_and(|limiter| limiter.snapshot().granted == 1)
+            };
+            let limiter = keyed.limiter(&0).unwrap();
+            limiter.try_acquire(ONE).unwrap();
+            match what {
+                "given up" => limiter.abandon(ONE),
+                "paused" => limiter.pause_until(Instant::now() + millis(60_000)),
+                _ => limiter.release(ONE),
+            }
+            if what == "held" {
+                advance(millis(100_000)).await;
+                assert!(is_kept(), "{what}");
+                continue;
+            }
+            drop(limiter);
+            advance(millis(until - 200)).await;
+            assert!(is_kept(), "{what}");
+            advance(millis(200)).await;
+            assert!(!is_kept(), "{what}");
+        }
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
+    let window = Quota::new(1, millis(1_000)).unwrap();
+    goes_when_it_may!(TokenBucket, [one_a_second()]);
+    goes_when_it_may!(TokenBucket, [one_a_second(), one_a_second()]);
+    goes_when_it_may!(SlidingWindow, [window]);
+    goes_when_it_may!(SlidingWindow, [window, window]);
+}
+
+#[cfg(feature = "quanta")]
+#[tokio::test(start_paused = true)]
+async fn the_fast_clock_knows_nothing_of_paused_time() {
+    let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap();
+    let bucket = TokenBucket::with_fast_clock([hours]);
+    bucket.try_acquire(ONE).unwrap();
+    advance(Duration::from_secs(36_000)).await;
+    assert!(bucket.try_acquire(ONE).is_err());
+}
+
+#[test]
+fn how_a_store_stands_is_one_word() {
+    let all = [Store::Unasked, Store::Shared, Store::Fallback, Store::Refusing];
+    assert_eq!(all.map(|store| store.as_str()), ["unasked", "shared", "fallback", "refusing"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -172,6 +172,39 @@ async fn who_is_called_and_never_comes_is_not_waited_for_for_ever() {
     assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll(), "no more than once and for 100 ms");
 }
 
+#[tokio::test(start_paused = true)]
+async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
+    let bucket = refilling(1, 10);
+    while bucket.try_acquire(ONE).is_ok() {}
+    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire(Ask::default())));
+    for wait in &mut waiting {
+        assert_pending!(wait.poll());
+    }
+    tokio::time::advance(millis(60_000)).await;
+    for wait in &mut waiting {
+        assert_ready_ok!(wait.poll());
+    }
+    assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll());
+}
+
+/// The gap that an indivisible cost leaves is not foretold: it shows when the request is next.
+#[tokio::test(start_paused = true)]
+async fn who_is_next_and_can_not_go_in_time_is_told_the_wait_from_then_on() {
+    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap());
+    let two = NonZeroU32::new(2).unwrap();
+    window.try_acquire(ONE).unwrap();
+    tokio::time::advance(millis(5_000)).await;
+    window.try_acquire(two).unwrap();
+    let first = tokio::spawn(window.acquire(ask(|ask| ask.cost = two)));
+    tokio::task::yield_now().await;
+    let bounded = ask(|ask| (ask.cost, ask.max_wait) = (two, Some(millis(16_000))));
+    let refusal = window.acquire(bounded).await.unwrap_err();
+    first.await.unwrap().unwrap();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    let wait = refusal.wait().unwrap();
+    assert!(wait > millis(9_900) && wait <= millis(10_001), "{wait:?}");
+}
+
 /// Has room only some time after it was first asked, and notes when it was called.
 #[derive(Clone)]
 struct Room {
