@@ -23,13 +23,14 @@ use probe::{Answer::*, Broken, Content, Probe, get, request};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error,
+    ApiKey, Body, BoxError, Error, Report,
     auth::{
         AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, QueryKey,
         Rotating,
     },
     call::{Ended, Outcome},
     preset,
+    request_id::RequestIdLayer,
     retry::RetryLayer,
 };
 
@@ -282,6 +283,28 @@ async fn a_credential_of_keys_is_put_on_as_it_is_without_them_by_default() {
     // It does not say that the key was sent, so a refusal says nothing of the key.
     let current = keys.current().await.unwrap();
     assert!(!Made(keys).authorize_with(&current, &mut head).unwrap());
+}
+
+/// An id that is longer than the key is not the key.
+#[tokio::test(start_paused = true)]
+async fn the_servers_own_id_is_kept_unless_it_repeats_the_key_wherever_that_goes() {
+    const HARMLESS: &[(&str, &str)] = &[("x-request-id", "0f8fad5b-d9cb-469f-a165-70867728950e")];
+    const ECHO: &[(&str, &str)] = &[("x-request-id", "for api_key=s3cret-0123456789 of yours")];
+    async fn kept<A: Authorize>(
+        auth: &AuthLayer<A>,
+        headers: &'static [(&'static str, &'static str)],
+    ) -> bool {
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new())
+            .layer(RetryLayer::new())
+            .layer(auth)
+            .service(Probe::new([With(200, headers)]));
+        let response = service.oneshot(get(URI)).await.unwrap();
+        let report = response.extensions().get::<Report>().unwrap();
+        report.attempts()[0].server_request_id().is_some()
+    }
+    assert!(kept(&bearer(URI), HARMLESS).await && kept(&query_key(), HARMLESS).await);
+    assert!(!kept(&bearer(URI), ECHO).await && !kept(&query_key(), ECHO).await);
 }
 
 #[tokio::test]

@@ -73,6 +73,14 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     let mut call = spawn(service.oneshot(get(URI)));
     assert_pending!(call.poll());
 
+    // What a server says of a request is shown without the key in use, whatever its source.
+    for keys in [file, Keys::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
+        let key = keys.current().await.unwrap().key().expose().to_owned();
+        let client = preset::currency_rates(URI).unwrap().with_keys(keys);
+        let client = client.client_around(probe::Probe::new([probe::Answer::Silent])).unwrap();
+        assert_eq!(client.redacted(&format!("no such key: {key}!")), "no such key: [redacted]!");
+    }
+
     let log = log.text();
     for event in [
         "key refresh begins",
