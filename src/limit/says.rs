@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     fn gate(left: u64, until: u64) -> Gate {
-        Gate { policy: left, left, until, most: left, told: until }
+        Gate { policy: left, left, until, shut: false, most: left, told: until }
     }
 
     fn kept(says: &Says) -> Vec<(u64, u64)> {
@@ -234,6 +234,22 @@ mod tests {
         assert_eq!((known.left, known.until, known.most), (4, 2 * CREEP, 6));
         assert!(known.narrow(gate(7, 3 * CREEP), 2 * CREEP), "after its end whatever comes");
         assert_eq!((known.left, known.until), (7, 3 * CREEP));
+    }
+
+    #[test]
+    fn once_the_server_has_said_that_nothing_is_left_a_gate_is_shut_to_its_end() {
+        // Eight of which all is in flight, and one that is shut and finds no room.
+        let mut says = Says::new(true);
+        assert!((1..=8).all(|policy| says.add(Gate { policy, ..gate(0, 100) })));
+        assert!(!says.is_shut(50));
+        assert!(says.add(Gate { shut: true, ..gate(0, 200) }));
+        assert!(says.is_shut(50) && says.is_shut(199) && !says.is_shut(200));
+
+        let mut known = gate(0, 100);
+        for (shut, then) in [(false, false), (true, true), (true, true), (false, true)] {
+            known.narrow(Gate { shut, ..gate(0, 100) }, 50);
+            assert_eq!(known.shut, then);
+        }
     }
 
     #[test]
