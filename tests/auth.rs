@@ -23,13 +23,14 @@ use probe::{Answer::*, Broken, Content, Probe, get, request};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error,
+    ApiKey, Body, BoxError, Error, Report,
     auth::{
         AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, QueryKey,
         Rotating,
     },
     call::{Ended, Outcome},
     preset,
+    request_id::RequestIdLayer,
     retry::RetryLayer,
 };
 
@@ -226,8 +227,18 @@ async fn a_query_key_that_makes_the_uri_too_long_is_an_error_without_the_key() {
     let error = query_key().layer(probe.clone()).oneshot(get(&long)).await.unwrap_err();
     assert!(error.is_auth());
     assert_eq!(probe.calls(), 0);
-    assert!(!format!("{error:?} {}", error.source().unwrap()).contains(KEY));
+    let why = error.source().unwrap().to_string();
+    assert!(!format!("{error:?} {why}").contains(KEY));
+    assert_eq!(why, "the url with the key in its query is longer than 65,534 bytes");
     assert!(QueryKey::new("", key()).is_err());
+
+    // To the byte: the path, what stands before the key, and the key.
+    for (longer, fits) in [(0, true), (1, false)] {
+        let path = "x".repeat(65_534 - "/?api_key=".len() - KEY.len() + longer);
+        let answered =
+            query_key().layer(probe.clone()).oneshot(get(&format!("https://api.example.com/{path}"))).await;
+        assert_eq!(answered.is_ok(), fits, "{longer}");
+    }
 }
 
 #[tokio::test]
@@ -251,6 +262,61 @@ async fn a_credential_behind_a_pointer_is_one_too() {
     let shared: Arc<dyn Authorize> = Arc::new(Bearer::from(key()));
     let layer = AuthLayer::with(shared, origin(URI)).unwrap();
     assert!(sent(&layer, get(URI)).await.headers.contains_key(AUTHORIZATION));
+}
+
+/// One that is made of keys and says nothing of how it is put on with one of them.
+#[tokio::test]
+async fn a_credential_of_keys_is_put_on_as_it_is_without_them_by_default() {
+    struct Made(Keys);
+    impl Authorize for Made {
+        fn authorize(&self, head: &mut Parts) -> Result<(), BoxError> {
+            head.headers.insert("x-made", HeaderValue::from_static("yes"));
+            Ok(())
+        }
+        fn keys(&self) -> Option<&Keys> {
+            Some(&self.0)
+        }
+    }
+    let keys = Keys::from(key());
+    let mut head = sent(&own(Made(keys.clone())), get(URI)).await;
+    assert_eq!(head.headers["x-made"], "yes");
+    // It does not say that the key was sent, so a refusal says nothing of the key.
+    let current = keys.current().await.unwrap();
+    assert!(!Made(keys).authorize_with(&current, &mut head).unwrap());
+}
+
+/// An id that is longer than the key is not the key.
+#[tokio::test(start_paused = true)]
+async fn the_servers_own_id_is_kept_unless_it_repeats_the_key_wherever_that_goes() {
+    const HARMLESS: &[(&str, &str)] = &[("x-request-id", "0f8fad5b-d9cb-469f-a165-70867728950e")];
+    const ECHO: &[(&str, &str)] = &[("x-request-id", "for api_key=s3cret-0123456789 of yours")];
+    async fn kept<A: Authorize>(
+        auth: &AuthLayer<A>,
+        headers: &'static [(&'static str, &'static str)],
+    ) -> bool {
+        let service = ServiceBuilder::new()
+            .layer(RequestIdLayer::new())
+            .layer(RetryLayer::new())
+            .layer(auth)
+            .service(Probe::new([With(200, headers)]));
+        let response = service.oneshot(get(URI)).await.unwrap();
+        let report = response.extensions().get::<Report>().unwrap();
+        report.attempts()[0].server_request_id().is_some()
+    }
+    assert!(kept(&bearer(URI), HARMLESS).await && kept(&query_key(), HARMLESS).await);
+    assert!(!kept(&bearer(URI), ECHO).await && !kept(&query_key(), ECHO).await);
+}
+
+#[tokio::test]
+async fn a_key_that_never_changes_is_put_on_by_itself_too() {
+    let (mut head, ()) = Request::get(URI).body(()).unwrap().into_parts();
+    Rotating::new(Form::bearer(), key()).authorize(&mut head).unwrap();
+    assert_eq!(head.headers[AUTHORIZATION], format!("Bearer {KEY}"));
+    let provided = ProvidedKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(key())) });
+    head.headers.clear();
+    let error = Rotating::new(Form::bearer(), provided).authorize(&mut head).unwrap_err();
+    assert_eq!(error.to_string(), "a key that changes is put on by authorize_with");
+    assert!(head.headers.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -352,6 +418,16 @@ async fn debug_of_nothing_shows_the_key() {
     hidden(&query);
     hidden(&bearer.layer(Probe::new([Is(200)])));
     hidden(&query.layer(Probe::new([Is(200)])));
+
+    for (shown, name) in [
+        (format!("{:?}", key()), "ApiKey(redacted)"),
+        (format!("{bearer:?}"), "AuthLayer"),
+        (format!("{:?}", bearer.layer(Probe::new([Is(200)]))), "Auth {"),
+        (format!("{:?}", Rotating::new(Form::bearer(), key())), "Rotating {"),
+        (format!("{:?}", Keys::from(key())), r#"Keys { source: "value""#),
+    ] {
+        assert!(shown.starts_with(name), "{shown}");
+    }
 
     // A future that holds the request, as a client's may.
     let holding = tower::service_fn(|request: Request<Content>| Holding(request));

@@ -108,6 +108,41 @@ async fn who_was_let_in_is_served_in_time_and_the_head_sleeps_on_for_nobodys_los
     }
 }
 
+/// How late each of a line was served that began to wait at once, a permit a millisecond.
+async fn lateness(calls: u64) -> Vec<Duration> {
+    // Not at the limiter's origin, and at a tick of the timers.
+    let bucket = refilling(1_000, 100).starting_empty();
+    tokio::time::advance(millis(10_000)).await;
+    let (bucket, start) = (bucket.starting_empty(), Instant::now());
+    let waiting: Vec<_> = (0..calls)
+        .map(|_| {
+            let acquire = bucket.acquire(Ask::default());
+            tokio::spawn(async move { acquire.await.map(|()| Instant::now()) })
+        })
+        .collect();
+    let mut late = Vec::new();
+    for (wait, due) in waiting.into_iter().zip(1..) {
+        late.push(wait.await.unwrap().unwrap() - start - millis(due));
+    }
+    late
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_line_is_served_in_groups_and_nobody_waits_a_sixteenth_longer() {
+    let late = lateness(1_000).await;
+    let groups = late.windows(2).filter(|pair| pair[0] <= pair[1]).count();
+    assert!((190..=350).contains(&groups), "{groups} groups, 4 ms apart where the line is long");
+    assert!(late.iter().all(|late| *late <= millis(5)), "{late:?}");
+    // The whole line takes 16 ms.
+    let late = lateness(16).await;
+    assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
+    // Who waits alone waits for nobody, however much it asks for.
+    let bucket = refilling(1_000, 100).starting_empty();
+    let start = Instant::now();
+    bucket.acquire(ask(|ask| ask.cost = NonZeroU32::new(50).unwrap())).await.unwrap();
+    assert!(start.elapsed() <= millis(51), "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_its_deadline_a_request_spends_nothing() {
     let (bucket, window) = (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap()));
@@ -135,6 +170,39 @@ async fn who_is_called_and_never_comes_is_not_waited_for_for_ever() {
     assert_ready_ok!(polite.poll());
     tokio::time::advance(millis(101)).await;
     assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll(), "no more than once and for 100 ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
+    let bucket = refilling(1, 10);
+    while bucket.try_acquire(ONE).is_ok() {}
+    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire(Ask::default())));
+    for wait in &mut waiting {
+        assert_pending!(wait.poll());
+    }
+    tokio::time::advance(millis(60_000)).await;
+    for wait in &mut waiting {
+        assert_ready_ok!(wait.poll());
+    }
+    assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll());
+}
+
+/// The gap that an indivisible cost leaves is not foretold: it shows when the request is next.
+#[tokio::test(start_paused = true)]
+async fn who_is_next_and_can_not_go_in_time_is_told_the_wait_from_then_on() {
+    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap());
+    let two = NonZeroU32::new(2).unwrap();
+    window.try_acquire(ONE).unwrap();
+    tokio::time::advance(millis(5_000)).await;
+    window.try_acquire(two).unwrap();
+    let first = tokio::spawn(window.acquire(ask(|ask| ask.cost = two)));
+    tokio::task::yield_now().await;
+    let bounded = ask(|ask| (ask.cost, ask.max_wait) = (two, Some(millis(16_000))));
+    let refusal = window.acquire(bounded).await.unwrap_err();
+    first.await.unwrap().unwrap();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    let wait = refusal.wait().unwrap();
+    assert!(wait > millis(9_900) && wait <= millis(10_001), "{wait:?}");
 }
 
 /// Has room only some time after it was first asked, and notes when it was called.

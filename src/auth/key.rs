@@ -200,6 +200,13 @@ mod tests {
         let key = ApiKey::from_file(&path);
         fs::remove_file(&path).unwrap();
         assert!(key.unwrap_err().to_string().contains("at most 64 KiB"));
+
+        for (length, fits) in [(65_536, true), (65_537, false)] {
+            fs::write(&path, "x".repeat(length)).unwrap();
+            let key = ApiKey::from_file(&path);
+            fs::remove_file(&path).unwrap();
+            assert_eq!(key.is_ok_and(|key| key.expose().len() == length), fits, "{length}");
+        }
     }
 
     #[test]
@@ -207,7 +214,8 @@ mod tests {
         let credentials =
             AppCredentials::new("app", ApiKey::new("k3y").unwrap(), ApiKey::new("s3cret").unwrap()).unwrap();
         let shown = format!("{credentials:?} {:?}", credentials.key());
-        assert!(shown.contains("app") && !shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
+        assert!(shown.contains("app") && shown.contains("ApiKey(redacted)"), "{shown}");
+        assert!(!shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
     }
 
     /// What it does is the crate's own to test; that it stands at the end of every key is ours.

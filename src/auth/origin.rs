@@ -163,6 +163,7 @@ mod tests {
             ("http://localhost.evil.test", false),
         ] {
             assert_eq!(origin(url).is_safe(), safe, "{url}");
+            assert_eq!(origin(url).is_tls(), url.starts_with("https"), "{url}");
         }
         assert!(origin("http://10.0.0.1").allow_plaintext().is_safe());
     }

@@ -296,6 +296,74 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_beside_base64_and_tells_of_the_key_is_found_with_it() {
+        let both = Shared { first: true, last: true };
+        for (before, after) in [
+            ("+", "/"),
+            ("-", "_"),
+            ("7", "a"),
+            ("%2B", "%2f"),
+            ("%2b", "%2F"),
+            ("%252b", "%252F"),
+            ("%252F", "%252B"),
+            (r"\/", r"\/"),
+            ("", "="),
+            ("", "%3D"),
+            ("", r"\n"),
+        ] {
+            let text = format!("<{before}XX{after}>");
+            let found = 1 + before.len()..3 + before.len();
+            // What is no base64 stays outside.
+            let kept = if before.is_empty() { "" } else { after };
+            let whole = 1..found.end + kept.len();
+            assert_eq!(both.around(text.as_bytes(), found.clone()), whole, "{text}");
+            let neither = Shared { first: false, last: false };
+            assert_eq!(neither.around(text.as_bytes(), found.clone()), found, "{text}");
+        }
+        assert_eq!(both.around(b"XX", 0..2), 0..2);
+    }
+
+    #[test]
+    fn a_range_grows_to_whole_characters() {
+        for (range, whole) in
+            [(0..1, 0..1), (2..3, 1..3), (1..2, 1..3), (2..2, 1..3), (5..6, 4..7), (4..9, 4..7)]
+        {
+            assert_eq!(whole_characters("aéb€", range.clone()), whole, "{range:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_off_within_a_character_or_behind_one() {
+        let within = [
+            "%", "%2", "%25", "%252", "%25252", r"\", r"\\", r"\u", r"\u00", r"\\u002", "&", "&am", "&#x0026",
+        ];
+        for text in within {
+            assert!(is_begun(text.as_bytes()), "{text}");
+        }
+        for text in [
+            "", "a", "%2f", "%252f", "%é", r"\n", r"\u0026", r"\u00261", "&amp;", "&#x;", "&#x00026",
+            "&nothing",
+        ] {
+            assert!(!is_begun(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_entity_is_one_character_with_a_name_or_a_number() {
+        for (text, one) in
+            [("&amp;", b'&'), ("&lt;", b'<'), ("&gt;", b'>'), ("&quot;", b'"'), ("&apos;", b'\'')]
+        {
+            assert_eq!(entity(text.as_bytes()), Some((one, text.len())));
+        }
+        for (text, length) in [("&#62;", 5), ("&#x3e;x", 6), ("&#X3E;", 6), ("&#x003E;", 8)] {
+            assert_eq!(entity(text.as_bytes()), Some((b'>', length)));
+        }
+        for text in ["&gt", "&g;", "&GT;", "&;", "&#;", "&#x;", "&#x0003e;", "&#+62;", "&#x100;"] {
+            assert_eq!(entity(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
     fn half_a_character_is_never_found() {
         for text in ["dTpzM2NyZX%252é tail", "dTpzM2NyZX%2é", "é%2czNjcmV0"] {
             for range in Pattern::of("s3cret").filter_map(|pattern| pattern.find(text, 0, true)) {

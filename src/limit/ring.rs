@@ -117,3 +117,22 @@ impl Meter for Rings {
         due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_no_longer_than_the_quota() {
+        let quota = Quota::new(10, std::time::Duration::from_nanos(99)).unwrap();
+        let mut rings = Rings::new(&[quota], None);
+        let mut granted = 0;
+        for now in 0..10_000 {
+            for cost in [1, 3, 10] {
+                granted += u32::from(rings.take(NonZeroU32::new(cost).unwrap(), now)) * cost;
+                assert!(rings.rings[0].grants.len() <= 10);
+            }
+        }
+        assert_eq!(granted, 1_000);
+    }
+}

@@ -192,3 +192,89 @@ impl Gate {
         news
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(left: u64, until: u64) -> Gate {
+        Gate { policy: left, left, until, shut: false, most: left, told: until }
+    }
+
+    fn kept(says: &Says) -> Vec<(u64, u64)> {
+        says.gates.iter().map(|gate| (gate.left, gate.until)).collect()
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_narrowest_are_kept() {
+        let mut says = Says::new(true);
+        assert!(!says.any());
+        assert!((1..=8).all(|left| says.add(gate(left, 100))));
+        for (new, taken) in
+            [(gate(9, 900), false), (gate(8, 100), false), (gate(8, 99), false), (gate(8, 200), true)]
+        {
+            assert_eq!(says.add(new), taken);
+        }
+        assert_eq!(kept(&says).pop(), Some((8, 200)), "of two as narrow the one that holds for longer");
+        assert!(says.add(gate(3, 50)));
+        let mut narrow = kept(&says);
+        narrow.sort_unstable();
+        assert_eq!(narrow, [(1, 100), (2, 100), (3, 50), (3, 100), (4, 100), (5, 100), (6, 100), (7, 100)]);
+    }
+
+    #[test]
+    fn what_lowers_a_count_or_puts_its_end_off_by_a_second_is_news() {
+        let mut known = gate(5, CREEP);
+        assert!(!known.narrow(gate(5, CREEP), 0), "the same again");
+        assert!(!known.narrow(gate(6, 9 * CREEP), 0), "late");
+        assert!(!known.narrow(gate(5, 2 * CREEP - 1), 0), "creeps");
+        assert!(known.narrow(gate(5, 2 * CREEP), 0));
+        assert!(!known.narrow(gate(5, 2 * CREEP), 0), "told by now");
+        assert!(known.narrow(gate(4, CREEP), 0));
+        assert_eq!((known.left, known.until, known.most), (4, 2 * CREEP, 6));
+        assert!(known.narrow(gate(7, 3 * CREEP), 2 * CREEP), "after its end whatever comes");
+        assert_eq!((known.left, known.until), (7, 3 * CREEP));
+    }
+
+    #[test]
+    fn once_the_server_has_said_that_nothing_is_left_a_gate_is_shut_to_its_end() {
+        // Eight of which all is in flight, and one that is shut and finds no room.
+        let mut says = Says::new(true);
+        assert!((1..=8).all(|policy| says.add(Gate { policy, ..gate(0, 100) })));
+        assert!(!says.is_shut(50));
+        assert!(says.add(Gate { shut: true, ..gate(0, 200) }));
+        assert!(says.is_shut(50) && says.is_shut(199) && !says.is_shut(200));
+
+        let mut known = gate(0, 100);
+        for (shut, then) in [(false, false), (true, true), (true, true), (false, true)] {
+            known.narrow(Gate { shut, ..gate(0, 100) }, 50);
+            assert_eq!(known.shut, then);
+        }
+    }
+
+    #[test]
+    fn a_pause_is_over_at_its_end_and_only_a_longer_one_is_news() {
+        let mut says = Says::new(true);
+        assert!(!says.pause(10, 10) && says.pause(11, 10) && !says.pause(11, 10) && !says.pause(5, 0));
+        assert_eq!((says.paused_until(10), says.paused_until(11)), (Some(11), None));
+        assert!(says.tidy(10) && !says.tidy(11));
+        says.add(gate(0, 20));
+        assert!(says.tidy(19) && !says.tidy(20));
+    }
+
+    #[test]
+    fn the_way_out_of_what_ends_last_is_kept() {
+        for (gate_ends, pause_ends) in [(50, 100), (100, 100)] {
+            let mut says = Says::new(false);
+            says.pause(pause_ends, 0);
+            says.add(gate(20, gate_ends));
+            says.tidy(gate_ends);
+            assert_eq!(says.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one, to see");
+        }
+        let mut says = Says::new(false);
+        says.pause(50, 0);
+        says.add(gate(20, 100));
+        says.tidy(100);
+        assert_eq!(says.left(100), Some(20));
+    }
+}

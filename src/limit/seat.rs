@@ -81,3 +81,52 @@ impl Seat {
         self.state.store(state, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_due_at_the_last_moment_is_in_time_and_the_earlier_bound_is_named() {
+        const END: u64 = u64::MAX;
+        let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
+        for (latest, due, now, grace, missed) in [
+            ((END, END), END, 0, 0, None),
+            ((5, END), 5, 0, 0, None),
+            ((5, END), 6, 0, 0, max_wait),
+            ((5, END), 5, 5, 0, None),
+            ((END, 5), 5, 5, 0, None),
+            ((END, 5), 6, 0, 0, deadline),
+            ((7, 5), 6, 0, 0, deadline),
+            ((7, 5), 8, 0, 0, deadline),
+            ((5, 7), 8, 0, 0, max_wait),
+            ((5, 5), 6, 0, 0, max_wait),
+            // Where it takes a while to find out: at the last moment nothing is known yet, and that is too late.
+            ((5, END), 5, 5, 3, None),
+            ((5, END), 8, 8, 3, max_wait),
+            ((END, 5), 5, 5, 3, deadline),
+            ((5, END), 6, 5, 3, max_wait),
+        ] {
+            let seat = Latest { max_wait: latest.0, deadline: latest.1 };
+            assert_eq!(
+                seat.missed_by(due, now, grace),
+                missed,
+                "{latest:?}, due {due} at {now}, grace {grace}"
+            );
+        }
+        assert_eq!(Latest { max_wait: 5, deadline: 9 }.last(3), 8);
+        assert_eq!(Latest { max_wait: 5, deadline: 7 }.last(3), 7);
+    }
+
+    #[test]
+    fn a_grant_is_one_at_whatever_moment() {
+        for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
+            let seat = Seat::new(Latest { max_wait: 0, deadline: 0 });
+            assert_eq!(seat.state(), State::Waiting);
+            seat.set(State::Granted(at));
+            assert!(matches!(seat.state(), State::Granted(since) if since.abs_diff(at) <= 1), "{at}");
+            seat.set(State::Refused);
+            assert_eq!(seat.state(), State::Refused);
+        }
+    }
+}

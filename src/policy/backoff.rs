@@ -270,6 +270,7 @@ mod tests {
             let backoff = ExponentialBackoff::new(Duration::from_nanos(base), LONGEST).unwrap();
             let doubled = Duration::from_nanos(base << retry);
             prop_assert_eq!(backoff.ceiling(retry), doubled.min(LONGEST));
+            prop_assert_eq!((backoff.base(), backoff.cap()), (Duration::from_nanos(base), LONGEST));
         }
 
         #[test]
@@ -280,6 +281,15 @@ mod tests {
             let delays: HashSet<_> = randoms.iter().map(|random| backoff.delay(retry, *random)).collect();
             prop_assert!(delays.len() > 950, "{}", delays.len());
         }
+    }
+
+    #[test]
+    fn what_is_scattered_goes_from_nothing_to_the_longest() {
+        let second = Duration::from_secs(1);
+        for (random, share) in [(0, 0), (1 << 62, 250), (1 << 63, 500), (u64::MAX, 1_000)] {
+            assert_eq!(scatter(second, random).as_millis(), share, "{random}");
+        }
+        assert_eq!(scatter(Duration::ZERO, u64::MAX), Duration::ZERO);
     }
 
     #[test]

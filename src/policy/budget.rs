@@ -247,6 +247,8 @@ mod tests {
         assert_eq!(budget.left(), 482);
         budget.succeeded(throttled);
         assert_eq!(budget.left(), 487);
+        let shown = "Budget { left: 487, capacity: 500, retry_cost: 14, throttled_cost: 5, success_gain: 1 }";
+        assert_eq!(format!("{budget:?}"), shown);
     }
 
     #[test]

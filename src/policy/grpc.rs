@@ -232,6 +232,28 @@ mod tests {
         assert_eq!(format!("{:?}", Codes::PASSING), "{RESOURCE_EXHAUSTED, UNAVAILABLE}");
     }
 
+    /// `http-grpc-status-mapping` of the gRPC project.
+    #[test]
+    fn an_answer_that_is_no_grpc_servers_is_what_its_http_status_stands_for() {
+        for (status, code) in [
+            (200, None),
+            (400, Some(Code::INTERNAL)),
+            (401, Some(Code::UNAUTHENTICATED)),
+            (403, Some(Code::PERMISSION_DENIED)),
+            (404, Some(Code::UNIMPLEMENTED)),
+            (429, Some(Code::UNAVAILABLE)),
+            (500, Some(Code::UNKNOWN)),
+            (502, Some(Code::UNAVAILABLE)),
+            (503, Some(Code::UNAVAILABLE)),
+            (504, Some(Code::UNAVAILABLE)),
+            (505, Some(Code::UNKNOWN)),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(Code::of(status, &HeaderMap::new()), code, "{status}");
+            assert_eq!(Code::of(status, &head(&[("grpc-status", b"10")])), Some(Code::ABORTED), "{status}");
+        }
+    }
+
     #[test]
     fn a_pushback_is_one_signed_number_of_32_bits() {
         let cases: [(&[u8], Option<Pushback>); 12] = [

@@ -229,6 +229,15 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_past_the_year_9999_stands_at_its_last_day() {
+        let last = days_before(10_000) - days_before(1970) - 1;
+        assert_eq!(date_of(last - 1), (9999, 12, 30));
+        for days in [last, last + 1, last + 1_000_000, u64::MAX] {
+            assert_eq!(date_of(days), (9999, 12, 31), "{days}");
+        }
+    }
+
+    #[test]
     fn takes_what_the_grammar_takes_and_no_more() {
         let good = [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),

@@ -188,6 +188,9 @@ mod tests {
             ("90m", 5_400, 0),
             ("0s1ms", 0, 1_000_000),
             ("18446744073709551615s", u64::MAX, 0),
+            ("18446744073709551615ms", 18_446_744_073_709_551, 615_000_000),
+            ("18446744073709551615us", 18_446_744_073_709, 551_615_000),
+            ("18446744073709551615ns", 18_446_744_073, 709_551_615),
         ] {
             assert_eq!(parse_duration(text).unwrap(), Duration::new(seconds, nanos), "{text}");
         }
@@ -216,6 +219,26 @@ mod tests {
         ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
+        assert_eq!(
+            parse_duration("").unwrap_err().to_string(),
+            "invalid duration ``: expected whole numbers with their units d, h, m, s or ms, such as 60s, 250ms or 1m30s"
+        );
+    }
+
+    #[test]
+    fn a_duration_is_shown_in_seconds_and_the_largest_unit_that_the_rest_is_whole_in() {
+        for (seconds, nanos, shown) in [
+            (0, 0, "0s"),
+            (90, 0, "90s"),
+            (0, 250_000_000, "250ms"),
+            (1, 1_000_000, "1s1ms"),
+            (0, 1_500_000, "1500us"),
+            (0, 1_000, "1us"),
+            (2, 1_001, "2s1001ns"),
+            (0, 999_999_999, "999999999ns"),
+        ] {
+            assert_eq!(Human(Duration::new(seconds, nanos)).to_string(), shown);
+        }
     }
 
     #[test]
@@ -226,6 +249,7 @@ mod tests {
             ("+1/1s", "invalid quota `+1/1s`: expected LIMIT/WINDOW"),
             ("100/60s, burst", "invalid quota `100/60s, burst`: expected LIMIT/WINDOW"),
             ("100/60s, burst 1, burst 2", "invalid quota `100/60s, burst 1, burst 2`: expected"),
+            ("100/60s, guard 1s, guard 2s", "invalid quota `100/60s, guard 1s, guard 2s`: expected"),
             ("100/60s, speed 1", "invalid quota `100/60s, speed 1`: expected LIMIT/WINDOW"),
             ("100/minute", "invalid duration `minute`: expected whole numbers with their units"),
             ("0/60s", "invalid quota limit `0`: expected at least 1"),

@@ -381,6 +381,15 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_walked_and_shown_from_the_tightest_on() {
+        let list = list(&[("ratelimit", r#""daily";r=7;t=36000, "burst";r=90;t=1, "hour";r=7;t=60"#)]);
+        let left: Vec<_> = (&list).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect();
+        assert_eq!(left, [(7, 36_000), (7, 60), (90, 1)]);
+        assert_eq!(format!("{list:?}"), format!("{:?}", list.as_slice()));
+        assert_eq!(format!("{:?}", RemainingList::default()), "[]");
+    }
+
+    #[test]
     fn reads_every_form() {
         type Case<'a> = (Lines<'a>, &'a [(u64, u64)]);
         let cases: [Case<'_>; 20] = [

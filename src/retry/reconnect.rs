@@ -232,6 +232,38 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_draws_the_same_waits_again_and_another_one_others() {
+        let waits = |seed| {
+            let mut reconnect = Reconnect::new().with_seed(seed);
+            [(); 8].map(|()| reconnect.lost())
+        };
+        assert_eq!(waits(7), waits(7));
+        assert_ne!(waits(7), waits(8));
+    }
+
+    #[test]
+    fn what_is_asked_for_changes_a_wait_only_when_it_is_longer() {
+        for seed in 0..100 {
+            let own = Reconnect::new().with_seed(seed).lost();
+            let asking = |asked| Reconnect::new().with_seed(seed).lost_asking(asked);
+            assert_eq!(asking(own), own, "{seed}");
+            assert!(asking(own + Duration::from_nanos(1)) > own, "{seed}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_passes_is_a_loss_and_one_that_would_come_again_is_the_end() {
+        let mut reconnect = exact();
+        let answer = |status: u16, after: &str| {
+            Response::builder().status(status).header("retry-after", after).body(()).unwrap()
+        };
+        assert_eq!((reconnect.refused(&answer(403, "7")), reconnect.losses()), (None, 0));
+        let wait = reconnect.refused(&answer(503, "7")).unwrap();
+        assert_eq!((wait, reconnect.losses()), (secs(7), 1));
+        assert_eq!(reconnect.refused(&answer(503, "1")), Some(secs(2)));
+    }
+
+    #[test]
     fn nothing_is_stable_at_once() {
         let error = Reconnect::new().with_stable_after(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("stable after") && error.contains("0ns"), "{error}");

@@ -165,7 +165,7 @@ mod tests {
     use hyper_util::rt::{TokioExecutor, TokioIo};
     use io::ErrorKind::{ConnectionRefused, ConnectionReset};
     use tokio::{
-        io::{AsyncWriteExt, DuplexStream, duplex},
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         net::{TcpListener, TcpStream},
     };
 
@@ -254,6 +254,42 @@ mod tests {
         sender.ready().await.unwrap_err()
     }
 
+    /// hyper's own word, without hyper-util, when the connection ends after the request was read.
+    async fn unanswered() -> hyper::Error {
+        let (mut sender, connection, mut theirs) = connection().await;
+        let sent = sender.send_request(request(stream::empty()));
+        let read = async {
+            let mut head = [0; 16];
+            theirs.read_exact(&mut head).await.unwrap();
+            drop(theirs);
+        };
+        tokio::join!(sent, connection, read).0.unwrap_err()
+    }
+
+    /// h2's word when a server refuses a stream.
+    async fn refused_stream() -> h2::Error {
+        let (ours, theirs) = duplex(1024);
+        let server = async {
+            let mut connection = h2::server::handshake(theirs).await.unwrap();
+            let (_, mut respond) = connection.accept().await.unwrap().unwrap();
+            respond.send_reset(h2::Reason::REFUSED_STREAM);
+            while connection.accept().await.is_some() {}
+        };
+        let client = async {
+            let (mut sender, connection) = h2::client::handshake(ours).await.unwrap();
+            let (answer, _) =
+                sender.send_request(Request::get("http://localhost/").body(()).unwrap(), true).unwrap();
+            tokio::select! {
+                answer = answer => answer.unwrap_err(),
+                _ = connection => panic!("the connection ended first"),
+            }
+        };
+        tokio::select! {
+            error = client => error,
+            () = server => panic!("the server ended first"),
+        }
+    }
+
     #[tokio::test]
     async fn the_first_transport_error_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
@@ -287,6 +323,13 @@ mod tests {
                 Sent::No,
             ),
             ("closed before", closed().await.into(), Sent::No),
+            ("read, and closed", unanswered().await.into(), Sent::Maybe),
+            ("refused by the server's frame", refused_stream().await.into(), Sent::No),
+            (
+                "body refused by another server's frame",
+                body(refused_stream().await).await.into(),
+                Sent::Maybe,
+            ),
             ("unproven", Unproven::new(connect(refused()).await).into(), Sent::Maybe),
             ("unproven, for good", Unproven::for_good(connect(refused()).await).into(), Sent::Done),
             ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),

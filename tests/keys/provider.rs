@@ -74,6 +74,64 @@ async fn a_call_under_way_drives_the_refresh() {
     assert_eq!(keys.current().await.unwrap().key().expose(), "key-2");
 }
 
+/// Called where there is no runtime, and so no task for the refresh: the request drives it.
+#[test]
+fn a_refresh_begun_outside_a_runtime_is_driven_by_its_request() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let asked = Asked(Arc::default());
+    let count = asked.clone();
+    let provider = move || {
+        let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
+        async move {
+            let key = FreshKey::new(ApiKey::new(format!("key-{number}"))?);
+            if number == 2 { Err(BoxError::from("the vault is shut")) } else { Ok(key) }
+        }
+    };
+    // Due again as soon as it has failed, so that no time need pass.
+    let backoff = ExponentialBackoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
+    let keys = Keys::from(ProvidedKey::new(provider).with_backoff(backoff));
+    runtime.block_on(async {
+        let key = keys.current().await.unwrap();
+        assert!(keys.reject(&key), "another is asked for");
+        assert!(keys.current().await.is_err());
+    });
+    let server = Server::accepting("key-");
+    let mut client = client(keys.clone(), &server);
+    let call = Service::<Request<Content>>::call(&mut client, get(URI));
+    assert_eq!((server.keys(), asked.times()), (vec!["key-1".to_owned()], 2));
+    runtime.block_on(async {
+        assert_eq!(call.await.unwrap().status(), 200);
+        assert_eq!(asked.times(), 3, "before anybody else asked for a key");
+        assert_eq!(keys.current().await.unwrap().key().expose(), "key-3");
+    });
+}
+
+/// A key that has come to its end between readiness and the request: the newest is sent, and the server says.
+#[tokio::test(start_paused = true)]
+async fn of_two_keys_that_have_expired_the_newer_one_is_sent() {
+    let server = Server::accepting("key-");
+    let asked = Asked(Arc::default());
+    let count = asked.clone();
+    // Answers at once, so that the request that asks has the new key.
+    let provider = ProvidedKey::new(move || {
+        let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let lifetime = if number == 1 { secs(10) } else { secs(1) };
+        async move {
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
+        }
+    });
+    let mut client = client(provider, &server);
+    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
+    client.call(get(URI)).await.unwrap();
+    advance(millis(8_500)).await;
+    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
+    assert_eq!(asked.times(), 2);
+    advance(millis(1_500)).await;
+    client.call(get(URI)).await.unwrap();
+    assert_eq!(server.keys(), ["key-1", "key-2"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_call_leaves_the_refresh_to_the_others() {
     let server = Server::accepting("key");

@@ -99,6 +99,21 @@ async fn when_no_other_key_can_be_had_the_servers_answer_is_handed_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refusal_counts_again_at_the_moment_when_the_provider_may_be_asked_again() {
+    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
+    let keys = Keys::from(provided);
+    let key = keys.current().await.unwrap();
+    assert!(keys.reject(&key));
+    assert!(keys.current().await.is_err(), "and the refused one is back");
+    advance(millis(999)).await;
+    assert!(!keys.reject(&key), "left alone for a second");
+    advance(millis(1)).await;
+    assert!(keys.reject(&key));
+    assert_eq!(keys.current().await.unwrap().key().expose(), "key-3");
+    assert_eq!(asked.times(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_that_can_not_change_and_one_that_is_not_ours_say_nothing() {
     let server = Server::accepting("none of them");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);

@@ -179,6 +179,14 @@ async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay(), attempt.delay_reason()), (Some(secs(3)), Some(DelayReason::Asked)));
     assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
+    // Nothing is asked for there: it goes because of the key.
+    let service = (RetryLayer::new(), layer(self::provided(Duration::ZERO, &[Fetch::Lasting]).0));
+    let response = service.layer(Probe::new([Asks(401, "0"), Is(200)])).oneshot(get(URI)).await.unwrap();
+    let attempt = &report(&response).attempts()[0];
+    assert_eq!(
+        (attempt.delay(), attempt.delay_reason()),
+        (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
+    );
     let script = [Asks(401, "121"), Is(200)];
     assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, Ended::AskedTooLong, 1));
 

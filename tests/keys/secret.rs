@@ -48,6 +48,15 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     std::fs::write(&path, "key-1").unwrap();
     hidden(&KeyFile::open(&path).unwrap());
     let file = Keys::from_file(&path).unwrap();
+    for (shown, name) in [
+        (format!("{:?}", KeyFile::open(&path).unwrap()), "KeyFile { path: "),
+        (format!("{file:?}"), r#"Keys { source: "file""#),
+        (format!("{keys:?}"), r#"Keys { source: "provider""#),
+        (format!("{current:?}"), "CurrentKey { generation: 1"),
+        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "ProvidedKey { ahead: "),
+    ] {
+        assert!(shown.starts_with(name), "{shown}");
+    }
     file.current().await.unwrap();
     for content in ["key-2", "key-2 and more"] {
         std::fs::write(&path, content).unwrap();
@@ -63,6 +72,14 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     let service = preset.layer().unwrap().layer(probe::Probe::new([probe::Answer::Silent]));
     let mut call = spawn(service.oneshot(get(URI)));
     assert_pending!(call.poll());
+
+    // What a server says of a request is shown without the key in use, whatever its source.
+    for keys in [file, Keys::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
+        let key = keys.current().await.unwrap().key().expose().to_owned();
+        let client = preset::currency_rates(URI).unwrap().with_keys(keys);
+        let client = client.client_around(probe::Probe::new([probe::Answer::Silent])).unwrap();
+        assert_eq!(client.redacted(&format!("no such key: {key}!")), "no such key: [redacted]!");
+    }
 
     let log = log.text();
     for event in [

@@ -55,6 +55,25 @@ async fn the_hook_sees_the_body_only_when_it_asks_and_the_server_gets_it_whole()
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_signs_says_what_it_is_and_shows_no_secret() {
+    let layer = signing(None);
+    let mut service = layer.layer(Probe::new([Answer::Silent]));
+    let (shown, inner) = (format!("{layer:?}"), format!("{service:?}"));
+    assert!(
+        shown.starts_with("SignLayer { origins: ") && inner.starts_with("Signed { inner: "),
+        "{shown} {inner}"
+    );
+    ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();
+    let mut call = tokio_test::task::spawn(service.call(request("POST", URI)));
+    assert_eq!(format!("{:?}", *call), r#"SignedFuture { state: "signing" }"#);
+    tokio_test::assert_pending!(call.poll());
+    tokio::time::advance(millis(11)).await;
+    tokio_test::assert_pending!(call.poll());
+    assert_eq!(format!("{:?}", *call), r#"SignedFuture { state: "calling" }"#);
+    assert!(!format!("{layer:?} {service:?} {call:?}").contains("s3cret"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_over_the_cap_is_an_error_and_nothing_is_sent() {
     let probe = Probe::new([Answer::Is(200)]);
     let error = signing(Some(4)).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap_err();

@@ -57,6 +57,17 @@ async fn the_earlier_of_two_deadlines_holds_whichever_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn at_the_deadline_an_attempt_may_begin_and_not_after_it() {
+    for (late, calls) in [(0, 1), (1, 0)] {
+        let probe = Probe::new([Is(200)]);
+        let deadline = Instant::now();
+        tokio::time::advance(millis(late)).await;
+        let answered = RetryLayer::new().layer(probe.clone()).oneshot(until(deadline)).await;
+        assert_eq!((answered.is_ok(), probe.calls()), (late == 0, calls), "{late} ms late");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_earlier_of_two_deadlines_cuts_an_attempt_off() {
     for (total, own) in [(5_500, 2_500), (2_500, 5_500)] {
         let total = TimeoutLayer::total(millis(total)).unwrap();

@@ -51,6 +51,23 @@ async fn no_attempt_leaves_before_the_time_asked_for_whatever_the_seed() {
     }
 }
 
+/// What the back-off waits by itself is scattered already.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_added_to_an_ask_for_no_more_than_the_back_off() {
+    for (asked, exact) in [("2", true), ("1", true), ("3", false)] {
+        let mut waits = Vec::new();
+        for seed in 0..20 {
+            let probe = Probe::new([Asks(503, asked), Is(200)]);
+            let retry = RetryLayer::new().with_seed(seed).with_schedule(|| std::iter::repeat(secs(2)));
+            retry.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+            let seen = probe.seen();
+            waits.push(seen[1].at - seen[0].at);
+        }
+        let short = waits.iter().all(|wait| *wait <= millis(2_002));
+        assert_eq!(short, exact, "asked for {asked} s: {waits:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn jitter_only_adds_to_what_the_server_asked_for() {
     let mut waits = Vec::new();

@@ -24,9 +24,9 @@ mod scenario;
 mod table;
 
 use http::{Request, Response};
-use probe::{Answer::Is, Content, Probe, get};
+use probe::{Answer::Is, Content, Probe, get, millis};
 use tower::Service;
-use tower_outbound::Report;
+use tower_outbound::{Report, retry::RetryLayer};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -40,6 +40,27 @@ async fn the_probe_itself_minds_a_call_that_was_not_polled_ready() {
     let mut ready = Probe::new([Is(200)]);
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
     let _ = ready.clone().call(get(URI)).await;
+}
+
+#[test]
+fn a_retry_layer_shows_its_settings() {
+    let layer =
+        RetryLayer::new().with_max_attempts(7).unwrap().with_schedule(|| std::iter::repeat(millis(1)));
+    let shown = format!("{layer:?}");
+    for part in [
+        "max_attempts: 7",
+        "transient: Schedule",
+        "throttled: ExponentialBackoff { base: 1s",
+        "Budget { left: 500",
+        "replay_limit: ",
+    ] {
+        assert!(shown.contains(part), "{part} in {shown}");
+    }
+    let shown = format!("{:?}", RetryLayer::new().without_budget());
+    assert!(
+        shown.contains("budget: None") && shown.contains("transient: ExponentialBackoff { base: "),
+        "{shown}"
+    );
 }
 
 fn report<B>(response: &Response<B>) -> &Report {

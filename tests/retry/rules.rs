@@ -11,9 +11,10 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey,
-    call::Ended::*,
+    call::{Call, Ended::*},
     policy::{Sent, Verdict},
     preset,
+    request_id::RequestIdLayer,
     retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
 };
 
@@ -207,6 +208,25 @@ async fn a_rule_may_differ_by_request() {
         let response = layer.layer(Probe::new([Is(503)])).oneshot(get(&uri)).await.unwrap();
         assert_eq!((report(&response).attempt_count(), report(&response).ended()), (attempts, Some(ended)));
     }
+}
+
+/// The call's own handle too, where nobody has put anything on the request.
+#[tokio::test(start_paused = true)]
+async fn rules_see_the_call_on_the_request_of_every_attempt() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noting = Arc::clone(&seen);
+    let classify = Standard.when(move |request, _| {
+        let call = request.extensions.get::<Call>();
+        noting.lock().unwrap().push(call.is_some_and(|call| call.deadline().is_none()));
+        None
+    });
+    let probe = Probe::new([Is(503), Is(503), Is(200)]);
+    RequestIdLayer::new()
+        .layer(RetryLayer::new().with_classify(classify).layer(probe))
+        .oneshot(get(URI))
+        .await
+        .unwrap();
+    assert_eq!(*seen.lock().unwrap(), [true; 3]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,347 @@
+//! Corners of the limiter: what a request that need not wait costs, for how long permits may be held, other people's
+//! limiters, and what is shown of it all. On paused time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tokio::time::{Instant, advance};
+use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
+use tower::{Service, ServiceExt};
+use tower_layer::Layer;
+use tower_outbound::{
+    Quota,
+    limit::{
+        AnyLimiter, Ask, Feedback, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow, Store,
+        TokenBucket,
+    },
+};
+
+const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// One permit at once, and then one a second.
+fn one_a_second() -> Quota {
+    Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap()
+}
+
+/// The line is made for the first who has to ask it: most keys of a service never do.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_need_not_wait_allocates_nothing_from_the_first_one_on() {
+    let bucket = TokenBucket::new(one_a_second());
+    let granted = allocation_counter::measure(|| {
+        assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll());
+    });
+    let task = allocation_counter::measure(|| drop(task::spawn(ready(()))));
+    assert_eq!(granted.count_total, task.count_total);
+    let refused = allocation_counter::measure(|| {
+        assert_eq!(bucket.try_acquire(ONE).unwrap_err().wait(), Some(Duration::from_secs(1)));
+    });
+    assert_eq!(refused.count_total, 0);
+    let kept = allocation_counter::measure(|| std::mem::forget(TokenBucket::new(one_a_second())));
+    assert!(kept.count_current <= 2, "the limiter and its bucket: {kept:?}");
+}
+
+/// Half of the guard, or of 100 ms or a sixteenth of the window, whichever of the two is shorter, where that is longer.
+#[tokio::test(start_paused = true)]
+async fn permits_may_be_held_for_half_of_the_guard_or_of_a_breath() {
+    let quota = |window, guard| Quota::new(10, millis(window)).unwrap().with_guard(millis(guard)).unwrap();
+    for (quotas, longest) in [
+        (vec![quota(60_000, 0)], 50),
+        (vec![quota(60_000, 99)], 50),
+        (vec![quota(60_000, 1_000)], 500),
+        (vec![quota(160, 0)], 5),
+        (vec![quota(160, 40)], 20),
+        (vec![quota(60_000, 1_000), quota(160, 0)], 5),
+    ] {
+        for limiter in [
+            AnyLimiter::new(TokenBucket::all_of(quotas.clone())),
+            AnyLimiter::new(SlidingWindow::all_of(quotas.clone())),
+        ] {
+            let stale = [0, 1, 2].map(|more| {
+                limiter.is_stale(millis(longest) - Duration::from_nanos(1) + Duration::from_nanos(more))
+            });
+            assert_eq!(stale, [false, false, true], "{quotas:?}");
+        }
+    }
+    assert!(
+        !TokenBucket::unmetered().is_stale(Duration::MAX),
+        "without a quota there is no window to fall into"
+    );
+}
+
+/// Ready only some time after it was first asked.
+#[derive(Clone)]
+struct Late(Duration, Option<Instant>);
+
+impl Service<Request<()>> for Late {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        let asked = *self.1.get_or_insert_with(Instant::now);
+        match asked.elapsed() >= self.0 {
+            true => std::task::Poll::Ready(Ok(())),
+            false => {
+                let (waker, left) = (cx.waker().clone(), self.0 - asked.elapsed());
+                tokio::spawn(async move {
+                    tokio::time::sleep(left).await;
+                    waker.wake();
+                });
+                std::task::Poll::Pending
+            }
+        }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_are_fresh_enough_are_used_and_stale_ones_renewed_whatever_the_bounds_were() {
+    for (takes, granted) in [(50, 1), (51, 2)] {
+        let limiter = TokenBucket::new(one_a_second());
+        let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);
+        // It was let in: the bounds of its first wait say nothing of the second.
+        layer.layer(Late(millis(takes), None)).oneshot(Request::new(())).await.unwrap();
+        assert_eq!(limiter.snapshot().granted, granted, "after {takes} ms");
+    }
+}
+
+/// Takes part in nothing but what it must.
+#[derive(Debug, Clone, Default)]
+struct Open(Arc<Mutex<Vec<&'static str>>>);
+
+impl Limiter for Open {
+    type Acquire = Ready<Result<(), Refusal>>;
+
+    fn acquire(&self, _: Ask) -> Self::Acquire {
+        self.0.lock().unwrap().push("acquire");
+        ready(Ok(()))
+    }
+
+    fn release(&self, _: NonZeroU32) {
+        self.0.lock().unwrap().push("release");
+    }
+}
+
+/// Notes all that it is told.
+#[derive(Debug, Clone, Default)]
+struct Noting(Open);
+
+impl Limiter for Noting {
+    type Acquire = Ready<Result<(), Refusal>>;
+
+    fn acquire(&self, ask: Ask) -> Self::Acquire {
+        self.0.acquire(ask)
+    }
+
+    fn observe(&self, feedback: &Feedback) {
+        assert_eq!(feedback.asked_pause(), Some(Duration::from_secs(7)));
+        self.0.0.lock().unwrap().push("observe");
+    }
+
+    fn is_stale(&self, held: Duration) -> bool {
+        self.0.0.lock().unwrap().push("is_stale");
+        held > millis(10)
+    }
+
+    fn release(&self, cost: NonZeroU32) {
+        self.0.release(cost);
+    }
+
+    fn abandon(&self, _: NonZeroU32) {
+        self.0.0.lock().unwrap().push("abandon");
+    }
+}
+
+async fn call<L: Limiter + 'static>(limiter: L, status: u16, takes: u64) {
+    let answer = move |_: Request<()>| async move {
+        match status {
+            0 => Err("gone"),
+            _ => Ok(Response::builder().status(status).header("retry-after", "7").body(()).unwrap()),
+        }
+    };
+    let inner = Late(millis(takes), None)
+        .map_err(|never: Infallible| -> &str { match never {} })
+        .and_then(move |_| answer(Request::new(())));
+    let _ = RateLimitLayer::new(limiter).layer(inner).oneshot(Request::new(())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_of_ones_own_hears_of_every_request_also_behind_a_pointer() {
+    for (status, takes, told) in [
+        (200, 0, &["acquire", "release"][..]),
+        (429, 0, &["acquire", "release", "observe"]),
+        (0, 0, &["acquire", "abandon"]),
+        (200, 10, &["acquire", "is_stale", "release"]),
+        (200, 11, &["acquire", "is_stale", "release", "acquire", "release"]),
+    ] {
+        let (bare, shared, any) = (Noting::default(), Arc::new(Noting::default()), Noting::default());
+        call(bare.clone(), status, takes).await;
+        call(Arc::clone(&shared), status, takes).await;
+        call(AnyLimiter::new(any.clone()), status, takes).await;
+        for noting in [&bare, &shared, &any] {
+            assert_eq!(*noting.0.0.lock().unwrap(), told, "{status} after {takes} ms");
+        }
+    }
+    // By default a failure is a release, the server's word is not heard, and what was held at all is stale.
+    for (status, takes, told) in [
+        (429, 0, &["acquire", "release"][..]),
+        (0, 0, &["acquire", "release"]),
+        (200, 1, &["acquire", "release", "acquire", "release"]),
+    ] {
+        let open = Open::default();
+        call(open.clone(), status, takes).await;
+        assert_eq!(*open.0.lock().unwrap(), told, "{status} after {takes} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_is_counted_from_nothing_on() {
+    let bucket = TokenBucket::new(one_a_second());
+    assert_eq!(bucket.snapshot().refused, 0);
+    bucket.try_acquire(ONE).unwrap();
+    for refused in 1..=3 {
+        assert_eq!(bucket.try_acquire(ONE).unwrap_err().reason(), Reason::MaxWait);
+        assert_eq!(bucket.snapshot().refused, refused);
+    }
+}
+
+/// A million permits owed, each of which takes a year to come back.
+#[tokio::test(start_paused = true)]
+async fn a_change_to_a_quota_of_years_neither_overflows_nor_forgets() {
+    let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap();
+    let slow = Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap();
+    let bucket = TokenBucket::new(fast);
+    bucket.try_acquire(NonZeroU32::new(1_000_000).unwrap()).unwrap();
+    bucket.set_quotas([slow]);
+    let wait = bucket.try_acquire(ONE).unwrap_err().wait().unwrap();
+    let years = wait.as_secs() / (365 * 86_400);
+    assert!((100..150).contains(&years), "{years}");
+    bucket.set_quotas([fast]);
+    assert!(bucket.try_acquire(ONE).is_err());
+    advance(Duration::from_secs(2)).await;
+    assert_eq!(bucket.snapshot().available, 1_000_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_is_full_finds_any_key_that_is_idle() {
+    // 40 keys a shard, half of them idle after a second. A few looks would miss those now and then.
+    let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
+    let make = move |key: &u32| TokenBucket::new(if key % 2 == 0 { long } else { one_a_second() });
+    let keyed = Keyed::with_max_keys(640, |_| 0, make);
+    assert!(keyed.is_empty());
+    for key in 0..10_000 {
+        if let Ok(limiter) = keyed.limiter(&key) {
+            limiter.try_acquire(ONE).unwrap();
+        }
+    }
+    assert_eq!((keyed.len(), keyed.is_empty()), (640, false));
+    advance(Duration::from_secs(1)).await;
+    for key in 0..60 {
+        keyed.limiter(&(20_000 + 2 * key)).unwrap().try_acquire(ONE).unwrap();
+    }
+    assert_eq!(keyed.len(), 640);
+}
+
+/// Of one key a shard; whether the one of key 0 is let go when nothing of it is owed, under way, paused or held any more.
+macro_rules! goes_when_it_may {
+    ($limiter:ident, $quotas:expr) => {
+        for (what, until) in [("owed", 1_001), ("given up", 10_101), ("paused", 60_001), ("held", 0)] {
+            let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
+            // After others have asked for its place.
+            let is_kept = || {
+                for other in 1..500 {
+                    let _ = keyed.limiter(&other);
+                }
+                keyed.limiter(&0).is_ok_and(|limiter| limiter.snapshot().granted == 1)
+            };
+            let limiter = keyed.limiter(&0).unwrap();
+            limiter.try_acquire(ONE).unwrap();
+            match what {
+                "given up" => limiter.abandon(ONE),
+                "paused" => limiter.pause_until(Instant::now() + millis(60_000)),
+                _ => limiter.release(ONE),
+            }
+            if what == "held" {
+                advance(millis(100_000)).await;
+                assert!(is_kept(), "{what}");
+                continue;
+            }
+            drop(limiter);
+            advance(millis(until - 200)).await;
+            assert!(is_kept(), "{what}");
+            advance(millis(200)).await;
+            assert!(!is_kept(), "{what}");
+        }
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
+    let window = Quota::new(1, millis(1_000)).unwrap();
+    goes_when_it_may!(TokenBucket, [one_a_second()]);
+    goes_when_it_may!(TokenBucket, [one_a_second(), one_a_second()]);
+    goes_when_it_may!(SlidingWindow, [window]);
+    goes_when_it_may!(SlidingWindow, [window, window]);
+}
+
+#[cfg(feature = "quanta")]
+#[tokio::test(start_paused = true)]
+async fn the_fast_clock_knows_nothing_of_paused_time() {
+    let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap();
+    let bucket = TokenBucket::with_fast_clock([hours]);
+    bucket.try_acquire(ONE).unwrap();
+    advance(Duration::from_secs(36_000)).await;
+    assert!(bucket.try_acquire(ONE).is_err());
+}
+
+#[test]
+fn how_a_store_stands_is_one_word() {
+    let all = [Store::Unasked, Store::Shared, Store::Fallback, Store::Refusing];
+    assert_eq!(all.map(|store| store.as_str()), ["unasked", "shared", "fallback", "refusing"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_part_of_the_limiter_says_what_it_is() {
+    let bucket = TokenBucket::new(one_a_second());
+    bucket.try_acquire(ONE).unwrap();
+    let window = SlidingWindow::new(one_a_second());
+    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unmetered());
+    let any = |limiter: AnyLimiter| format!("{:?}", limiter.acquire(Ask::default()));
+    let layer = RateLimitLayer::new(bucket.clone());
+    let mut waiting = task::spawn(Box::pin(layer.layer(Late(millis(1), None)).call(Request::new(()))));
+    let acquiring = format!("{:?}", *waiting);
+    assert_pending!(waiting.poll());
+    advance(Duration::from_secs(2)).await;
+    assert_pending!(waiting.poll());
+    let readying = format!("{:?}", *waiting);
+    advance(millis(2)).await;
+    assert!(assert_ready!(waiting.poll()).is_ok());
+    for (shown, start) in [
+        (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
+        (format!("{:?}", window.acquire(Ask::default())), "Acquire { place: None"),
+        (any(bucket.clone().into()), "AnyAcquire(Acquire { place: None"),
+        (any(window.into()), "AnyAcquire(Acquire { place: None"),
+        (any(AnyLimiter::new(Open::default())), "AnyAcquire(.."),
+        (format!("{keyed:?}"), "Keyed { room: 32"),
+        (format!("{layer:?}"), "RateLimitLayer {"),
+        (format!("{:?}", layer.layer(ONE)), "RateLimit {"),
+        (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
+        (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
+    ] {
+        assert!(shown.starts_with(start), "{shown}");
+    }
+}
