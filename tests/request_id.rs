@@ -221,6 +221,19 @@ async fn the_servers_id_is_found_in_the_first_known_header() {
     }
 }
 
+/// A client below that makes a call of its own leaves its report in the answer.
+#[tokio::test]
+async fn the_servers_id_is_kept_beside_another_calls_report() {
+    let inner = RequestIdLayer::new().layer(Probe::new([With(200, &[("x-request-id", "theirs")])]));
+    let (told, tells) = std::sync::mpsc::channel();
+    let service = RequestIdLayer::new().layer(tower::service_fn(move |request: Request<Content>| {
+        told.send(request.extensions().get::<Call>().unwrap().report()).unwrap();
+        inner.clone().oneshot(get(URI))
+    }));
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(tells.recv().unwrap().server_request_id().unwrap(), "theirs");
+}
+
 /// The next header's is kept in its place.
 #[tokio::test]
 async fn an_id_of_the_servers_that_is_too_long_is_not_kept() {

@@ -160,7 +160,7 @@ fn forgets<T: Send + 'static>(
     })
 }
 
-/// An attempt's timer serves the deadline, too, but nobody has to rely on it.
+/// An attempt's timer may go off at the deadline, too, but the deadline has one of its own.
 #[tokio::test(start_paused = true)]
 async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
     // It goes off too late for the deadline.
@@ -184,6 +184,22 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
         assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
         assert_eq!(start.elapsed(), secs(5), "{limit:?}");
     }
+
+    // Another task asks it from then on.
+    let inner = attempt(secs(2)).layer(Probe::new([Silent]));
+    let service =
+        ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
+            let mut answer = Box::pin(inner.clone().oneshot(request));
+            async move {
+                assert!(tokio::time::timeout(millis(50), answer.as_mut()).await.is_err());
+                tokio::spawn(answer);
+                pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+            }
+        }));
+    let start = Instant::now();
+    let error = tokio::time::timeout(secs(60), service.oneshot(get(URI))).await.unwrap().unwrap_err();
+    assert!(error.is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
 
     // The attempt is over, and what follows it takes for ever.
     let inner = attempt(secs(2)).layer(Probe::new([Late(100, 200)]));

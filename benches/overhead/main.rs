@@ -133,7 +133,7 @@ fn main() -> Result<(), BoxError> {
     #[cfg(feature = "metrics")]
     if arguments.wants("metrics") {
         let (title, rows) = ("A call that succeeds, metrics to Prometheus' recorder", rows()?);
-        report.add(metered(|| compare("metrics", title, rows))?);
+        report.add(with_metrics(|| compare("metrics", title, rows))?);
     }
     if arguments.wants("retry") {
         // Made only now: once a clock was paused, every reading of tokio's takes longer.
@@ -144,7 +144,7 @@ fn main() -> Result<(), BoxError> {
 
 /// Runs `work` with the metrics on; they can't be switched off again, but without a recorder they cost little.
 #[cfg(feature = "metrics")]
-fn metered<T>(work: impl FnOnce() -> T) -> T {
+fn with_metrics<T>(work: impl FnOnce() -> T) -> T {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     tower_outbound::adapter::metrics::enable();
     metrics::with_local_recorder(&recorder, work)

@@ -51,15 +51,11 @@ struct Shared {
     started: Instant,
     /// In nanoseconds from the start, and before it, too. Every layer reads it, so it has no lock.
     deadline: AtomicI64,
-    /// Until when an attempt is under way whose own timer goes off in time for the deadline.
-    watched_until: AtomicI64,
     state: Mutex<State>,
 }
 
 /// No deadline: three centuries, while [`clock::after`] gives one at the most.
 const NEVER: i64 = i64::MAX;
-/// Nobody else keeps the deadline.
-const UNWATCHED: i64 = i64::MIN;
 
 #[derive(Default)]
 struct State {
@@ -123,12 +119,8 @@ impl Call {
     /// The call that `extensions` belong to; begins one where there is none.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get::<Self>().cloned().unwrap_or_else(|| {
-            let shared = Shared {
-                started: clock::now(),
-                deadline: AtomicI64::new(NEVER),
-                watched_until: AtomicI64::new(UNWATCHED),
-                state: Mutex::default(),
-            };
+            let shared =
+                Shared { started: clock::now(), deadline: AtomicI64::new(NEVER), state: Mutex::default() };
             let call = Self { shared: Arc::new(shared) };
             extensions.insert(call.clone());
             call
@@ -178,6 +170,11 @@ impl Call {
         Report { shared: Arc::clone(&self.shared) }
     }
 
+    /// Whether that is this call's.
+    pub(crate) fn is_told_by(&self, report: &Report) -> bool {
+        Arc::ptr_eq(&self.shared, &report.shared)
+    }
+
     pub(crate) fn started(&self) -> Instant {
         self.shared.started
     }
@@ -187,24 +184,6 @@ impl Call {
         let offset = self.shared.offset(deadline);
         let earlier = self.shared.deadline.fetch_min(offset, Ordering::AcqRel);
         if earlier < offset { self.shared.deadline() } else { None }
-    }
-
-    /// An attempt is under way that ends, or wakes its task, at that moment: who keeps a later one needs no timer of its
-    /// own meanwhile.
-    pub(crate) fn watch(&self, until: Instant) {
-        self.shared.watched_until.store(self.shared.offset(until), Ordering::Release);
-    }
-
-    /// It is over.
-    pub(crate) fn unwatch(&self) {
-        self.shared.watched_until.store(UNWATCHED, Ordering::Release);
-    }
-
-    /// Whether such an attempt is under way that does so by then.
-    pub(crate) fn is_watched(&self, by: Instant) -> bool {
-        let until = self.shared.watched_until.load(Ordering::Acquire);
-        // It may be that nobody asks it any more, and then it does not say that it is over.
-        (UNWATCHED + 1..=self.shared.offset(by)).contains(&until) && until > self.shared.offset(clock::now())
     }
 
     /// Whom it goes to, the call's id, and where the server's own ids are to be looked for.

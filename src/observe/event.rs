@@ -4,7 +4,7 @@
 use std::{cell::LazyCell, fmt, time::Duration};
 
 use http::{Method, Request, Uri};
-use tracing::{Level, debug, event, info, level_filters::LevelFilter, warn};
+use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn};
 
 use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, error_type, metric, port, text};
 use crate::{
@@ -22,9 +22,10 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// None where nobody hears of any call as this one begins.
-    pub(crate) fn of<B>(service: Option<&'static str>, request: &Request<B>) -> Option<Self> {
-        let heard = LevelFilter::current() >= Level::WARN || metric::on();
+    /// None where nobody hears of any call as this one begins. A span that is disabled and yet there is one of tracing with
+    /// its feature `log`: then the crate of that name hears.
+    pub(crate) fn of<B>(service: Option<&'static str>, request: &Request<B>, span: &Span) -> Option<Self> {
+        let heard = LevelFilter::current() >= Level::WARN || metric::on() || !span.is_none();
         heard.then(|| Self {
             service,
             method: request.method().clone(),

@@ -47,9 +47,14 @@ where
         let mut this = self.project();
         let mut result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
         if let Ok(response) = &mut result {
-            // A retry layer further in has put it there already, and has seen to the server's id.
-            if response.extensions().get::<Report>().is_none() {
+            let told = response.extensions().get::<Report>();
+            let (any, own) = (told.is_some(), told.is_some_and(|report| this.call.is_told_by(report)));
+            // A retry layer further in has put it there already, and has seen to the server's id. Another call's, of a
+            // client of its own below, stays.
+            if !own {
                 this.call.answered(response.headers());
+            }
+            if !any {
                 response.extensions_mut().insert(this.call.report());
             }
         }

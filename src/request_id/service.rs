@@ -52,7 +52,7 @@ where
             .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
         let span = observe::call_span(settings.service, id);
         call.identify(settings.service, id.clone(), &settings.server_headers);
-        let subject = Subject::of(settings.service, &request);
+        let subject = Subject::of(settings.service, &request, &span);
         ResponseFuture::new(call, subject, span, || self.inner.call(request))
     }
 }

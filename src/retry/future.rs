@@ -93,6 +93,7 @@ where
                 StateProj::Starting { next } => {
                     let now = clock::now();
                     if let Some(late) = overdue(this.call, now) {
+                        this.state.set(State::Over);
                         return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
                     }
                     this.kept.attempts += 1;

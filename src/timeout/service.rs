@@ -6,7 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseFuture, future::Bound};
+use super::ResponseFuture;
 use crate::{
     call::{Call, Deadline},
     clock,
@@ -63,11 +63,10 @@ where
             Some(deadline) if deadline <= own => (deadline, Scope::Call),
             _ => (own, self.scope),
         };
-        let bound = Bound { ends, scope, layer: self.scope, limit: self.limit };
         // What is over before it begins is not sent.
         match now <= ends {
-            true => ResponseFuture::new(bound, call, || Some(self.inner.call(request))),
-            false => ResponseFuture::new(bound, call, || None),
+            true => ResponseFuture::new(ends, scope, self.limit, call, || Some(self.inner.call(request))),
+            false => ResponseFuture::new(ends, scope, self.limit, call, || None),
         }
     }
 }
