@@ -83,6 +83,8 @@
 //! - The answer is not changed: the server's own id is kept in the [`Report`](crate::Report), and ours is never
 //!   written into an answer that has none. An id that repeats the key, which the auth layer marks sensitive, is neither
 //!   kept nor logged.
+//! - A call that begins while nobody listens at any level, no subscriber and no crate `log`, ends without a line, also
+//!   where one was installed meanwhile.
 //! - A call that its caller drops ends without a line, and its spans without a status: that is nobody's failure.
 //! - A gRPC call that fails in its trailers, after the first message of its answer, is logged as answered, as every call is
 //!   whose answer's body fails: the lines are written at the answer's head.
