@@ -314,6 +314,7 @@ mod tests {
         let judged = |codes| classify(StatusCode::OK, &aborted, codes);
         assert_eq!(judged(Codes::PASSING), Verdict::NotRetryable);
         assert_eq!(judged(Codes::PASSING.with(Code::ABORTED)), TRANSIENT);
+        assert_eq!(judged(Codes::PASSING.with(Code::ABORTED).with(Code::ABORTED)), TRANSIENT);
         assert_eq!(judged(Codes::PASSING.with(Code::ABORTED).without(Code::ABORTED)), Verdict::NotRetryable);
     }
 
