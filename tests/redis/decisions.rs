@@ -15,18 +15,18 @@ async fn three_processes_share_one_quota() {
     let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
     // A crowded machine may be late by much.
     let (hold, length) = (millis(100), millis(3_000));
-    for window in [false, true] {
+    for sliding in [false, true] {
         let make = || {
-            let make = if window { RedisLimiter::sliding_window } else { RedisLimiter::token_bucket };
+            let make = if sliding { window } else { bucket };
             make(&server.url(), "key", [shared]).unwrap().with_hold(hold).unwrap()
         };
         let limiters = [make(), make(), make()];
         let (arrivals, shares) = greedy(&limiters, 8, length).await;
         arrivals.assert_within(quota(100, millis(500)));
-        let (total, expected) = (arrivals.count() as f64, expected(shared, hold, window, length));
+        let (total, expected) = (arrivals.count() as f64, expected(shared, hold, sliding, length));
         // From nothing: a window opens as a whole, and so the last one may be missing.
-        let least = if window { expected - 200.0 } else { 0.7 * expected };
-        assert!(total > least, "{total} of {expected}, window: {window}");
+        let least = if sliding { expected - 200.0 } else { 0.7 * expected };
+        assert!(total > least, "{total} of {expected}, window: {sliding}");
         let fair = total as usize / 3;
         assert!(shares.iter().all(|share| *share > fair / 3), "{shares:?}");
     }
@@ -35,9 +35,7 @@ async fn three_processes_share_one_quota() {
 #[tokio::test]
 async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
     let server = server();
-    let make = || {
-        RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()])
-    };
+    let make = || bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()]);
     let (limiter, other) = (make().unwrap(), make().unwrap());
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(1_200)).await;
@@ -58,7 +56,7 @@ async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
 async fn a_request_takes_of_every_quota_or_of_none() {
     let server = server();
     let quotas = [quota(20, millis(200)), quota(40, millis(1_000))];
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+    for make in [bucket, window] {
         let limiter = make(&server.url(), "key", quotas.to_vec()).unwrap();
         let (arrivals, _) = greedy(&[limiter], 4, millis(3_000)).await;
         quotas.iter().for_each(|quota| arrivals.assert_within(*quota));
@@ -69,10 +67,7 @@ async fn a_request_takes_of_every_quota_or_of_none() {
 #[tokio::test]
 async fn permits_of_one_request_come_together_or_never() {
     let server = server();
-    for (make, largest) in [
-        (RedisLimiter::token_bucket as fn(&str, &str, Vec<Quota>) -> _, 10),
-        (RedisLimiter::sliding_window, 50),
-    ] {
+    for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
         let quotas = vec![quota(50, millis(500)).with_burst(10).unwrap()];
         let limiter = make(&server.url(), "key", quotas).unwrap();
         let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
@@ -91,7 +86,7 @@ async fn permits_of_one_request_come_together_or_never() {
 async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(2).unwrap();
-    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
+    let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut all = JoinSet::new();
     for number in 0..10 {
@@ -120,7 +115,7 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
 #[tokio::test]
 async fn who_does_not_want_to_wait_is_still_asked_for() {
     let server = server();
-    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(100))]).unwrap();
+    let limiter = bucket(&server.url(), "key", [quota(100, millis(100))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(200)).await;
     take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
@@ -129,8 +124,7 @@ async fn who_does_not_want_to_wait_is_still_asked_for() {
 #[tokio::test]
 async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
     let server = server();
-    let limiter =
-        RedisLimiter::token_bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
+    let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
     let mut first = tokio_test::task::spawn(limiter.acquire(ask(1, None)));
     tokio_test::assert_pending!(first.poll());
@@ -148,9 +142,8 @@ async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
 async fn a_lease_serves_many_with_one_question() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
-    let plain =
-        RedisLimiter::token_bucket(&server.url(), "plain", [quota]).unwrap().with_hold(millis(100)).unwrap();
-    let leased = RedisLimiter::token_bucket(&server.url(), "leased", [quota]).unwrap();
+    let plain = bucket(&server.url(), "plain", [quota]).unwrap().with_hold(millis(100)).unwrap();
+    let leased = bucket(&server.url(), "leased", [quota]).unwrap();
     let leased = leased.with_lease(100, millis(100)).unwrap();
     let mut asked = Vec::new();
     for limiter in [plain, leased] {
@@ -179,7 +172,7 @@ async fn questions(server: &RedisServer) -> u64 {
 #[tokio::test]
 async fn processes_that_disagree_keep_to_the_larger_quota() {
     let server = server();
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+    for make in [bucket, window] {
         let limiters =
             [50, 100].map(|limit| make(&server.url(), "key", vec![quota(limit, millis(500))]).unwrap());
         let (arrivals, shares) = greedy(&limiters, 4, millis(2_500)).await;
@@ -193,7 +186,7 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
 async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
-    let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
+    let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     for _ in 0..2 {
         take(&limiter, ask(1, None)).await.unwrap();
         tokio::time::sleep(millis(2_200)).await;
@@ -210,7 +203,7 @@ async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
 #[tokio::test]
 async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() {
     let server = server();
-    let limiter = RedisLimiter::sliding_window(&server.url(), "key", [quota(10, millis(1_500))]).unwrap();
+    let limiter = window(&server.url(), "key", [quota(10, millis(1_500))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
     assert_eq!(take(&limiter, ask(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
     take(&limiter, ask(1, Some(millis(300)))).await.unwrap();

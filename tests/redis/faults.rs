@@ -74,7 +74,7 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
 #[tokio::test]
 async fn what_the_store_forgets_by_itself_is_held_against_it() {
     let server = server();
-    let limiter = RedisLimiter::sliding_window(&server.url(), "key", [quota(30, millis(1_000))]).unwrap();
+    let limiter = window(&server.url(), "key", [quota(30, millis(1_000))]).unwrap();
     // Older than the window.
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
@@ -204,7 +204,7 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
 async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
     for logs in [false, true] {
         let server = server();
-        let make = || RedisLimiter::sliding_window(&server.url(), "key", [quota(10, millis(500))]).unwrap();
+        let make = || window(&server.url(), "key", [quota(10, millis(500))]).unwrap();
         let (first, second) = (make(), make());
         take(&first, ask(1, None)).await.unwrap();
         let mut connection = connect(&server).await;

@@ -7,7 +7,7 @@ use super::*;
 #[tokio::test]
 async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
     let server = server();
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+    for make in [bucket, window] {
         let quotas = vec![quota(100, millis(100)), quota(200, millis(300))];
         let limiter = make(&server.url(), "sk_live_secret", quotas).unwrap().with_namespace("app").unwrap();
         take(&limiter, ask(1, None)).await.unwrap();
@@ -33,7 +33,7 @@ async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
 }
 
 fn two(server: &RedisServer) -> [RedisLimiter; 2] {
-    [(); 2].map(|()| RedisLimiter::token_bucket(&server.url(), "key", [quota(1_000, millis(200))]).unwrap())
+    [(); 2].map(|()| bucket(&server.url(), "key", [quota(1_000, millis(200))]).unwrap())
 }
 
 #[tokio::test]

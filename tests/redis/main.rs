@@ -18,7 +18,7 @@ use std::{num::NonZeroU32, process::Command, time::Duration};
 use redis_server::RedisServer;
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
-    Quota,
+    InvalidConfig, Quota,
     adapter::{Fallback, RedisLimiter},
     limit::{Ask, Limiter, Reason, Refusal, Store},
     test_util::Arrivals,
@@ -36,6 +36,24 @@ fn server() -> RedisServer {
 
 fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
+}
+
+/// A bucket whose questions a crowded machine may answer late.
+fn bucket(
+    url: &str,
+    name: &str,
+    quotas: impl IntoIterator<Item = Quota>,
+) -> Result<RedisLimiter, InvalidConfig> {
+    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(Duration::from_secs(5))
+}
+
+/// The same of a window.
+fn window(
+    url: &str,
+    name: &str,
+    quotas: impl IntoIterator<Item = Quota>,
+) -> Result<RedisLimiter, InvalidConfig> {
+    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(Duration::from_secs(5))
 }
 
 fn ask(cost: u32, max_wait: Option<Duration>) -> Ask {

@@ -95,7 +95,7 @@ async fn any_node_of_a_cluster_leads_to_the_right_one() {
         assert!(ready, "no cluster");
     }
     for number in 0..8 {
-        for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
+        for make in [bucket, window] {
             let quotas = || vec![quota(100, millis(200)), quota(300, millis(500))];
             let limiter = make(&one.0.url(), &format!("key {number}"), quotas()).unwrap();
             for _ in 0..3 {
