@@ -67,6 +67,10 @@ impl<B> Replay<B> {
                 *slot = Slot::Lost(why);
                 Err(why)
             }
+            Slot::Recording(recording) => {
+                *slot = Slot::Recording(recording);
+                Err(shared.out)
+            }
         }
     }
 
@@ -95,6 +99,8 @@ pub(super) struct Shared<B> {
 
 enum Slot<B> {
     Lost(NotReplayable),
+    /// What one that is out has given so far. Here, for the request that carries it is moved from layer to layer.
+    Recording(Recording),
     /// Came back without being read.
     Back(B),
     Whole(Tape),
@@ -108,6 +114,23 @@ impl<B> Shared<B> {
     /// Nothing can be half done under this lock, so that a poisoned one is as good.
     fn lock(&self) -> MutexGuard<'_, Slot<B>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much was recorded, while it is.
+    fn recorded(&self) -> Option<u64> {
+        match &*self.lock() {
+            Slot::Recording(recording) => Some(recording.len()),
+            _ => None,
+        }
+    }
+
+    /// What was recorded is the whole.
+    fn finish(&self) {
+        let mut slot = self.lock();
+        *slot = match mem::replace(&mut *slot, Slot::Lost(self.out)) {
+            Slot::Recording(recording) => Slot::Whole(recording.finish()),
+            other => other,
+        };
     }
 
     fn put(&self, slot: Slot<B>) {
@@ -129,12 +152,10 @@ impl<B: Body> Unread<B> {
         let source = self.source.take()?;
         let exact = source.size_hint().exact().is_some();
         let fits = self.shared.out == NotReplayable::Incomplete;
-        let recorder = Recorder {
-            shared: Arc::clone(&self.shared),
-            recording: fits.then(|| Recording::new(self.shared.limit, exact)),
-            length: self.shared.announced,
-        };
-        Some((source, recorder))
+        if fits {
+            self.shared.put(Slot::Recording(Recording::new(self.shared.limit, exact)));
+        }
+        Some((source, Recorder { shared: Arc::clone(&self.shared), recording: fits }))
     }
 }
 
@@ -161,20 +182,22 @@ impl<B> Drop for Unread<B> {
 /// over HTTP/1 nobody asks whether there is more.
 pub(super) struct Recorder<B> {
     shared: Arc<Shared<B>>,
-    /// None when it is decided what becomes of it, but for a failure, which is told all the same.
-    recording: Option<Recording>,
-    /// Of the data, where it was announced.
-    length: Option<u64>,
+    /// Not when it is decided what becomes of it, but for a failure, which is told all the same.
+    recording: bool,
 }
 
 impl<B> Recorder<B> {
     pub(super) fn is_recording(&self) -> bool {
-        self.recording.is_some()
+        self.recording
     }
 
     /// Itself, when there is more to come.
     pub(super) fn push(mut self, frame: &Frame<Bytes>, ended: bool) -> Option<Self> {
-        if self.recording.as_mut().is_some_and(|recording| !recording.push(frame)) {
+        let fits = match &mut *self.shared.lock() {
+            Slot::Recording(recording) => recording.push(frame),
+            _ => true,
+        };
+        if !fits {
             self.lose(NotReplayable::TooLarge { limit: self.shared.limit });
         }
         if ended {
@@ -185,8 +208,8 @@ impl<B> Recorder<B> {
     }
 
     pub(super) fn whole(mut self) {
-        if let Some(recording) = self.recording.take() {
-            self.shared.put(Slot::Whole(recording.finish()));
+        if mem::take(&mut self.recording) {
+            self.shared.finish();
         }
     }
 
@@ -195,15 +218,19 @@ impl<B> Recorder<B> {
     }
 
     fn lose(&mut self, why: NotReplayable) {
-        self.recording = None;
+        self.recording = false;
         self.shared.put(Slot::Lost(why));
     }
 }
 
 impl<B> Drop for Recorder<B> {
     fn drop(&mut self) {
-        if let Some(whole) = self.recording.take().filter(|recording| Some(recording.len()) == self.length) {
-            self.shared.put(Slot::Whole(whole.finish()));
+        if !self.recording {
+            return;
+        }
+        match self.shared.recorded() == self.shared.announced {
+            true => self.shared.finish(),
+            false => self.lose(self.shared.out),
         }
     }
 }

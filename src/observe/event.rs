@@ -22,15 +22,17 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// None where nobody hears of any call as this one begins. A span that is disabled and yet there is one of tracing with
+    /// None where nobody hears of any call as this one begins; in a box, for no other call has room for it. A span that is disabled and yet there is one of tracing with
     /// its feature `log`: then the crate of that name hears.
-    pub(crate) fn of<B>(service: Option<&'static str>, request: &Request<B>, span: &Span) -> Option<Self> {
+    pub(crate) fn of<B>(
+        service: Option<&'static str>,
+        request: &Request<B>,
+        span: &Span,
+    ) -> Option<Box<Self>> {
         let heard = LevelFilter::current() >= Level::WARN || metric::on() || !span.is_none();
-        heard.then(|| Self {
-            service,
-            method: request.method().clone(),
-            uri: request.uri().clone(),
-            started: clock::now(),
+        heard.then(|| {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            Box::new(Self { service, method, uri, started: clock::now() })
         })
     }
 }

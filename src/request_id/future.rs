@@ -22,13 +22,18 @@ pin_project! {
         future: Within<F>,
         call: Call,
         // None when nobody heard of it as it began.
-        subject: Option<Subject>,
+        subject: Option<Box<Subject>>,
     }
 }
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn new(call: Call, subject: Option<Subject>, span: Span, make: impl FnOnce() -> F) -> Self {
+    pub(super) fn new(
+        call: Call,
+        subject: Option<Box<Subject>>,
+        span: Span,
+        make: impl FnOnce() -> F,
+    ) -> Self {
         match span.is_disabled() {
             true => Self { call, subject, future: Within::disabled(span, make) },
             false => Self { call, subject, future: Within::new(span, make) },
