@@ -120,7 +120,7 @@ pub enum DelayReason {
     Throttled,
     /// The server asked for more than the back-off.
     Asked,
-    /// There was none: the server refused the key, another one is there or on its way ([`KeyReplaced`]), and the request is sent once more with that.
+    /// There was none: the server refused the key, another one is there or on its way ([`KeyReplaced`](super::KeyReplaced)), and the request is sent once more with that.
     KeyReplaced,
 }
 
