@@ -60,7 +60,7 @@ where
                 let mut result = ready!(future.poll(cx)).map_err(Error::from_service);
                 if let (Ok(response), Some(watch)) = (&mut result, watch) {
                     watch.hide_ids(response.headers_mut());
-                    if refuses_the_key(response) && watch.reject() {
+                    if watch.changes() && refuses_the_key(response) && watch.reject() {
                         response.extensions_mut().insert(KeyReplaced);
                     }
                 }

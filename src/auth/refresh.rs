@@ -137,6 +137,11 @@ impl Watch {
         });
     }
 
+    /// Whether there may be another key.
+    pub(super) fn changes(&self) -> bool {
+        self.key.is_some()
+    }
+
     /// The server has refused the key.
     pub(super) fn reject(&self) -> bool {
         self.key.as_ref().is_some_and(|key| self.keys.reject(key))

@@ -55,7 +55,7 @@ impl<B> Replay<B> {
     ///
     /// [`NotReplayable`] says why the body can't be sent again.
     pub fn body(&self) -> Result<ReplayBody<B>, NotReplayable> {
-        let Some(shared) = &self.shared else { return Ok(ReplayBody::playing(Tape::EMPTY)) };
+        let Some(shared) = &self.shared else { return Ok(ReplayBody::ENDED) };
         let mut slot = shared.lock();
         match mem::replace(&mut *slot, Slot::Lost(shared.out)) {
             Slot::Back(source) => Ok(ReplayBody::unread(Unread::new(source, Arc::clone(shared)))),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_costs_one_allocation_and_no_copy() {
+    fn one_chunk_costs_an_allocation_for_each_body_one_for_the_handle_and_no_copy() {
         let data = Bytes::from(vec![3; 1000]);
         let cx = &mut Context::from_waker(Waker::noop());
         let counted = allocation_counter::measure(|| {
@@ -274,7 +274,7 @@ mod tests {
             assert_eq!(frame.data_ref().unwrap().as_ptr(), data.as_ptr());
         });
         // `Bytes` made from a `Vec` allocates its count at the first clone.
-        assert!(counted.count_total <= 2, "{counted:?}");
+        assert!(counted.count_total <= 4, "{counted:?}");
     }
 
     #[test]

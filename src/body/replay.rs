@@ -19,31 +19,32 @@ use super::{
 /// ends. So the number bounds what a stream may hold: 100 calls at once hold 100 MiB at the worst.
 pub const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
 
-pin_project! {
-    /// Hands a request's body on unchanged, recording it up to a cap so that the same request can be sent again.
-    ///
-    /// Made by [`record`](Self::record), or by `From`, and then it only passes on and records nothing. Chunks are
-    /// recorded as they are sent, trailers too; `Bytes` are kept by reference count, and only chunks under 64 bytes that
-    /// follow another are copied. Over the cap the recording is dropped at once and the body goes on.
-    ///
-    /// Once it has ended or failed, it stays at its end. Trailers are the end.
-    ///
-    /// ```
-    /// use http_body::Body as _;
-    /// use tower_outbound::{Body, body::ReplayBody};
-    ///
-    /// let (first, _replay) = ReplayBody::record(Body::from("hello"), 1024);
-    /// assert_eq!(first.size_hint().exact(), Some(5));
-    /// let passed_on_only = ReplayBody::from(Body::from("hello"));
-    /// ```
-    ///
-    /// # Default
-    ///
-    /// The default `B`, not recorded.
-    pub struct ReplayBody<B> {
-        #[pin]
-        state: State<B>,
-    }
+/// Hands a request's body on unchanged, recording it up to a cap so that the same request can be sent again.
+///
+/// Made by [`record`](Self::record), or by `From`, and then it only passes on and records nothing. Chunks are
+/// recorded as they are sent, trailers too; `Bytes` are kept by reference count, and only chunks under 64 bytes that
+/// follow another are copied. Over the cap the recording is dropped at once and the body goes on.
+///
+/// One word wide: what it carries is behind a pointer, and a body without content is none.
+///
+/// Once it has ended or failed, it stays at its end. Trailers are the end.
+///
+/// ```
+/// use http_body::Body as _;
+/// use tower_outbound::{Body, body::ReplayBody};
+///
+/// let (first, _replay) = ReplayBody::record(Body::from("hello"), 1024);
+/// assert_eq!(first.size_hint().exact(), Some(5));
+/// let passed_on_only = ReplayBody::from(Body::from("hello"));
+/// ```
+///
+/// # Default
+///
+/// The default `B`, not recorded.
+pub struct ReplayBody<B> {
+    /// A request is moved some thirty times on its way through a stack and hyper, and what has 256 bytes or more costs
+    /// twice as much to copy. None at its end.
+    state: Option<Pin<Box<State<B>>>>,
 }
 
 pin_project! {
@@ -74,7 +75,7 @@ impl<B: Body> ReplayBody<B> {
     /// if it did not ask whether there is more.
     pub(crate) fn record_announced(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
-            return (Self::playing(Tape::EMPTY), Replay::empty());
+            return (Self::ENDED, Replay::empty());
         }
         let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let out = match least > limit {
@@ -87,12 +88,18 @@ impl<B: Body> ReplayBody<B> {
 }
 
 impl<B> ReplayBody<B> {
+    pub(super) const ENDED: Self = Self { state: None };
+
     pub(super) fn unread(unread: Unread<B>) -> Self {
-        Self { state: State::Unread { unread } }
+        Self::of(State::Unread { unread })
     }
 
     pub(super) fn playing(tape: Tape) -> Self {
-        Self { state: State::Playing { tape } }
+        Self::of(State::Playing { tape })
+    }
+
+    fn of(state: State<B>) -> Self {
+        Self { state: Some(Box::pin(state)) }
     }
 }
 
@@ -104,58 +111,61 @@ impl<B: Body> Body for ReplayBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let mut state = self.project().state;
+        let this = self.get_mut();
+        let Some(state) = &mut this.state else { return Poll::Ready(None) };
         if let Proj::Unread { unread } = state.as_mut().project() {
-            let started = match unread.start() {
-                Some((source, recorder)) => State::Reading { source, recorder: Some(recorder) },
-                None => State::Playing { tape: Tape::EMPTY },
-            };
-            state.set(started);
+            if let Some((source, recorder)) = unread.start() {
+                state.set(State::Reading { source, recorder: Some(recorder) });
+            }
         }
-        let (mut source, recorder) = match state.as_mut().project() {
-            Proj::Reading { source, recorder } => (source, recorder),
-            Proj::Playing { tape } => return Poll::Ready(tape.next().map(Ok)),
-            Proj::Unread { .. } => return Poll::Ready(None),
-        };
-        let polled = ready!(source.as_mut().poll_frame(cx));
-        let taken = recorder.take();
-        let (polled, ended) = match polled {
-            Some(Ok(frame)) => {
-                // Free for `Bytes`.
-                let frame = frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
-                let ended = frame.is_trailers() || source.is_end_stream();
-                *recorder = taken.and_then(|recorder| recorder.push(&frame, ended));
-                (Some(Ok(frame)), ended)
+        let (polled, ended) = match state.as_mut().project() {
+            Proj::Reading { mut source, recorder } => {
+                let polled = ready!(source.as_mut().poll_frame(cx));
+                let taken = recorder.take();
+                match polled {
+                    Some(Ok(frame)) => {
+                        // Free for `Bytes`.
+                        let frame = frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
+                        let ended = frame.is_trailers() || source.is_end_stream();
+                        *recorder = taken.and_then(|recorder| recorder.push(&frame, ended));
+                        (Some(Ok(frame)), ended)
+                    }
+                    Some(Err(error)) => {
+                        taken.into_iter().for_each(Recorder::failed);
+                        (Some(Err(error)), true)
+                    }
+                    None => {
+                        taken.into_iter().for_each(Recorder::whole);
+                        (None, true)
+                    }
+                }
             }
-            Some(Err(error)) => {
-                taken.into_iter().for_each(Recorder::failed);
-                (Some(Err(error)), true)
-            }
-            None => {
-                taken.into_iter().for_each(Recorder::whole);
-                (None, true)
-            }
+            Proj::Playing { tape } => (tape.next().map(Ok), tape.is_end()),
+            // Started above, which it is once.
+            Proj::Unread { .. } => (None, true),
         };
         if ended {
             // Not every body can be polled after its end.
-            state.set(State::Playing { tape: Tape::EMPTY });
+            this.state = None;
         }
         Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.state {
-            State::Unread { unread } => unread.source().is_none_or(Body::is_end_stream),
-            State::Reading { source, .. } => source.is_end_stream(),
-            State::Playing { tape } => tape.is_end(),
+        match self.state.as_deref() {
+            Some(State::Unread { unread }) => unread.source().is_none_or(Body::is_end_stream),
+            Some(State::Reading { source, .. }) => source.is_end_stream(),
+            Some(State::Playing { tape }) => tape.is_end(),
+            None => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.state {
-            State::Unread { unread } => unread.source().map(Body::size_hint).unwrap_or_default(),
-            State::Reading { source, .. } => source.size_hint(),
-            State::Playing { tape } => tape.size_hint(),
+        match self.state.as_deref() {
+            Some(State::Unread { unread }) => unread.source().map(Body::size_hint).unwrap_or_default(),
+            Some(State::Reading { source, .. }) => source.size_hint(),
+            Some(State::Playing { tape }) => tape.size_hint(),
+            None => SizeHint::with_exact(0),
         }
     }
 }
@@ -163,7 +173,7 @@ impl<B: Body> Body for ReplayBody<B> {
 /// Passes `body` on without recording it.
 impl<B> From<B> for ReplayBody<B> {
     fn from(source: B) -> Self {
-        Self { state: State::Reading { source, recorder: None } }
+        Self::of(State::Reading { source, recorder: None })
     }
 }
 
@@ -176,11 +186,12 @@ impl<B: Default> Default for ReplayBody<B> {
 /// Shows what it does, never the content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Unread { .. } => "unread",
-            State::Reading { recorder: Some(recorder), .. } if recorder.is_recording() => "recording",
-            State::Reading { .. } => "passing",
-            State::Playing { .. } => "playing",
+        let state = match self.state.as_deref() {
+            Some(State::Unread { .. }) => "unread",
+            Some(State::Reading { recorder: Some(recorder), .. }) if recorder.is_recording() => "recording",
+            Some(State::Reading { .. }) => "passing",
+            Some(State::Playing { .. }) => "playing",
+            None => "ended",
         };
         f.debug_struct("ReplayBody").field("state", &state).finish()
     }

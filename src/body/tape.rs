@@ -144,9 +144,6 @@ struct Rest {
 }
 
 impl Tape {
-    /// A request without content: nothing to play, and nothing allocated.
-    pub(super) const EMPTY: Self = Self { first: None, rest: None, at: 0, left: 0, exact: true };
-
     pub(super) fn is_end(&self) -> bool {
         self.first.is_none() && self.rest.is_none()
     }

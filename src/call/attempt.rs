@@ -23,9 +23,11 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    pub(super) fn start(&mut self, started: Duration) {
+    /// Gives its number.
+    pub(super) fn start(&mut self, started: Duration) -> u32 {
+        let number = self.last().map_or(1, |last| last.number.saturating_add(1));
         let attempt = Attempt {
-            number: self.last().map_or(1, |last| last.number.saturating_add(1)),
+            number,
             started,
             waited: Duration::ZERO,
             ended: None,
@@ -38,6 +40,7 @@ impl Attempts {
             None => self.first = Some(attempt),
             Some(_) => self.later.push(attempt),
         }
+        number
     }
 
     pub(super) fn last(&self) -> Option<&Attempt> {
@@ -176,6 +179,26 @@ pub enum Ended {
 }
 
 impl Ended {
+    const ALL: [Self; 8] = [
+        Self::Success,
+        Self::NotRetryable,
+        Self::NotIdempotent,
+        Self::NotReplayable,
+        Self::Exhausted,
+        Self::Deadline,
+        Self::AskedTooLong,
+        Self::Budget,
+    ];
+
+    /// As a number, which needs no lock; never 0.
+    pub(super) fn code(self) -> u8 {
+        self as u8 + 1
+    }
+
+    pub(super) fn of_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|ended| ended.code() == code)
+    }
+
     /// The reason in one word, as it stands in the log.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -188,5 +211,20 @@ impl Ended {
             Self::AskedTooLong => "asked_too_long",
             Self::Budget => "budget",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_has_a_code_of_its_own() {
+        for (at, ended) in (1..).zip(Ended::ALL) {
+            assert_eq!((ended.code(), Ended::of_code(at)), (at, Some(ended)));
+        }
+        // The last of them: what is added after it is missing in the list.
+        assert_eq!((Ended::of_code(0), Ended::of_code(Ended::Budget.code() + 1)), (None, None));
+        assert_eq!(usize::from(Ended::Budget.code()), Ended::ALL.len());
     }
 }

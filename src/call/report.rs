@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderValue, Response};
 
-use super::{Attempt, Ended, Shared};
+use super::{Attempt, Ended, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
@@ -27,12 +27,12 @@ impl Report {
 
     /// The name of the service that was called, where the request id layer was given one.
     pub fn service(&self) -> Option<&'static str> {
-        self.shared.state().service
+        self.shared.identity(|identity| identity?.service)
     }
 
     /// The id of the call, as it was sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
-        self.shared.state().request_id.clone()
+        self.shared.identity(|identity| Some(identity?.request_id.clone()))
     }
 
     /// The id that the server gave its last answer that had one, from the first of the known headers. A header that
@@ -77,7 +77,7 @@ impl Report {
 
     /// Why no further attempt was made; none while the call runs, and when it was cut off.
     pub fn ended(&self) -> Option<Ended> {
-        self.shared.state().ended
+        self.shared.ended()
     }
 }
 
@@ -89,14 +89,15 @@ impl fmt::Debug for Report {
 
 impl Report {
     pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (service, request_id) = (self.service(), self.request_id());
         let state = self.shared.state();
         f.debug_struct(name)
-            .field("service", &state.service)
-            .field("request_id", &state.request_id)
+            .field("service", &service)
+            .field("request_id", &request_id)
             .field("server_request_id", &state.server_request_id)
             .field("waited", &state.waited)
             .field("attempts", &state.attempts)
-            .field("ended", &state.ended)
+            .field("ended", &self.ended())
             .finish()
     }
 }

@@ -3,7 +3,7 @@ use std::{error::Error as _, fmt, time::Duration};
 use http::HeaderValue;
 
 use super::{BoxError, Reason, Refusal};
-use crate::call::Report;
+use crate::call::{Call, Report};
 
 /// A call that failed: what kind of failure, the cause in [`source`](std::error::Error::source), and the
 /// [`Report`] of the attempts that were made.
@@ -127,6 +127,12 @@ impl Error {
     /// Adds the report of the call, in place of one that another call may have left in it.
     pub(crate) fn with_report(mut self, report: Report) -> Self {
         self.inner.report = Some(report);
+        self
+    }
+
+    /// With the call's report, where it has none.
+    pub(crate) fn reported(mut self, call: &Call) -> Self {
+        self.inner.report.get_or_insert_with(|| call.report());
         self
     }
 

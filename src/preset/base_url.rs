@@ -47,20 +47,7 @@ impl BaseUrl {
             let uri = path.parse().map_err(|_| invalid("not a valid url"))?;
             return self.resolve(uri);
         }
-        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(invalid("white space and characters outside ascii must be percent-encoded"));
-        }
-        if path.starts_with("//") {
-            return Err(invalid("two leading slashes would name another host"));
-        }
-        if path.contains('#') {
-            return Err(invalid("a fragment is not sent to a server"));
-        }
-        let (route, query) = match path.split_once('?') {
-            Some((route, query)) => (route, Some(query)),
-            None => (path, None),
-        };
-        check_path(route).map_err(invalid)?;
+        let (route, query) = check(path).map_err(invalid)?;
         let base = self.uri.path();
         let mut joined = match route.strip_prefix('/').unwrap_or(route) {
             "" if route.is_empty() => base.to_owned(),
@@ -71,9 +58,27 @@ impl BaseUrl {
             joined.push_str(query);
         }
         let joined = PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?;
+        self.with_path(joined).ok_or_else(|| invalid("not a valid url"))
+    }
+
+    /// The same of a path that is parsed already, which below a base without a path of its own stays as it is.
+    fn join_parsed(&self, path: Option<PathAndQuery>) -> Result<Uri, Error> {
+        match path {
+            Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
+                let invalid = |reason: &str| {
+                    Error::new(Kind::Request, format!("path `{}`: {reason}", redact(path.as_str())))
+                };
+                check(path.as_str()).map_err(invalid)?;
+                self.with_path(path.clone()).ok_or_else(|| invalid("not a valid url"))
+            }
+            path => self.join(path.as_ref().map_or("", PathAndQuery::as_str)),
+        }
+    }
+
+    fn with_path(&self, path: PathAndQuery) -> Option<Uri> {
         let mut parts = Parts::from(self.uri.clone());
-        parts.path_and_query = Some(joined);
-        Uri::from_parts(parts).map_err(|_| invalid("not a valid url"))
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts).ok()
     }
 
     /// The URI of a request: below the base when it is a path, as it is when it is absolute and of this origin.
@@ -83,7 +88,7 @@ impl BaseUrl {
             (None, None) if !uri.path().starts_with('/') => Err(invalid(
                 "the uri is neither a path that starts with a slash nor an absolute url".to_owned(),
             )),
-            (None, None) => self.join(uri.path_and_query().map_or("", PathAndQuery::as_str)),
+            (None, None) => self.join_parsed(uri.into_parts().path_and_query),
             (Some(_), Some(authority)) if authority.as_str().contains('@') => {
                 Err(invalid("user info in a url is not sent: give the key to the preset".to_owned()))
             }
@@ -98,6 +103,25 @@ impl BaseUrl {
             )),
         }
     }
+}
+
+/// Its route and its query, if it stays below the base.
+fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
+    if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("white space and characters outside ascii must be percent-encoded");
+    }
+    if path.starts_with("//") {
+        return Err("two leading slashes would name another host");
+    }
+    if path.contains('#') {
+        return Err("a fragment is not sent to a server");
+    }
+    let (route, query) = match path.split_once('?') {
+        Some((route, query)) => (route, Some(query)),
+        None => (path, None),
+    };
+    check_path(route)?;
+    Ok((route, query))
 }
 
 /// Refuses what a server, or a proxy before it, may take for a step up or to another host.
@@ -172,6 +196,46 @@ mod tests {
             assert!(error.is_invalid_request(), "{path}: {error}");
         }
         assert!(base.resolve("evil.test".parse().unwrap()).is_err(), "an authority alone");
+    }
+
+    #[test]
+    fn a_parsed_path_joins_like_its_text() {
+        for base in ["https://host", "https://host/", "https://host/api", "http://127.0.0.1:80/api/"] {
+            let base = BaseUrl::parse(base).unwrap();
+            for path in [
+                "/",
+                "/v1/resources",
+                "/v1?q=a:b//c",
+                "/?q",
+                "?a=b",
+                "/a..b/...",
+                "/../x",
+                "//evil.test/x",
+                "/v1/%2e./x",
+                "/a\\b",
+                "/https:kept",
+                "/ü",
+                "*",
+                "/a;x/..;y",
+            ] {
+                // What does not parse comes to nobody.
+                let Ok(uri) = path.parse::<Uri>() else { continue };
+                let texts = uri.path_and_query().map_or("", PathAndQuery::as_str).to_owned();
+                let (parsed, joined) = (base.resolve(uri), base.join(&texts));
+                match texts.starts_with('/') {
+                    true => assert_eq!(
+                        parsed.map_err(|error| error.to_string()),
+                        joined.map_err(|error| error.to_string()),
+                        "{path}"
+                    ),
+                    false => assert!(parsed.is_err() || parsed.unwrap() == joined.unwrap(), "{path}"),
+                }
+            }
+        }
+        let base = BaseUrl::parse("https://host").unwrap();
+        let mut query_alone = Parts::default();
+        query_alone.path_and_query = Some(PathAndQuery::from_static("?a=b"));
+        assert_eq!(base.resolve(Uri::from_parts(query_alone).unwrap()).unwrap(), "https://host/?a=b");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::{Id, ResponseFuture, layer::Settings};
 use crate::{
-    call::Call,
+    call::{Call, Identity},
     error::{BoxError, Error},
     observe::{self, Subject},
 };
@@ -43,7 +43,6 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let call = Call::of(request.extensions_mut());
         let settings = &self.settings;
         let own = request.extensions().get().map(|Id(id)| id.clone());
         let id = request
@@ -51,7 +50,12 @@ where
             .entry(&settings.header)
             .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
         let span = observe::call_span(settings.service, id);
-        call.identify(settings.service, id.clone(), &settings.server_headers);
+        let identity = Identity {
+            service: settings.service,
+            request_id: id.clone(),
+            server_headers: Arc::clone(&settings.server_headers),
+        };
+        let call = Call::identified(request.extensions_mut(), identity);
         let subject = Subject::of(settings.service, &request, &span);
         ResponseFuture::new(call, subject, span, || self.inner.call(request))
     }

@@ -109,16 +109,15 @@ pub enum Outcome<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standard;
 
-impl Classify for Standard {
-    fn classify(&self, _: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+impl Standard {
+    /// Whatever the request.
+    pub(super) fn verdict(self, outcome: &Outcome<'_>) -> Verdict {
         match *outcome {
-            Outcome::Answer { status, headers } => {
-                match should_retry(headers).filter(|_| status.as_u16() >= 400) {
-                    Some(true) => Verdict::Retry(Cause::of(status)),
-                    Some(false) => Verdict::NotRetryable,
-                    None => policy::classify(policy::Outcome::Answer(status)),
-                }
-            }
+            Outcome::Answer { status, headers } => match should_retry(status, headers) {
+                Some(true) => Verdict::Retry(Cause::of(status)),
+                Some(false) => Verdict::NotRetryable,
+                None => policy::classify(policy::Outcome::Answer(status)),
+            },
             Outcome::Failure { error, sent } => policy::classify(match outcome::is_lasting(error) {
                 true => policy::Outcome::Fatal,
                 false => policy::Outcome::Failure(sent),
@@ -127,8 +126,17 @@ impl Classify for Standard {
     }
 }
 
-/// What the server says; nothing when it says neither or both.
-pub(super) fn should_retry(headers: &HeaderMap) -> Option<bool> {
+impl Classify for Standard {
+    fn classify(&self, _: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
+        self.verdict(outcome)
+    }
+}
+
+/// What the server says of a failure; nothing when it says neither or both.
+pub(super) fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
+    if status.as_u16() < 400 {
+        return None;
+    }
     let mut said =
         headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
             said if said.eq_ignore_ascii_case(b"true") => Some(true),

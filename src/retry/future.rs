@@ -42,8 +42,8 @@ pin_project! {
     impl<S: Service<Request<ReplayBody<B>>>, B, R> PinnedDrop for ResponseFuture<S, B, R> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            // Dropped before it is called, a retry was not sent.
-            if !matches!(*this.state, State::Calling { .. }) {
+            // Dropped before it is called, or while a limiter holds it, a retry was not sent.
+            if !matches!(*this.state, State::Calling { .. }) || this.call.is_held(this.kept.number) {
                 if let (Some(budget), Some(spent)) = (&this.policy.budget, this.kept.spent.take()) {
                     budget.give_back(spent);
                 }
@@ -56,12 +56,17 @@ pin_project! {
     #[project = StateProj]
     enum State<F, R, Q> {
         // The request of the next attempt is where the attempt will be: it is none once it was given away.
-        Starting { next: Option<Q> },
-        Readying { next: Option<Q> },
+        Before { next: Option<Q>, begun: bool },
         Calling { #[pin] future: F },
         Over,
         Draining { #[pin] body: Drain<R>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
         Sleeping { #[pin] timer: Sleep, next: Option<Q> },
+    }
+}
+
+impl<F, R, Q> State<F, R, Q> {
+    fn before(next: Option<Q>) -> Self {
+        Self::Before { next, begun: false }
     }
 }
 
@@ -73,7 +78,7 @@ where
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
         let call = Call::of(request.extensions_mut());
         let (kept, first) = Kept::of(request, &policy);
-        Self { state: State::Starting { next: Some(first) }, inner, policy, kept, call }
+        Self { state: State::before(Some(first)), inner, policy, kept, call }
     }
 }
 
@@ -90,33 +95,33 @@ where
         loop {
             // Whether the inner service was called, and what came of it.
             let (called, result) = match this.state.as_mut().project() {
-                StateProj::Starting { next } => {
-                    let now = clock::now();
-                    if let Some(late) = overdue(this.call, now) {
-                        this.state.set(State::Over);
-                        return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
+                StateProj::Before { next, begun } => {
+                    if !*begun {
+                        let now = clock::now();
+                        if let Some(late) = overdue(this.call, now) {
+                            this.state.set(State::Over);
+                            return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
+                        }
+                        this.kept.attempts += 1;
+                        this.kept.number = this.call.start_attempt(now, this.kept.spent.is_some());
+                        *begun = true;
                     }
-                    this.kept.attempts += 1;
-                    this.call.start_attempt(now);
-                    let next = next.take();
-                    this.state.set(State::Readying { next });
-                    continue;
+                    match ready!(this.inner.poll_ready(cx)) {
+                        Ok(()) => {
+                            let Some(request) = next.take() else { return Poll::Pending };
+                            let future = this.inner.call(request);
+                            this.state.set(State::Calling { future });
+                            continue;
+                        }
+                        // It was not called: whatever the error says of itself, nothing was sent.
+                        Err(error) => {
+                            // And this instance is of no more use: the next attempt asks another.
+                            let fresh = this.inner.clone();
+                            *this.inner = fresh;
+                            (false, Err(Error::from_service(error)))
+                        }
+                    }
                 }
-                StateProj::Readying { next } => match ready!(this.inner.poll_ready(cx)) {
-                    Ok(()) => {
-                        let Some(request) = next.take() else { return Poll::Pending };
-                        let future = this.inner.call(request);
-                        this.state.set(State::Calling { future });
-                        continue;
-                    }
-                    // It was not called: whatever the error says of itself, nothing was sent.
-                    Err(error) => {
-                        // And this instance is of no more use: the next attempt asks another.
-                        let fresh = this.inner.clone();
-                        *this.inner = fresh;
-                        (false, Err(Error::from_service(error)))
-                    }
-                },
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
                     // A limiter in between is called before the service below it, which it may then not call.
@@ -136,7 +141,7 @@ where
                 StateProj::Sleeping { timer, next } => {
                     ready!(timer.poll(cx));
                     let next = next.take();
-                    this.state.set(State::Starting { next });
+                    this.state.set(State::before(next));
                     continue;
                 }
             };
@@ -144,6 +149,8 @@ where
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Over);
             this.kept.sent |= called;
+            // The rules that judge it may look at the report.
+            let result = result.map_err(|error| error.reported(this.call));
             let Again { request, delay, drain, reason } =
                 match this.kept.judge(this.policy, this.call, called, &result) {
                     Ok(again) => again,
@@ -205,8 +212,8 @@ fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> R
 impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Starting { .. } => "starting",
-            State::Readying { .. } => "readying",
+            State::Before { begun: false, .. } => "starting",
+            State::Before { begun: true, .. } => "readying",
             State::Over => "over",
             State::Calling { .. } => "calling",
             State::Draining { .. } => "draining",

@@ -1,6 +1,6 @@
 //! What comes after an attempt: another one, or why not.
 
-use std::{error::Error as _, mem, time::Duration};
+use std::{error::Error as _, time::Duration};
 
 use http::{
     Request, Response, StatusCode,
@@ -11,6 +11,7 @@ use http_body::Body;
 
 use super::{
     Outcome, PerRequest,
+    head::Head,
     layer::Policy,
     outcome,
     schedule::{Delay, Used},
@@ -32,7 +33,7 @@ const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 /// The request as it came, to make the next attempt of, and what the attempts so far have left.
 pub(super) struct Kept<B> {
-    head: request::Parts,
+    head: Head,
     replay: Replay<B>,
     idempotent: bool,
     max_attempts: u32,
@@ -43,6 +44,8 @@ pub(super) struct Kept<B> {
     used: Used,
     /// Of the budget, by the attempt under way.
     pub(super) spent: Option<Spent>,
+    /// Of the attempt under way, in the call's report.
+    pub(super) number: u32,
     /// What the last attempt that was called failed with, where that was not an answer.
     pub(super) failed: Option<Error>,
     /// Whether any attempt was called.
@@ -62,15 +65,14 @@ impl<B: Body> Kept<B> {
     /// Keeps what a further attempt needs, and gives the first one.
     pub(super) fn of(request: Request<B>, policy: &Policy) -> (Self, Request<ReplayBody<B>>) {
         let (mut head, body) = request.into_parts();
-        let announced = length(&head).or(body.size_hint().exact());
-        let announced = announced.filter(|_| !head.headers.contains_key(TRAILER));
+        let announced = announced(&head, &body);
         let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
         let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
         let said = own.idempotent || policy.is_idempotent(&head);
         let idempotent = keyed || said || policy::is_idempotent(&head.method);
         let kept = Kept {
-            head: to_keep(&mut head, policy),
+            head: Head::of(&mut head, policy),
             replay,
             idempotent,
             max_attempts: own.max_attempts.unwrap_or(policy.max_attempts),
@@ -78,6 +80,7 @@ impl<B: Body> Kept<B> {
             rekey: !own.never,
             used: Used::default(),
             spent: None,
+            number: 0,
             failed: None,
             sent: false,
         };
@@ -176,18 +179,14 @@ impl<B: Body> Kept<B> {
                 self.attempts = self.attempts.saturating_sub(1);
             }
         }
-        let mut head = self.head.clone();
-        if head.extensions.is_empty() {
-            head.extensions.insert(call.clone());
-        }
-        Ok(Again { request: Request::from_parts(head, body), delay, drain, reason })
+        Ok(Again { request: Request::from_parts(self.head.again(call), body), delay, drain, reason })
     }
 
     fn verdict(&self, policy: &Policy, outcome: &Outcome<'_>) -> Verdict {
         match outcome {
             // The connection is the caller's from here on.
             Outcome::Answer { status: StatusCode::SWITCHING_PROTOCOLS, .. } => Verdict::Success,
-            _ => policy.classify(&self.head, outcome),
+            _ => policy.classify(self.head.shown(), outcome),
         }
     }
 
@@ -208,32 +207,26 @@ impl<B: Body> Kept<B> {
     }
 }
 
-/// A copy of the head for further attempts. Without extensions where they hold the call alone, whose map would cost as much
-/// as all the fields, unless somebody looks at them.
-fn to_keep(head: &mut request::Parts, policy: &Policy) -> request::Parts {
-    let extensions = mem::take(&mut head.extensions);
-    let mut kept = head.clone();
-    if extensions.len() > 1 || policy.shows_requests() {
-        kept.extensions.clone_from(&extensions);
-    }
-    head.extensions = extensions;
-    kept
-}
-
 /// Whether the server refused a key that is being replaced, of a request that can be sent once more.
 fn has_other_key<R>(result: &Result<Response<R>, Error>, idempotent: bool) -> bool {
-    result.as_ref().is_ok_and(|response| {
+    let marked = |response: &&Response<R>| response.extensions().get::<KeyReplaced>().is_some();
+    result.as_ref().ok().filter(marked).is_some_and(|response| {
         let headers = response.headers();
         let grpc = || idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);
         // The server's wish that there be no other attempt is gRPC's own, and holds for this one, too.
-        let refused = response.status() == StatusCode::UNAUTHORIZED
-            || grpc() && grpc::pushback(headers) != Some(Pushback::Never);
-        refused && response.extensions().get::<KeyReplaced>().is_some()
+        response.status() == StatusCode::UNAUTHORIZED
+            || grpc() && grpc::pushback(headers) != Some(Pushback::Never)
     })
 }
 
-fn length(head: &request::Parts) -> Option<u64> {
-    head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+/// The length that goes before the body on the wire, if nothing follows it.
+fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
+    // Most have none, and need no look at the fields.
+    if body.is_end_stream() || head.headers.contains_key(TRAILER) {
+        return None;
+    }
+    let written = || head.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    written().or(body.size_hint().exact())
 }
 
 /// Whether the limiter refused because the wait would have ended after the deadline.

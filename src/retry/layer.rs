@@ -61,10 +61,11 @@ impl Policy {
         self.classify.is_some()
     }
 
-    pub(super) fn classify(&self, head: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        match &self.classify {
-            Some(classify) => classify.classify(head, outcome),
-            None => Standard.classify(head, outcome),
+    /// `head` is there where this policy [shows](Self::shows_requests) it.
+    pub(super) fn classify(&self, head: Option<&request::Parts>, outcome: &Outcome<'_>) -> Verdict {
+        match (&self.classify, head) {
+            (Some(classify), Some(head)) => classify.classify(head, outcome),
+            _ => Standard.verdict(outcome),
         }
     }
 

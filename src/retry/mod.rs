@@ -105,6 +105,7 @@
 mod classify;
 mod future;
 mod grpc;
+mod head;
 mod idempotency;
 mod judge;
 mod layer;

@@ -23,7 +23,7 @@ use crate::{
 pub(super) fn of_answer<B>(answer: &Response<B>) -> Option<Duration> {
     let (status, headers) = (answer.status(), answer.headers());
     let passes = matches!(status.as_u16(), 408 | 425 | 429 | 500..600);
-    let said = should_retry(headers).filter(|_| status.as_u16() >= 400);
+    let said = should_retry(status, headers);
     let asked = feedback::asked(status, headers, clock::wall);
     let left = Report::of(answer).and_then(Report::retry_after);
     said.unwrap_or(passes).then(|| asked.max(left).unwrap_or_default())

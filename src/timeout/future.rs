@@ -62,7 +62,9 @@ where
         // The work before the timer: an answer that is there counts, however late the task got its turn.
         if let Some(Poll::Ready(result)) = this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)) {
             *this.over = true;
-            return Poll::Ready(result.map_err(Error::from_service));
+            return Poll::Ready(
+                result.map_err(|error| reported(Error::from_service(error), this.call.as_ref())),
+            );
         }
         if this.future.is_some() && this.timer.is_none() {
             this.timer.set(Some(tokio::time::sleep_until(*this.ends)));
@@ -78,10 +80,13 @@ where
             }
             _ => *this.limit,
         };
-        let error = Error::timeout(*this.scope, limit);
-        Poll::Ready(Err(match this.call {
-            Some(call) => error.with_report(call.report()),
-            None => error,
-        }))
+        Poll::Ready(Err(reported(Error::timeout(*this.scope, limit), this.call.as_ref())))
+    }
+}
+
+fn reported(error: Error, call: Option<&Call>) -> Error {
+    match call {
+        Some(call) => error.reported(call),
+        None => error,
     }
 }
