@@ -31,7 +31,7 @@ pub struct Acquire<M: Meter> {
 #[derive(Debug)]
 enum Place {
     /// Not polled yet.
-    Before(Ask),
+    None(Ask),
     At(u64, Arc<Seat>, NonZeroU32),
     /// Granted or refused.
     Left,
@@ -39,7 +39,7 @@ enum Place {
 
 impl<M: Meter> Acquire<M> {
     pub(crate) fn new(queue: Arc<Queue<M>>, ask: Ask) -> Self {
-        Self { queue, place: Place::Before(ask), timer: None }
+        Self { queue, place: Place::None(ask), timer: None }
     }
 }
 
@@ -50,7 +50,7 @@ impl<M: Meter> Future for Acquire<M> {
         let this = self.get_mut();
         let outcome = loop {
             match &this.place {
-                Place::Before(ask) => match this.queue.join(ask, cx.waker()) {
+                Place::None(ask) => match this.queue.join(ask, cx.waker()) {
                     Ok(Joined::Granted) => break Ok(()),
                     Ok(Joined::Seated { place, seat }) => {
                         // Woken already, and not before others.
