@@ -340,5 +340,5 @@ async fn permits_in_place_of_stale_ones_are_waited_for() {
 fn a_call_is_little_larger_than_its_request() {
     let future = RateLimitLayer::new(TokenBucket::new(quota(5))).layer(echo()).call(Request::new(()));
     let beside = size_of_val(&future) - size_of::<Request<()>>();
-    assert!(beside <= 176, "{beside} bytes");
+    assert!(beside <= 200, "{beside} bytes");
 }

@@ -49,8 +49,9 @@ pub trait Limiter: Clone {
     /// `Some` is what a wait comes to, and no wait follows: `Ok` has spent the permits, which are given back by
     /// [`release`](Self::release) or [`abandon`](Self::abandon), and `Err` refuses the request.
     ///
-    /// By default always `None`: a limiter without it loses nothing but speed, for it spares the request a future of its
-    /// own, and behind an [`AnyLimiter`](super::AnyLimiter) the box around that.
+    /// By default always `None`, by which a limiter loses nothing but speed: `Some` spares a request the future of a
+    /// wait, and behind an [`AnyLimiter`](super::AnyLimiter) its box. Of this crate's own a
+    /// [`TokenBucket`](super::TokenBucket) of one quota says more, until that is changed.
     fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
         let _ = ask;
         None
