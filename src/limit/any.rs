@@ -22,7 +22,8 @@ use super::{
 /// program runs.
 ///
 /// A request waits, is refused and is counted as by the limiter inside. A [`TokenBucket`] and a [`SlidingWindow`] cost
-/// nothing more for it; every other limiter costs one allocation a request, for its future.
+/// nothing more for it; every other limiter costs one allocation, for its future, for a request whose permits it does not
+/// [take at once](Limiter::take_at_once).
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
@@ -117,6 +118,14 @@ impl Limiter for AnyLimiter {
             Inner::Other(other) => Wait::Other { acquire: other.acquire(ask) },
         };
         AnyAcquire { wait }
+    }
+
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+        match &self.inner {
+            Inner::Bucket(bucket) => bucket.take_at_once(ask),
+            Inner::Window(window) => window.take_at_once(ask),
+            Inner::Other(other) => other.take_at_once(ask),
+        }
     }
 
     fn observe(&self, feedback: &Feedback) {

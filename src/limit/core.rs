@@ -55,6 +55,13 @@ impl Core {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }
 
+    /// The bucket that may be asked for so many permits without the lock.
+    pub(super) fn way(&self, cost: NonZeroU32) -> Option<&Bucket> {
+        let bucket = self.shared.as_deref().filter(|bucket| cost.get() <= bucket.burst())?;
+        let open = bucket.tally.load(Ordering::Acquire) & BUSY == 0;
+        open.then_some(bucket).filter(|bucket| !bucket.is_closed())
+    }
+
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
     pub(super) fn take_at_once(&self, ask: &Ask) -> AtOnce {
@@ -63,13 +70,8 @@ impl Core {
         if ask.deadline.is_some_and(|deadline| self.ticker.at(deadline) < now) {
             return AtOnce::TooLate;
         }
-        let Some(bucket) = self.shared.as_ref().filter(|bucket| cost.get() <= bucket.burst()) else {
-            return AtOnce::AskTheLine;
-        };
+        let Some(bucket) = self.way(cost) else { return AtOnce::AskTheLine };
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        if tally.load(Ordering::Acquire) & BUSY != 0 {
-            return AtOnce::AskTheLine;
-        }
         match bucket.due(now, cost) {
             Some(due) if due <= now => {}
             Some(due) => return AtOnce::NotBefore { now, due },

@@ -11,6 +11,7 @@ use super::{Ask, Feedback, Limiter, Refusal};
 /// The port without its types. Not for import: its methods would stand beside the port's on every limiter.
 pub(super) trait Erased: Send + Sync {
     fn acquire(&self, ask: Ask) -> Boxed;
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>>;
     fn observe(&self, feedback: &Feedback);
     fn is_stale(&self, held: Duration) -> bool;
     fn release(&self, cost: NonZeroU32);
@@ -28,6 +29,10 @@ where
 {
     fn acquire(&self, ask: Ask) -> Boxed {
         Box::pin(Limiter::acquire(self, ask))
+    }
+
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+        Limiter::take_at_once(self, ask)
     }
 
     fn observe(&self, feedback: &Feedback) {

@@ -42,6 +42,8 @@ pin_project! {
 pin_project! {
     #[project = StepProj]
     enum Step<A> {
+        // Not polled yet. Most get their permits at the first poll, and need no future for a wait.
+        Asking,
         // The clock is read only for a request that has to wait.
         Acquiring { #[pin] acquire: A, waiting: Option<Waiting>, renewed: bool },
         Readying { since: Option<Instant> },
@@ -56,8 +58,8 @@ impl<A> Step<A> {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
-        let step = Step::acquiring(permits.acquire(), false);
-        Self { inner, call, permits: Some(permits), state: State::Before { request: Some(request), step } }
+        let state = State::Before { request: Some(request), step: Step::Asking };
+        Self { inner, call, permits: Some(permits), state }
     }
 
     /// For a request that no limiter takes.
@@ -96,9 +98,19 @@ where
                     return Poll::Ready(Ok(response));
                 }
             };
-            match step.as_mut().project() {
+            let call = this.call.as_ref();
+            let (outcome, renewed) = match step.as_mut().project() {
+                StepProj::Asking => {
+                    let Some(permits) = this.permits else { return Poll::Pending };
+                    match permits.take_at_once() {
+                        Some(outcome) => (outcome, false),
+                        None => {
+                            step.set(Step::acquiring(permits.acquire(), false));
+                            continue;
+                        }
+                    }
+                }
                 StepProj::Acquiring { acquire, waiting, renewed } => {
-                    let call = this.call.as_ref();
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         waiting.get_or_insert_with(|| Waiting::begin(call));
                         return Poll::Pending;
@@ -109,15 +121,7 @@ where
                             call.add_wait(waited);
                         }
                     }
-                    outcome.map_err(|refusal| refused(call, refusal))?;
-                    // In place of a permit that was lost, it is the same request's.
-                    if !*renewed {
-                        observe::granted(call);
-                    }
-                    if let Some(permits) = this.permits {
-                        permits.held = Held::Granted;
-                    }
-                    step.set(Step::Readying { since: None });
+                    (outcome, *renewed)
                 }
                 StepProj::Readying { since } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
@@ -148,8 +152,22 @@ where
                         permits.held = Held::Sent;
                     }
                     this.state.set(State::Calling { future: this.inner.call(request) });
+                    continue;
                 }
+            };
+            if let Err(refusal) = outcome {
+                // Neither the limiter nor its future is asked again.
+                this.state.set(State::Refused { refusal: None });
+                return Poll::Ready(Err(refused(call, refusal)));
             }
+            // In place of a permit that was lost, it is the same request's.
+            if !renewed {
+                observe::granted(call);
+            }
+            if let Some(permits) = this.permits {
+                permits.held = Held::Granted;
+            }
+            step.set(Step::Readying { since: None });
         }
     }
 }
@@ -175,6 +193,10 @@ enum Held {
 impl<L: Limiter> Permits<L> {
     pub(super) fn new(limiter: L, ask: Ask, heeded: bool) -> Self {
         Self { limiter, ask, heeded, held: Held::No }
+    }
+
+    fn take_at_once(&self) -> Option<Result<(), Refusal>> {
+        self.limiter.take_at_once(&self.ask)
     }
 
     fn acquire(&self) -> L::Acquire {
@@ -225,8 +247,8 @@ impl<L: Limiter> Drop for Permits<L> {
 impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Before { step: Step::Acquiring { .. }, .. } => "acquiring",
             State::Before { step: Step::Readying { .. }, .. } => "readying",
+            State::Before { .. } => "acquiring",
             State::Refused { .. } => "refused",
             State::Calling { .. } => "calling",
         };

@@ -181,6 +181,11 @@ impl Bucket {
         self.arrival.get() <= now
     }
 
+    /// Another quota has taken its place.
+    pub(super) fn is_closed(&self) -> bool {
+        self.arrival.get() >= Arrival::CLOSED
+    }
+
     /// When `cost` permits come free; none when another quota has taken its place.
     pub(super) fn due(&self, now: u64, cost: NonZeroU32) -> Option<u64> {
         let arrival = self.arrival.get();

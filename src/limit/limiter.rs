@@ -42,6 +42,21 @@ pub trait Limiter: Clone {
     /// Begins the wait. Nothing is spent and no place taken before the future is first polled.
     fn acquire(&self, ask: Ask) -> Self::Acquire;
 
+    /// Takes the permits where they are there now, without a wait and without overtaking anybody who waits; `None`
+    /// where it can't say, which has spent, counted and refused nothing, and [`acquire`](Self::acquire) is asked. A
+    /// request asks it once, when its future is first polled.
+    ///
+    /// `Some` is what a wait comes to, and no wait follows: `Ok` has spent the permits, which are given back by
+    /// [`release`](Self::release) or [`abandon`](Self::abandon), and `Err` refuses the request.
+    ///
+    /// By default always `None`, by which a limiter loses nothing but speed: `Some` spares a request the future of a
+    /// wait, and behind an [`AnyLimiter`](super::AnyLimiter) its box. Of this crate's own a
+    /// [`TokenBucket`](super::TokenBucket) of one quota says more, until that is changed.
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+        let _ = ask;
+        None
+    }
+
     /// The server has said something about its limits in an answer, whose request was [released](Self::release)
     /// before. By default it falls on deaf ears.
     fn observe(&self, feedback: &Feedback) {
@@ -74,6 +89,10 @@ impl<L: Limiter> Limiter for Arc<L> {
 
     fn acquire(&self, ask: Ask) -> Self::Acquire {
         L::acquire(self, ask)
+    }
+
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+        L::take_at_once(self, ask)
     }
 
     fn observe(&self, feedback: &Feedback) {

@@ -165,6 +165,10 @@ impl<M: Meter> Limiter for LocalLimiter<M> {
         Acquire::new(Arc::clone(&self.queue), ask)
     }
 
+    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+        self.queue.take_at_once(ask).then_some(Ok(()))
+    }
+
     fn observe(&self, feedback: &Feedback) {
         self.queue.observe(feedback);
     }
