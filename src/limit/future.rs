@@ -58,6 +58,9 @@ impl<A> Step<A> {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
+        if let Some(call) = &call {
+            call.hold();
+        }
         let state = State::Before { request: Some(request), step: Step::Asking };
         Self { inner, call, permits: Some(permits), state }
     }
@@ -150,6 +153,9 @@ where
                     };
                     if let Some(permits) = this.permits {
                         permits.held = Held::Sent;
+                    }
+                    if let Some(call) = call {
+                        call.let_through();
                     }
                     this.state.set(State::Calling { future: this.inner.call(request) });
                     continue;

@@ -21,7 +21,9 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// Dropping the call drops the attempt under way, or the back-off; nothing is left running.
+/// Dropping the call drops the attempt under way, or the back-off; nothing is left running. A retry that was not sent
+/// yet costs the budget nothing: one in its back-off, or one that a [`RateLimit`](crate::limit::RateLimit) further in
+/// holds. Of two limiters, one below the other, what the first has let through counts as sent.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
     inner: S,

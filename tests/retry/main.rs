@@ -12,6 +12,7 @@ mod early;
 mod grpc;
 mod held;
 mod jitter;
+mod paid;
 #[path = "../probe/mod.rs"]
 mod probe;
 mod properties;

@@ -1,0 +1,133 @@
+//! What a retry that its caller drops has cost of the budget.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tokio::time::timeout;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::layer_fn, service_fn};
+use tower_outbound::{
+    Quota,
+    body::ReplayBody,
+    error::BoxError,
+    limit::{RateLimitLayer, TokenBucket},
+    policy::Budget,
+    retry::RetryLayer,
+};
+
+use super::{
+    URI,
+    probe::{
+        Answer::{Is, Silent},
+        Content, Probe, get, secs,
+    },
+};
+
+type Sent = Request<ReplayBody<Content>>;
+
+/// So many at once, and then nothing for longer than a call here lives.
+fn permits(burst: u32) -> RateLimitLayer<TokenBucket> {
+    let quota = Quota::new(burst + 1, secs(3_600)).and_then(|quota| quota.with_burst(burst));
+    RateLimitLayer::new(TokenBucket::new(quota.unwrap()))
+}
+
+/// What is left of the budget when a call is given up in its second attempt.
+async fn left<S, R>(below: S) -> u32
+where
+    S: Service<Sent, Response = Response<R>, Error: Into<BoxError>> + Clone,
+    R: http_body::Body,
+{
+    let budget = Budget::new();
+    let call = RetryLayer::new().with_budget(budget.clone()).layer(below).oneshot(get(URI));
+    assert!(timeout(secs(20), call).await.is_err(), "it waits for ever");
+    budget.left()
+}
+
+/// Ready for one call in all.
+#[derive(Clone)]
+struct Once<S> {
+    inner: S,
+    used: Arc<AtomicBool>,
+}
+
+impl<S: Service<Sent>> Service<Sent> for Once<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        if self.used.load(Relaxed) { Poll::Pending } else { self.inner.poll_ready(cx) }
+    }
+
+    fn call(&mut self, request: Sent) -> S::Future {
+        self.used.store(true, Relaxed);
+        self.inner.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_limiter_held_to_the_end_costs_nothing() {
+    let server = Probe::new([Is(503), Silent]);
+    let waiting = ServiceBuilder::new().layer(permits(1)).service(server.clone());
+    assert_eq!((left(waiting).await, server.calls()), (500, 1));
+
+    // With its permits, for want of room below.
+    let once = layer_fn(|inner| Once { inner, used: Arc::default() });
+    let server = Probe::new([Is(503), Silent]);
+    let unready = ServiceBuilder::new().layer(permits(9)).layer(once).service(server.clone());
+    assert_eq!((left(unready).await, server.calls()), (500, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_sent_is_paid_for() {
+    let server = Probe::new([Is(503), Silent]);
+    let sent = ServiceBuilder::new().layer(permits(9)).service(server.clone());
+    assert_eq!((left(sent).await, server.calls()), (486, 2));
+    assert_eq!(left(Probe::new([Is(503), Silent])).await, 486, "without a limiter");
+}
+
+/// One further in does not know what the one before it let through.
+#[tokio::test(start_paused = true)]
+async fn what_one_limiter_let_through_and_another_one_holds_is_paid_for() {
+    let twice = ServiceBuilder::new().layer(permits(9)).layer(permits(1)).service(Probe::new([Is(503)]));
+    assert_eq!(left(twice).await, 486);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_copies_one_that_was_sent_is_paid_for_in_whatever_order() {
+    for sent_first in [false, true] {
+        let copies = Probe::new([Is(503), Silent]);
+        let sent = ServiceBuilder::new().layer(permits(9)).service(copies.clone());
+        let held = ServiceBuilder::new().layer(permits(1)).service(Probe::new([Is(503)]));
+        let both = service_fn(move |request: Sent| {
+            let (sent, held) = (sent.clone(), held.clone());
+            let (head, body) = request.into_parts();
+            let copy = Request::from_parts(head.clone(), ReplayBody::from(Content::default()));
+            let (sent, held) = (sent.oneshot(copy), held.oneshot(Request::from_parts(head, body)));
+            async move {
+                let (mut sent, mut held) = (std::pin::pin!(sent), std::pin::pin!(held));
+                match sent_first {
+                    true => tokio::join!(biased; &mut sent, &mut held).1,
+                    false => tokio::join!(biased; &mut held, &mut sent).0,
+                }
+            }
+        });
+        assert_eq!((left(both).await, copies.calls()), (486, 2), "{sent_first}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_retry_layers_only_the_one_whose_attempt_was_not_sent_gets_it_back() {
+    let server = Probe::new([Is(503), Is(503), Is(503)]);
+    let inner = Budget::new();
+    let layer = RetryLayer::new().with_budget(inner.clone()).with_max_attempts(2).unwrap();
+    let below = ServiceBuilder::new().layer(layer).layer(permits(3)).service(server.clone());
+    // The outer one's second attempt was sent once, and its second attempt in turn waits for its permit.
+    assert_eq!((left(below).await, server.calls()), (486, 3));
+    assert_eq!(inner.left(), 486, "one of its two was sent");
+}
