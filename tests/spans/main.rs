@@ -6,7 +6,6 @@ mod capture;
 mod filters;
 #[path = "../probe/mod.rs"]
 mod probe;
-mod quiet;
 #[cfg(feature = "redis")]
 #[path = "../probe/store.rs"]
 mod store;

@@ -1,10 +1,15 @@
-//! Nothing is formatted or allocated for a level that is off.
+//! Nothing is formatted or allocated for a level that is off. A process of its own: what anybody listens to in it counts for
+//! all.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
     convert::Infallible,
     future::{Ready, ready},
     pin::pin,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker},
 };
 
@@ -22,7 +27,21 @@ use tower_outbound::{
 use tracing::{Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
-use super::URI;
+const URI: &str = "https://api.example.com/v1";
+
+/// What a call keeps of its request for its line, where the level lets that be heard: in a box.
+const SUBJECT: u64 = 1;
+
+/// Nobody listens. Not without a subscriber: the level of one that has gone stays until the next comes.
+fn off() -> impl Subscriber + Send + Sync {
+    Registry::default().with(LevelFilter::OFF)
+}
+
+/// `tracing` has one level for the whole process, so that these tests go one by one.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 type Content = http_body_util::Empty<bytes::Bytes>;
 
@@ -57,18 +76,22 @@ fn allocations<S: Service<Request<Content>>>(mut service: S) -> u64 {
 
 #[test]
 fn nothing_is_allocated_for_what_nobody_hears() {
+    let _alone = alone();
     let layers = (RequestIdLayer::new().with_service("rates"), RetryLayer::new());
-    let unheard = allocations(layers.layer(NoOp));
     let bare = allocations(NoOp);
     let attempt = AttemptLayer::new();
-    let all = (layers, attempt.clone());
-    assert_eq!(allocations(attempt.layer(NoOp)), bare, "no subscriber");
-    assert_eq!(allocations(all.layer(NoOp)), unheard, "no subscriber, the attempt's in the stack");
+    let all = (layers.clone(), attempt.clone());
+    let unheard = tracing::subscriber::with_default(off(), || {
+        let unheard = allocations(layers.layer(NoOp));
+        assert_eq!(allocations(attempt.layer(NoOp)), bare, "off");
+        assert_eq!(allocations(all.layer(NoOp)), unheard, "off, the attempt's in the stack");
+        unheard
+    });
 
     let deaf = Registry::default().with(LevelFilter::WARN);
     tracing::subscriber::with_default(deaf, || {
         assert_eq!(allocations(attempt.layer(NoOp)), bare, "at level warn");
-        assert_eq!(allocations(all.layer(NoOp)), unheard, "at level warn, the whole stack");
+        assert_eq!(allocations(all.layer(NoOp)), unheard + SUBJECT, "at level warn, the whole stack");
     });
     // And the count would show it.
     let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
@@ -77,6 +100,7 @@ fn nothing_is_allocated_for_what_nobody_hears() {
 
 #[test]
 fn limit_and_auth_alone_allocate_nothing_but_the_header() {
+    let _alone = alone();
     let bare = allocations(NoOp);
     let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
     assert_eq!(allocations(limit.layer(NoOp)), bare);
@@ -100,7 +124,7 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
 
 /// What one call of a whole stack allocates, over a server that answers by this script; a 429 asks for a pause. The stack
 /// tells all that it can: a wait for the limiter, and a key that is fetched and replaced.
-fn of_a_call(script: &'static [u16], uri: &str) -> AllocationInfo {
+fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let _inside = runtime.enter();
@@ -123,8 +147,7 @@ fn of_a_call(script: &'static [u16], uri: &str) -> AllocationInfo {
         .layer(AttemptLayer::new())
         .layer(auth)
         .service(service_fn(server));
-    // The caller's own id, which is as long as the rest, so that a copy of it shows.
-    let request = Request::get(uri).header("x-request-id", uri).body(Content::new()).unwrap();
+    let request = Request::get(uri).header("x-request-id", id).body(Content::new()).unwrap();
     let mut status = None;
     let allocated = allocation_counter::measure(|| {
         status = runtime.block_on(service.oneshot(request)).ok().map(|response| response.status());
@@ -141,11 +164,12 @@ fn total(allocated: AllocationInfo) -> (u64, u64) {
 /// that nobody asked for, or an allocation that a dependency has come to make.
 #[test]
 fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
-    let long = format!("{URI}/{}", "x".repeat(10_000));
-    let others: fn() -> Box<dyn Subscriber + Send + Sync> =
-        || Box::new(Registry::default().with(filter_fn(|metadata| metadata.target() == "other")));
-    let off: fn() -> Box<dyn Subscriber + Send + Sync> =
-        || Box::new(Registry::default().with(LevelFilter::OFF));
+    let _alone = alone();
+    const LONG: usize = 500;
+    let short = (URI, "x");
+    let (uri, id) = (format!("{URI}/{}", "x".repeat(10_000)), "x".repeat(1 + LONG));
+    let long = (uri.as_str(), id.as_str());
+    let others = || Registry::default().with(filter_fn(|metadata| metadata.target() == "other"));
     for (script, most) in [
         (&[200][..], 28),
         (&[404], 28),
@@ -156,19 +180,30 @@ fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
     ] {
         // With JSON each answer knows the key that its request carried: a map, its table and the key.
         let most = most + if cfg!(feature = "json") { 3 * script.len() as u64 } else { 0 };
-        let _first_of_all = of_a_call(script, URI);
-        let unheard = total(of_a_call(script, URI));
+        let unheard = || {
+            let _first_of_all = of_a_call(script, short);
+            (total(of_a_call(script, short)), total(of_a_call(script, long)))
+        };
+        let (unheard, unwritten) = tracing::subscriber::with_default(off(), unheard);
         assert!(unheard.0 <= most, "{} allocations, {script:?}", unheard.0);
-        assert_eq!(total(of_a_call(script, &long)), unheard, "nothing of the request is written: {script:?}");
-        for (name, deaf) in [("off", off), ("for others", others)] {
-            tracing::subscriber::with_default(deaf(), || {
-                let _first_of_all = of_a_call(script, URI);
-                assert_eq!(total(of_a_call(script, URI)), unheard, "{name}: {script:?}");
-            });
-        }
+        // The id once with the head that is kept for a retry, and once with each.
+        let copies = (script.len() * LONG) as u64;
+        assert_eq!(
+            unwritten,
+            (unheard.0, unheard.1 + copies),
+            "nothing of the request is written: {script:?}"
+        );
+        // Whom it is for is not asked before the line is there.
+        tracing::subscriber::with_default(others(), || {
+            let _first_of_all = of_a_call(script, short);
+            let (count, bytes) = total(of_a_call(script, short));
+            assert_eq!(count, unheard.0 + SUBJECT, "for others: {script:?}");
+            let long = total(of_a_call(script, long));
+            assert_eq!(long, (count, bytes + copies), "nothing is written for others: {script:?}");
+        });
         let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
         tracing::subscriber::with_default(heard, || {
-            let (short, long) = (total(of_a_call(script, URI)), total(of_a_call(script, &long)));
+            let (short, long) = (total(of_a_call(script, short)), total(of_a_call(script, long)));
             assert!(short > unheard && long.1 > short.1 + 10_000, "the count would show it: {script:?}");
         });
     }
