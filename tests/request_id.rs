@@ -234,6 +234,30 @@ async fn the_servers_id_is_kept_beside_another_calls_report() {
     assert_eq!(tells.recv().unwrap().server_request_id().unwrap(), "theirs");
 }
 
+/// All that is said of the call afterwards, by whatever handle on it.
+#[tokio::test]
+async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
+    let outer = RequestIdLayer::new().with_service("outer").with_header(header("x-outer-id"));
+    let inner = RequestIdLayer::new()
+        .with_service("inner")
+        .with_header(header("x-inner-id"))
+        .with_server_headers([header("x-theirs")]);
+    let probe = Probe::new([With(200, &[("x-request-id", "not looked for"), ("x-theirs", "theirs")])]);
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(probe.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let head = &probe.seen()[0].head;
+    assert_eq!(head.extensions.get::<Call>().unwrap().service(), Some("inner"));
+    let report = report(&response);
+    assert_eq!(
+        (report.service(), report.request_id()),
+        (Some("inner"), Some(head.headers["x-inner-id"].clone()))
+    );
+    assert_ne!(head.headers["x-inner-id"], head.headers["x-outer-id"]);
+    assert_eq!(report.server_request_id().unwrap(), "theirs");
+    let shown = format!("{report:?}");
+    assert!(shown.contains(r#"service: Some("inner")"#), "{shown}");
+}
+
 /// The next header's is kept in its place.
 #[tokio::test]
 async fn an_id_of_the_servers_that_is_too_long_is_not_kept() {

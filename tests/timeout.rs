@@ -297,6 +297,27 @@ async fn an_error_of_the_inner_service_is_passed_on_with_its_source() {
     assert!(probe::cause::<std::io::Error>(&error).is_some());
 }
 
+/// Its own, and that of an attempt which the total's deadline did not cut off.
+#[tokio::test(start_paused = true)]
+async fn an_error_under_a_total_has_the_calls_report() {
+    for answer in [Refused, Silent] {
+        let service =
+            ServiceBuilder::new().layer(total(secs(9))).layer(attempt(secs(1))).service(Probe::new([answer]));
+        let error = service.oneshot(get(URI)).await.unwrap_err();
+        assert_eq!((error.is_service(), error.is_deadline()), (matches!(answer, Refused), false));
+        assert!(error.report().is_some_and(|report| report.ended().is_none()), "{answer:?}");
+    }
+}
+
+/// A client below that makes a call of its own.
+#[tokio::test(start_paused = true)]
+async fn the_report_of_a_call_further_in_is_kept_in_its_error() {
+    let inner = RetryLayer::new().with_max_attempts(2).unwrap().layer(Probe::new([Refused, Refused]));
+    let below = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));
+    let error = total(secs(9)).layer(below).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_post_that_timed_out_is_not_sent_again() {
     let probe = Probe::new([Silent]);

@@ -8,19 +8,20 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey,
+    ApiKey, Report,
     call::{Call, Ended::*},
     policy::{Sent, Verdict},
     preset,
     request_id::RequestIdLayer,
     retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
+    timeout::TimeoutLayer,
 };
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, request},
+    probe::{Answer::*, Content, Probe, get, request, secs},
     report,
 };
 
@@ -227,6 +228,24 @@ async fn rules_see_the_call_on_the_request_of_every_attempt() {
         .await
         .unwrap();
     assert_eq!(*seen.lock().unwrap(), [true; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_see_the_report_of_every_failure() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noting = Arc::clone(&seen);
+    let classify = Standard.when(move |_, outcome| {
+        if let Outcome::Failure { error, .. } = outcome {
+            noting.lock().unwrap().push(error.report().map_or(0, Report::attempt_count));
+        }
+        None
+    });
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_classify(classify))
+        .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
+        .service(Probe::new([Silent, Refused, Is(200)]));
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [1, 2]);
 }
 
 #[tokio::test(start_paused = true)]
