@@ -234,6 +234,20 @@ async fn the_servers_id_is_kept_beside_another_calls_report() {
     assert_eq!(tells.recv().unwrap().server_request_id().unwrap(), "theirs");
 }
 
+/// A layer in between answers by itself in the end, from a cache, say.
+#[tokio::test(start_paused = true)]
+async fn the_servers_id_is_the_last_attempts_whatever_answer_is_made_of_it() {
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .map_response(|_: Response<_>| {
+            Response::builder().header("x-request-id", "cached").body(Content::default()).unwrap()
+        })
+        .layer(RetryLayer::new())
+        .service(Probe::new([With(200, &[("x-request-id", "theirs")])]));
+    let response = service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(report(&response).server_request_id().unwrap(), "theirs");
+}
+
 /// All that is said of the call afterwards, by whatever handle on it.
 #[tokio::test]
 async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {

@@ -235,7 +235,9 @@ mod tests {
         let base = BaseUrl::parse("https://host").unwrap();
         let mut query_alone = Parts::default();
         query_alone.path_and_query = Some(PathAndQuery::from_static("?a=b"));
-        assert_eq!(base.resolve(Uri::from_parts(query_alone).unwrap()).unwrap(), "https://host/?a=b");
+        let joined = base.resolve(Uri::from_parts(query_alone).unwrap()).unwrap();
+        // As it goes over the wire; two of them are equal with the slash and without.
+        assert_eq!(joined.path_and_query().unwrap().as_str(), "/?a=b");
     }
 
     #[test]

@@ -24,21 +24,56 @@ use super::{
 async fn every_attempt_carries_the_same_head() {
     #[derive(Clone)]
     struct Marked;
-    let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
-    let mut request = request("PUT", "https://api.example.com/v1?q=1");
-    request.headers_mut().append("x-many", HeaderValue::from_static("a"));
-    request.headers_mut().append("x-many", HeaderValue::from_static("b"));
-    *request.version_mut() = Version::HTTP_2;
-    request.extensions_mut().insert(Marked);
-    RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
-    let seen = probe.seen();
-    assert_eq!(seen.len(), 3);
-    for seen in &seen {
-        assert_eq!((&seen.head.method, seen.head.version), (&Method::PUT, Version::HTTP_2));
-        assert_eq!(seen.head.uri, "https://api.example.com/v1?q=1");
-        assert!(seen.head.headers.get_all("x-many").iter().eq(["a", "b"]));
-        assert_eq!(seen.head.headers.len(), 2, "and no header more");
-        assert!(seen.head.extensions.get::<Marked>().is_some());
+    // With an extension of its own or none, of much text or little: it is kept in another way.
+    for (marked, length) in [(false, 10), (false, 10_000), (true, 10)] {
+        let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
+        let mut request = request("PUT", "https://api.example.com/v1?q=1");
+        let long = HeaderValue::try_from("x".repeat(length)).unwrap();
+        let mut secret = HeaderValue::from_static("b");
+        secret.set_sensitive(true);
+        request.headers_mut().append("x-many", HeaderValue::from_static("a"));
+        request.headers_mut().append("x-long", long.clone());
+        request.headers_mut().append("x-many", secret);
+        *request.version_mut() = Version::HTTP_2;
+        if marked {
+            request.extensions_mut().insert(Marked);
+        }
+        RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
+        let seen = probe.seen();
+        assert_eq!(seen.len(), 3);
+        for seen in &seen {
+            assert_eq!((&seen.head.method, seen.head.version), (&Method::PUT, Version::HTTP_2));
+            assert_eq!(seen.head.uri, "https://api.example.com/v1?q=1");
+            let many = seen.head.headers.get_all("x-many");
+            assert!(many.iter().eq(["a", "b"]));
+            assert!(many.iter().map(HeaderValue::is_sensitive).eq([false, true]));
+            assert_eq!(seen.head.headers["x-long"], long);
+            assert_eq!(seen.head.headers.len(), 3, "and no header more");
+            assert_eq!(seen.head.extensions.get::<Marked>().is_some(), marked);
+        }
+    }
+}
+
+/// Over HTTP/1 nobody asks for more than the length that was announced.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_read_to_its_announced_length_is_whole_unless_trailers_are_announced() {
+    for (headers, attempts) in [
+        (&[][..], 1),
+        (&[("content-length", "5")], 2),
+        (&[("content-length", "6")], 1),
+        (&[("content-length", "5"), ("trailer", "x-sum")], 1),
+    ] {
+        let service = service_fn(|request: Request<ReplayBody<_>>| async {
+            let mut body: ReplayBody<StreamBody<_>> = request.into_body();
+            body.frame().await;
+            Response::builder().status(503).body(Content::default())
+        });
+        let frame = Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"hello")));
+        let put = headers.iter().fold(Request::put(URI), |put, (name, value)| put.header(*name, *value));
+        let request = put.body(StreamBody::new(stream::iter([frame]))).unwrap();
+        let layer = RetryLayer::new().with_max_attempts(2).unwrap();
+        let response = layer.layer(service).oneshot(request).await.unwrap();
+        assert_eq!(report(&response).attempt_count(), attempts, "{headers:?}");
     }
 }
 
