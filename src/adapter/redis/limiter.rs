@@ -5,9 +5,10 @@ use sha2::{Digest, Sha256};
 
 use super::{
     acquire::RedisAcquire,
+    kind::Kind,
     link::{Link, parse},
     question::{self, Terms, Times},
-    share::{Kind, parts},
+    share::parts,
     shared::{Plan, Shared},
 };
 use crate::{
@@ -241,10 +242,6 @@ impl RedisLimiter {
         let quiet = (settings.timeout / 2).min(horizon + settings.hold);
         let times = Times { hold: settings.hold, horizon, holdoff, quiet };
         let terms = Terms::new(settings.kind, quotas, times);
-        let fits = |quota: &Quota| match settings.kind {
-            Kind::TokenBucket => quota.burst(),
-            Kind::SlidingWindow => quota.limit(),
-        };
         let plan = Plan {
             kind: settings.kind,
             lease: settings.lease,
@@ -254,7 +251,7 @@ impl RedisLimiter {
             longest: terms.longest(),
             interval: terms.interval(),
             holdoff,
-            largest: quotas.iter().map(fits).min().unwrap_or(u32::MAX),
+            largest: settings.kind.largest(quotas),
             parts: match settings.fallback {
                 Fallback::Refuse => None,
                 Fallback::Share(processes) => Some(parts(settings.kind, quotas, processes)?),

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod driver;
+mod kind;
 mod limiter;
 mod link;
 mod pool;

@@ -4,7 +4,7 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use redis::Cmd;
 
-use super::share::Kind;
+use super::kind::Kind;
 use crate::policy::Quota;
 
 /// Decides for all processes.

@@ -15,9 +15,10 @@ use tokio::{runtime::Handle, time};
 
 use super::{
     driver::Driver,
+    kind::Kind,
     pool::{Bell, Free, Grant, Pool},
     question::{Answer, Ask, Fault, Gate, Known, Question},
-    share::{Kind, Share},
+    share::Share,
 };
 use crate::{
     clock::{self, Instant},

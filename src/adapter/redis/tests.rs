@@ -16,9 +16,9 @@ use tokio::{
 
 use super::{
     Fallback, RedisLimiter,
+    kind::Kind,
     pool::{Free, Grant, Pool},
     question::{Answer, Ask, Asked, Fault, Known, Question, Terms, Times},
-    share::Kind,
 };
 use crate::{
     limit::{self, Limiter, Meter, Reason, Refusal, Store},
