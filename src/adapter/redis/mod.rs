@@ -7,10 +7,12 @@ mod limiter;
 mod link;
 mod pool;
 mod question;
+mod settings;
 mod share;
 mod shared;
 #[cfg(test)]
 mod tests;
 
 pub use self::acquire::RedisAcquire;
-pub use self::limiter::{Fallback, RedisLimiter};
+pub use self::limiter::RedisLimiter;
+pub use self::settings::Fallback;

@@ -7,6 +7,9 @@ use redis::Cmd;
 use super::kind::Kind;
 use crate::policy::Quota;
 
+/// The most permits of one question: how long the script runs grows with them.
+pub(super) const MOST: u32 = 1_000;
+
 /// Decides for all processes.
 pub(super) trait Ask: Send + Sync {
     fn ask(&self, question: Question) -> Asked<'_>;

@@ -15,21 +15,18 @@ use tokio::{runtime::Handle, time};
 
 use super::{
     driver::Driver,
-    kind::Kind,
     pool::{Bell, Free, Grant, Pool},
-    question::{Answer, Ask, Fault, Gate, Known, Question},
+    question::{Answer, Ask, Fault, Gate, Known, MOST, Question},
+    settings::Plan,
     share::Share,
 };
 use crate::{
     clock::{self, Instant},
     limit::{Demand, Feedback, Queue, nanos},
     observe::{self, StoreLost},
-    policy::{Quota, backoff::ExponentialBackoff},
+    policy::Quota,
     random::Random,
 };
-
-/// The most permits of one question: how long the script runs grows with them.
-const MOST: u64 = 1_000;
 
 /// How often those who wait are looked after while a question is under way: what a deadline may be missed by.
 const GLANCE: Duration = Duration::from_millis(10);
@@ -53,26 +50,6 @@ pub(super) struct Shared {
     plan: Plan,
     random: Random,
     desk: Mutex<Desk>,
-}
-
-/// What was settled when the limiter was made.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) kind: Kind,
-    /// The most permits taken ahead of who asks for them.
-    pub(super) lease: u32,
-    pub(super) hold: Duration,
-    pub(super) horizon: Duration,
-    pub(super) timeout: Duration,
-    /// For how long a grant counts.
-    pub(super) longest: Duration,
-    pub(super) interval: Duration,
-    pub(super) largest: u32,
-    /// For so long after a failure a share is kept to, and not without another one.
-    pub(super) holdoff: Duration,
-    /// Kept to while the store does not answer; none refuses.
-    pub(super) parts: Option<Vec<Quota>>,
-    pub(super) backoff: ExponentialBackoff,
 }
 
 /// What is known between two questions. Moments are in nanoseconds on the queue's clock.
@@ -363,7 +340,7 @@ fn want(desk: &mut Desk, pool: &mut Pool, demand: Demand, now: u64, lease: u32) 
         desk.lease.saturating_mul(2).min(lease)
     };
     let missing = demand.permits.max(u64::from(desk.lease)).saturating_sub(pool.in_hand(now));
-    (missing.clamp(1, MOST) as u32, 1)
+    (missing.clamp(1, MOST.into()) as u32, 1)
 }
 
 impl fmt::Debug for Shared {
