@@ -1,6 +1,8 @@
 //! One quota for all processes, kept in Redis or Valkey.
 
 mod acquire;
+mod asking;
+mod desk;
 mod driver;
 mod kind;
 mod limiter;
