@@ -84,7 +84,7 @@ impl Shared {
     async fn answer(&self, question: Question) -> Result<Answer, Fault> {
         let timeout = self.plan.timeout;
         let end = clock::after(clock::now(), timeout);
-        let mut answer = self.store.ask(question);
+        let mut answer = self.store.decide(question);
         loop {
             let until = clock::after(clock::now(), GLANCE).min(end);
             match time::timeout_at(until, &mut answer).await {

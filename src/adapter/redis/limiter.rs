@@ -4,7 +4,7 @@ use super::{
     acquire::RedisAcquire,
     kind::Kind,
     link::Link,
-    question::{self, MOST, Terms},
+    question::{Decide, MOST, Terms},
     settings::{Fallback, Settings},
     shared::Shared,
 };
@@ -175,10 +175,7 @@ impl RedisLimiter {
         Self::over(settings, |terms| Box::new(Link::new(info, &tag, terms)))
     }
 
-    fn over(
-        settings: Settings,
-        store: impl FnOnce(Terms) -> Box<dyn question::Ask>,
-    ) -> Result<Self, InvalidConfig> {
+    fn over(settings: Settings, store: impl FnOnce(Terms) -> Box<dyn Decide>) -> Result<Self, InvalidConfig> {
         let (plan, terms) = settings.plan()?;
         let shared = Shared::new(store(terms), &settings.quotas, plan);
         Ok(Self { settings: Arc::new(settings), shared: Arc::new(shared) })
@@ -283,7 +280,7 @@ impl RedisLimiter {
 #[cfg(test)]
 impl RedisLimiter {
     /// The same before another store.
-    pub(super) fn asking(self, store: Box<dyn question::Ask>) -> Self {
+    pub(super) fn asking(self, store: Box<dyn Decide>) -> Self {
         Self::over(Settings::clone(&self.settings), |_| store).unwrap()
     }
 }

@@ -15,7 +15,7 @@ use super::{
     desk::Desk,
     driver::Driver,
     pool::{Bell, Pool},
-    question::Ask,
+    question::Decide,
     settings::Plan,
 };
 use crate::{
@@ -30,14 +30,14 @@ pub(super) struct Shared {
     pub(super) bell: Arc<Bell>,
     /// Whether there is a task that asks.
     pub(super) running: AtomicBool,
-    pub(super) store: Box<dyn Ask>,
+    pub(super) store: Box<dyn Decide>,
     pub(super) plan: Plan,
     pub(super) random: Random,
     desk: Mutex<Desk>,
 }
 
 impl Shared {
-    pub(super) fn new(store: Box<dyn Ask>, quotas: &[Quota], plan: Plan) -> Self {
+    pub(super) fn new(store: Box<dyn Decide>, quotas: &[Quota], plan: Plan) -> Self {
         let bell = Arc::new(Bell::default());
         let pool = Pool::new(plan.largest, plan.interval, plan.timeout, Arc::clone(&bell));
         Self {
