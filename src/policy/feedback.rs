@@ -167,19 +167,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::head_of;
 
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     /// Also how often the wall clock was read; it stands at `NOW`.
     fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
-        let headers = lines
-            .iter()
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap()));
-        // `collect` would keep only the last of several lines.
-        let headers = headers.fold(HeaderMap::new(), |mut headers, (name, value)| {
-            headers.append(name, value);
-            headers
-        });
+        let headers = head_of(lines.iter().copied());
         let reads = Cell::new(0);
         let wall = || {
             reads.set(reads.get() + 1);

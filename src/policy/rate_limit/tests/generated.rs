@@ -8,9 +8,9 @@ use std::{
 use http::{HeaderMap, HeaderValue};
 use proptest::{prelude::*, sample::select};
 
-use super::{NAMES, headers};
+use super::NAMES;
 use crate::policy::{
-    MAX_ASK, MAX_POLICIES, Remaining,
+    MAX_ASK, MAX_POLICIES, Remaining, head_of,
     rate_limit::{read::policy, remaining},
 };
 
@@ -86,7 +86,7 @@ proptest! {
         let (fields, policy_fields) = (format(&items), format(&policies));
         let lines = fields.iter().map(|line| ("ratelimit", line.as_bytes()));
         let lines = lines.chain(policy_fields.iter().map(|line| ("ratelimit-policy", line.as_bytes())));
-        let found = remaining(&headers(lines), || panic!("no moment to read"));
+        let found = remaining(&head_of(lines), || panic!("no moment to read"));
 
         let window = |name: &str| {
             let same = policies.iter().filter(|policy| bare(&policy.name) == bare(name));

@@ -10,10 +10,8 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use http::{HeaderMap, HeaderValue};
-
 use super::{RemainingList, remaining};
-use crate::policy::MAX_ASK;
+use crate::policy::{MAX_ASK, head_of};
 
 type Lines<'a> = &'a [(&'static str, &'a str)];
 
@@ -32,16 +30,8 @@ const NAMES: [&str; 7] = [
 /// The clock of the tests, Tue, 20 Aug 2013 14:50:41 GMT.
 const NOW: u64 = 1_377_010_241;
 
-fn headers<'a>(lines: impl IntoIterator<Item = (&'static str, &'a [u8])>) -> HeaderMap {
-    // `collect` would keep only the last of several lines.
-    lines.into_iter().fold(HeaderMap::new(), |mut headers, (name, value)| {
-        headers.append(name, HeaderValue::from_bytes(value).unwrap());
-        headers
-    })
-}
-
 fn list(lines: Lines<'_>) -> RemainingList {
-    let headers = headers(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
+    let headers = head_of(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
     let reads = Cell::new(0);
     let list = remaining(&headers, || {
         reads.set(reads.get() + 1);

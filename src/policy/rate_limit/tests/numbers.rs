@@ -2,8 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{LONGEST, headers, list, one, read};
-use crate::policy::{MAX_ASK, remaining};
+use super::{LONGEST, list, one, read};
+use crate::policy::{MAX_ASK, head_of, remaining};
 
 #[test]
 fn a_reset_is_seconds_or_a_moment() {
@@ -39,9 +39,9 @@ fn a_reset_is_seconds_or_a_moment() {
     assert_eq!(served("Tue, 20 Aug 2013"), 60);
     // Our own clock has parts of a second.
     let lines = [("x-ratelimit-remaining", "1".as_bytes()), ("x-ratelimit-reset", b"1377010301")];
-    let found = remaining(&headers(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
+    let found = remaining(&head_of(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
     assert_eq!(found.as_slice()[0].more_in(), Duration::from_millis(100));
-    let found = remaining(&headers(lines), || UNIX_EPOCH - Duration::from_secs(1));
+    let found = remaining(&head_of(lines), || UNIX_EPOCH - Duration::from_secs(1));
     assert_eq!(found.as_slice()[0].more_in(), MAX_ASK);
 }
 
