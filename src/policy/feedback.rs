@@ -18,10 +18,26 @@ static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-aft
 /// What the names of all fields begin with that say when to come back or what is left.
 const BEGINNINGS: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
+/// Which characters the beginnings begin with, by their byte: one look is all that most names need.
+static FIRST: [bool; 256] = {
+    let mut first = [false; 256];
+    let mut at = 0;
+    while at < BEGINNINGS.len() {
+        first[BEGINNINGS[at].as_bytes()[0] as usize] = true;
+        at += 1;
+    }
+    first
+};
+
 /// Whether any field is there that is read here, in [`rate_limit`] or in [`grpc`]. Few answers have one, and one look at
 /// each name costs less than a dozen that are looked up.
 pub(crate) fn speaks(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| BEGINNINGS.iter().any(|beginning| name.as_str().starts_with(beginning)))
+    headers.keys().any(|name| begins(name.as_str()))
+}
+
+fn begins(name: &str) -> bool {
+    let first = name.bytes().next().is_some_and(|first| FIRST[usize::from(first)]);
+    first && BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 /// What a longer ask is read as: 30 years, more than any call waits, so the caller gives up on it.
@@ -151,19 +167,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::head_of;
 
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     /// Also how often the wall clock was read; it stands at `NOW`.
     fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
-        let headers = lines
-            .iter()
-            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap()));
-        // `collect` would keep only the last of several lines.
-        let headers = headers.fold(HeaderMap::new(), |mut headers, (name, value)| {
-            headers.append(name, value);
-            headers
-        });
+        let headers = head_of(lines.iter().copied());
         let reads = Cell::new(0);
         let wall = || {
             reads.set(reads.get() + 1);
@@ -252,6 +262,30 @@ mod tests {
         let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
         assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
         assert_eq!(ask(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
+    }
+
+    fn speaks_by(name: &str) -> bool {
+        let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+        let plain = HeaderName::from_static("content-type");
+        speaks(&HeaderMap::from_iter([plain, name].map(|name| (name, HeaderValue::from_static("1")))))
+    }
+
+    #[test]
+    fn every_beginning_is_found_and_its_neighbours_are_not() {
+        for beginning in BEGINNINGS {
+            assert!(speaks_by(beginning) && speaks_by(&format!("{beginning}s")), "{beginning}");
+            // All that differ from it in one character, and what ends too early or begins too late.
+            for at in 0..beginning.len() {
+                for other in ('a'..='z').chain(['-', '_', '~', '0']) {
+                    let (before, after) = (&beginning[..at], &beginning[at + 1..]);
+                    let name = format!("{before}{other}{after}");
+                    assert_eq!(speaks_by(&name), name == beginning, "{name}");
+                }
+                assert!(at == 0 || !speaks_by(&beginning[..at]), "{}", &beginning[..at]);
+                assert!(!speaks_by(&format!("a-{}", &beginning[at..])), "{}", &beginning[at..]);
+            }
+        }
+        assert!(!speaks(&HeaderMap::new()));
     }
 
     proptest! {

@@ -206,12 +206,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::policy::head_of;
 
     fn head(lines: &[(&'static str, &[u8])]) -> HeaderMap {
-        lines.iter().fold(HeaderMap::new(), |mut headers, (name, value)| {
-            headers.append(*name, HeaderValue::from_bytes(value).unwrap());
-            headers
-        })
+        head_of(lines.iter().copied())
     }
 
     const fn after(millis: u64) -> Option<Pushback> {

@@ -78,3 +78,13 @@ const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+/// A head of these lines, several of one name too.
+#[cfg(test)]
+fn head_of<'a>(lines: impl IntoIterator<Item = (&'static str, &'a [u8])>) -> http::HeaderMap {
+    // `collect` would keep only the last of several.
+    lines.into_iter().fold(http::HeaderMap::new(), |mut headers, (name, value)| {
+        headers.append(name, http::HeaderValue::from_bytes(value).unwrap());
+        headers
+    })
+}

@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    error::Error as _,
     future::ready,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
@@ -46,17 +45,6 @@ async fn answering(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
 async fn fails(status: u16, body: impl Into<Bytes>) -> JsonError {
     let (_server, client) = answering(status, body).await;
     client.get_json::<Rate>("/v1/rate").await.unwrap_err()
-}
-
-/// All that it says, in both forms, with its causes.
-fn told(error: &JsonError) -> String {
-    let mut told = format!("{error} {error:?}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        told.push_str(&format!(" {error} {error:?}"));
-        cause = error.source();
-    }
-    told
 }
 
 #[tokio::test]
@@ -115,7 +103,7 @@ async fn the_key_and_what_is_named_a_secret_are_hidden() {
     let body = format!(r#"{{"error":"wrong key {KEY}","access_token":"t0ken","value":"{KEY}"}}"#);
     for status in [401, 200] {
         let error = fails(status, body.clone()).await;
-        let told = told(&error);
+        let told = chain(&error);
         assert!(!told.contains(KEY) && !told.contains("t0ken"), "{told}");
         assert_eq!(
             error.excerpt(),
@@ -182,7 +170,7 @@ async fn the_words_of_a_type_tell_no_key_either() {
         (format!("{}{KEY}", "x".repeat(100_000)), "xxxx..."),
     ] {
         let (_server, client) = answering(200, format!("{value:?}")).await;
-        let told = told(&client.get_json::<Quoting>("/").await.unwrap_err());
+        let told = chain(&client.get_json::<Quoting>("/").await.unwrap_err());
         let reason = told.split(", status").next().unwrap();
         assert!(reason.contains(said) && reason.len() < 350, "{reason}");
         assert!(!told.contains(KEY) && !told.contains(&KEY[..4]), "{told}");
@@ -246,7 +234,7 @@ async fn the_deadline_covers_the_body() {
         assert_eq!(started.elapsed().as_secs(), 7, "{method}");
         assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
         assert_eq!(error.status(), Some(StatusCode::OK));
-        assert!(told(&error).contains("the call did not finish within 7s"), "{}", told(&error));
+        assert!(chain(&error).contains("the call did not finish within 7s"), "{}", chain(&error));
     }
     let started = Instant::now();
     let mut get = Request::get("/v1").body("").unwrap();

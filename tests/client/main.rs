@@ -67,8 +67,8 @@ async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
 }
 
 /// An error and all its causes, as a log shows them, in both forms.
-fn chain(error: &tower_outbound::Error) -> String {
-    let mut shown = format!("{error:?} {error}");
+fn chain(error: &dyn StdError) -> String {
+    let mut shown = format!("{error} {error:?}");
     let mut cause = error.source();
     while let Some(error) = cause {
         shown.push_str(&format!(": {error} {error:?}"));

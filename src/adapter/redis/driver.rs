@@ -4,16 +4,11 @@
 use std::{
     num::NonZeroU32,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 use tokio::time;
 
-use super::{
-    question::Fault,
-    shared::{Next, Shared},
-};
-use crate::observe;
+use super::{asking::Next, question::Fault, shared::Shared};
 
 /// Whoever runs it is the only one.
 pub(super) struct Driver {
@@ -31,17 +26,7 @@ impl Driver {
         loop {
             shared.bell.rung.store(false, Ordering::SeqCst);
             match shared.next() {
-                Next::Ask(question) => {
-                    let sent = shared.now();
-                    match shared.ask(question.clone()).await {
-                        Ok(answer) => shared.learn(&question, sent, &answer),
-                        Err(fault) => {
-                            let took = Duration::from_nanos(shared.now().saturating_sub(sent));
-                            observe::store_asked("failed", took);
-                            shared.lose(&fault);
-                        }
-                    }
-                }
+                Next::Ask(question) => shared.ask(question).await,
                 Next::Wait(until) => {
                     // Whoever joins meanwhile is served with the next question, mostly; news does not wait for it.
                     let _ = time::timeout_at(until, shared.bell.news.notified()).await;

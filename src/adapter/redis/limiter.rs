@@ -1,20 +1,18 @@
 use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
-use redis::ConnectionInfo;
-use sha2::{Digest, Sha256};
-
 use super::{
     acquire::RedisAcquire,
-    link::{Link, parse},
-    question::{self, Terms, Times},
-    share::{Kind, parts},
-    shared::{Plan, Shared},
+    kind::Kind,
+    link::Link,
+    question::{Decide, MOST, Terms},
+    settings::{Fallback, Settings},
+    shared::Shared,
 };
 use crate::{
     clock::Instant,
     error::InvalidConfig,
     limit::{Ask, Feedback, Limiter, Snapshot},
-    policy::{Quota, backoff::ExponentialBackoff},
+    policy::Quota,
 };
 
 /// A limiter whose quota is shared by all processes that name it alike, through Redis or Valkey.
@@ -129,31 +127,6 @@ pub struct RedisLimiter {
     shared: Arc<Shared>,
 }
 
-/// What a process does while the store does not answer. Never unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Fallback {
-    /// Refuses every request at once, as [`Reason::Unavailable`](crate::limit::Reason::Unavailable).
-    #[default]
-    Refuse,
-    /// Keeps to its part of every quota, as one of so many processes. It begins with nothing to spend, for what the
-    /// others did last is not known.
-    Share(NonZeroU32),
-}
-
-#[derive(Clone)]
-struct Settings {
-    info: ConnectionInfo,
-    name: String,
-    namespace: String,
-    kind: Kind,
-    quotas: Vec<Quota>,
-    lease: u32,
-    hold: Duration,
-    timeout: Duration,
-    fallback: Fallback,
-}
-
 impl RedisLimiter {
     /// Each question to the server takes at most so long by default: longer than a server in the same place ever
     /// takes, and a call's deadline has room for several.
@@ -193,75 +166,18 @@ impl RedisLimiter {
     }
 
     fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
-        let Some(shortest) = quotas.iter().map(Quota::window).min() else {
-            return Err(InvalidConfig::new(
-                "quotas",
-                "none",
-                "at least one: without any there is nothing to share",
-            ));
-        };
-        let hold = (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest);
-        Self::build(Settings {
-            info: parse(url)?,
-            name: name.to_owned(),
-            namespace: "tower-outbound".to_owned(),
-            kind,
-            quotas,
-            lease: 1,
-            hold,
-            timeout: Self::DEFAULT_TIMEOUT,
-            fallback: Fallback::Refuse,
-        })
+        Self::build(Settings::new(url, name, kind, quotas)?)
     }
 
     /// Another limiter, with nothing known: what is set is set before the first request.
     fn build(settings: Settings) -> Result<Self, InvalidConfig> {
-        let (info, tag) = (settings.info.clone(), tag(&settings.namespace, &settings.name));
+        let (info, tag) = (settings.info.clone(), settings.tag());
         Self::over(settings, |terms| Box::new(Link::new(info, &tag, terms)))
     }
 
-    fn over(
-        settings: Settings,
-        store: impl FnOnce(Terms) -> Box<dyn question::Ask>,
-    ) -> Result<Self, InvalidConfig> {
-        let quotas = &settings.quotas;
-        let shortest = quotas.iter().map(Quota::window).min().unwrap_or_default();
-        // Long enough that a process is never idle between two questions, short enough that it can't take what is
-        // the others': a tenth of a second, where the window is not shorter than four of them.
-        let horizon =
-            settings.hold.max(Duration::from_millis(100)).min(shortest / 4).max(Duration::from_micros(1));
-        let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
-        // Whoever keeps to its share asks again after the longest back-off, and learns in time that it is over. And
-        // permits were given so long ahead.
-        let holdoff = match settings.fallback {
-            Fallback::Refuse => horizon,
-            Fallback::Share(_) => horizon.max(backoff.ceiling(u32::MAX) + settings.timeout),
-        };
-        // A share gives nothing before that.
-        let quiet = (settings.timeout / 2).min(horizon + settings.hold);
-        let times = Times { hold: settings.hold, horizon, holdoff, quiet };
-        let terms = Terms::new(settings.kind, quotas, times);
-        let fits = |quota: &Quota| match settings.kind {
-            Kind::TokenBucket => quota.burst(),
-            Kind::SlidingWindow => quota.limit(),
-        };
-        let plan = Plan {
-            kind: settings.kind,
-            lease: settings.lease,
-            hold: settings.hold,
-            horizon,
-            timeout: settings.timeout,
-            longest: terms.longest(),
-            interval: terms.interval(),
-            holdoff,
-            largest: quotas.iter().map(fits).min().unwrap_or(u32::MAX),
-            parts: match settings.fallback {
-                Fallback::Refuse => None,
-                Fallback::Share(processes) => Some(parts(settings.kind, quotas, processes)?),
-            },
-            backoff,
-        };
-        let shared = Shared::new(store(terms), quotas, plan);
+    fn over(settings: Settings, store: impl FnOnce(Terms) -> Box<dyn Decide>) -> Result<Self, InvalidConfig> {
+        let (plan, terms) = settings.plan()?;
+        let shared = Shared::new(store(terms), &settings.quotas, plan);
         Ok(Self { settings: Arc::new(settings), shared: Arc::new(shared) })
     }
 
@@ -296,12 +212,10 @@ impl RedisLimiter {
     /// When `permits` is 0 or more than 1,000, the most that one question gives, or `hold` is zero or longer than the
     /// shortest window.
     pub fn with_lease(self, permits: u32, hold: Duration) -> Result<Self, InvalidConfig> {
-        if !(1..=1_000).contains(&permits) {
-            return Err(InvalidConfig::new("lease permits", permits.to_string(), "1 to 1000"));
+        if !(1..=MOST).contains(&permits) {
+            return Err(InvalidConfig::new("lease permits", permits.to_string(), format!("1 to {MOST}")));
         }
-        let mut limiter = self.with_hold(hold)?;
-        limiter = limiter.with(|settings| settings.lease = permits)?;
-        Ok(limiter)
+        self.with_hold(hold)?.with(|settings| settings.lease = permits)
     }
 
     /// Holds a permit for up to so long after its time: a fiftieth of the shortest window by default, at least 5 ms
@@ -311,7 +225,7 @@ impl RedisLimiter {
     ///
     /// When it is zero or longer than the shortest window.
     pub fn with_hold(self, hold: Duration) -> Result<Self, InvalidConfig> {
-        let shortest = self.settings.quotas.iter().map(Quota::window).min().unwrap_or_default();
+        let shortest = self.settings.shortest();
         if hold.is_zero() || hold > shortest {
             let expected = format!("more than zero and at most the shortest window, {shortest:?}");
             return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
@@ -363,17 +277,10 @@ impl RedisLimiter {
     }
 }
 
-/// The names of the keys begin so. The part in braces places them in one slot of a cluster.
-fn tag(namespace: &str, name: &str) -> String {
-    let hash = Sha256::digest(name.as_bytes());
-    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("{namespace}:{{{hex}}}")
-}
-
 #[cfg(test)]
 impl RedisLimiter {
     /// The same before another store.
-    pub(super) fn asking(self, store: Box<dyn question::Ask>) -> Self {
+    pub(super) fn asking(self, store: Box<dyn Decide>) -> Self {
         Self::over(Settings::clone(&self.settings), |_| store).unwrap()
     }
 }

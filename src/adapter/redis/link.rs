@@ -12,7 +12,7 @@ use redis::{
     RedisError, ServerErrorKind, aio::MultiplexedConnection,
 };
 
-use super::question::{Answer, Ask, Asked, Fault, Question, Terms};
+use super::question::{Answer, Decide, Decided, Fault, Question, Terms};
 use crate::error::InvalidConfig;
 
 const SCRIPT: &str = include_str!("script.lua");
@@ -142,8 +142,8 @@ impl Link {
     }
 }
 
-impl Ask for Link {
-    fn ask(&self, question: Question) -> Asked<'_> {
+impl Decide for Link {
+    fn decide(&self, question: Question) -> Decided<'_> {
         Box::pin(async { self.answer(question).await.map_err(|error| self.fault(&error)) })
     }
 }

@@ -4,15 +4,18 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use redis::Cmd;
 
-use super::share::Kind;
+use super::kind::Kind;
 use crate::policy::Quota;
 
+/// The most permits of one question: how long the script runs grows with them.
+pub(super) const MOST: u32 = 1_000;
+
 /// Decides for all processes.
-pub(super) trait Ask: Send + Sync {
-    fn ask(&self, question: Question) -> Asked<'_>;
+pub(super) trait Decide: Send + Sync {
+    fn decide(&self, question: Question) -> Decided<'_>;
 }
 
-pub(super) type Asked<'a> = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send + 'a>>;
+pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send + 'a>>;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Question {

@@ -2,18 +2,12 @@
 
 use std::num::NonZeroU32;
 
+use super::kind::Kind;
 use crate::{
     error::InvalidConfig,
     limit::{Gcra, Meter, Rings},
     policy::Quota,
 };
-
-/// Which arithmetic decides.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    TokenBucket,
-    SlidingWindow,
-}
 
 /// The limiter of the share, and what went through it.
 #[derive(Debug)]
@@ -98,10 +92,7 @@ pub(super) fn parts(
     let part = |quota: &Quota| {
         let limit = quota.limit() / processes;
         // A bucket has one at least, and all of them together no more than the whole one.
-        let (most, what) = match kind {
-            Kind::TokenBucket => (quota.burst(), "burst"),
-            Kind::SlidingWindow => (quota.limit(), "limit"),
-        };
+        let (most, what) = kind.most(quota);
         if processes.get() > most {
             let expected = format!("at most {most}, the {what} of the smallest quota");
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));

@@ -16,9 +16,9 @@ use tokio::{
 
 use super::{
     Fallback, RedisLimiter,
+    kind::Kind,
     pool::{Free, Grant, Pool},
-    question::{Answer, Ask, Asked, Fault, Known, Question, Terms, Times},
-    share::Kind,
+    question::{Answer, Decide, Decided, Fault, Known, Question, Terms, Times},
 };
 use crate::{
     limit::{self, Limiter, Meter, Reason, Refusal, Store},
@@ -33,8 +33,8 @@ struct Fake<F> {
     under_way: Arc<AtomicU32>,
 }
 
-impl<F: Fn(&Question) -> Result<Answer, Fault> + Send + Sync> Ask for Fake<F> {
-    fn ask(&self, question: Question) -> Asked<'_> {
+impl<F: Fn(&Question) -> Result<Answer, Fault> + Send + Sync> Decide for Fake<F> {
+    fn decide(&self, question: Question) -> Decided<'_> {
         Box::pin(async move {
             assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two questions at once");
             let under_way = Arc::clone(&self.under_way);

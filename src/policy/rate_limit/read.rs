@@ -1,0 +1,212 @@
+//! Reads the headers, in each of the spellings.
+
+use std::{
+    cell::LazyCell,
+    collections::HashMap,
+    iter,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use http::{HeaderMap, HeaderName, header::AGE};
+
+use super::list::{Remaining, RemainingList};
+use crate::policy::{
+    feedback::{served, values, whole_number},
+    structured::{members, name, natural},
+};
+
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// A way to write down how much is left and when more comes, with the names of the two.
+enum Spelling {
+    /// A List in `RateLimit`, an Item for each policy; the window is a parameter in `RateLimit-Policy`.
+    Items(Parameters),
+    /// A Dictionary in `RateLimit`, of one nameless policy.
+    Dictionary { left: &'static str, more_in: &'static str },
+    /// A field each, of one number or a list of them.
+    Fields { left: HeaderName, more_in: HeaderName },
+}
+
+struct Parameters {
+    left: &'static str,
+    more_in: &'static str,
+    partition: &'static str,
+    window: &'static str,
+}
+
+/// The first that an answer has is read. A draft that renames a parameter is one row more.
+static SPELLINGS: [Spelling; 4] = [
+    // draft-ietf-httpapi-ratelimit-headers-10
+    Spelling::Items(Parameters { left: "r", more_in: "t", partition: "pk", window: "w" }),
+    // -07
+    Spelling::Dictionary { left: "remaining", more_in: "reset" },
+    // Up to -06
+    Spelling::Fields {
+        left: HeaderName::from_static("ratelimit-remaining"),
+        more_in: HeaderName::from_static("ratelimit-reset"),
+    },
+    // Never specified. GitHub, Reddit, Brave and many more
+    Spelling::Fields {
+        left: HeaderName::from_static("x-ratelimit-remaining"),
+        more_in: HeaderName::from_static("x-ratelimit-reset"),
+    },
+];
+
+/// What the server says is left of its quotas; empty when it says nothing that can be read.
+///
+/// Reads the first of these that has anything valid:
+///
+/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. Without `t` the `w` of the
+///    same name in `RateLimit-Policy` counts, and without both the item is passed over, since nothing says
+///    when more comes. A name may be a Token too;
+/// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07;
+/// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06;
+/// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+///
+/// In the last two the reset is seconds, or over 10^9 the second since 1970 at which it comes, read against
+/// the answer's own `Date`, since the server's clock isn't ours, and without one against `wall`, which is
+/// called at most once. From 10^12 on it can't be seconds, and what it is would be a guess. A list of numbers
+/// is a policy each. Fractions are read so that nothing comes early: less is left, later comes more.
+///
+/// A malformed field is ignored as a whole, as RFC 9651 has it, and so is everything in an answer that has
+/// an `Age`: it tells what was left when it went into the cache.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use http::{HeaderMap, HeaderName, HeaderValue, header::DATE};
+/// use tower_outbound::policy::remaining;
+///
+/// let headers = HeaderMap::from_iter([
+///     (DATE, HeaderValue::from_static("Tue, 20 Aug 2013 14:50:41 GMT")),
+///     (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("0")),
+///     (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("1377013266")),
+/// ]);
+/// let found = remaining(&headers, SystemTime::now);
+/// let [quota] = found.as_slice() else { unreachable!() };
+/// assert_eq!((quota.left(), quota.more_in()), (0, Duration::from_secs(3_025)));
+/// ```
+pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> RemainingList {
+    if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
+        return RemainingList::EMPTY;
+    }
+    let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
+    let read = |spelling: &Spelling| match spelling {
+        Spelling::Items(names) => items(headers, names),
+        Spelling::Dictionary { left, more_in } => dictionary(headers, left, more_in),
+        Spelling::Fields { left, more_in } => fields(headers, left, more_in, || *served),
+    };
+    SPELLINGS.iter().filter_map(read).find(|list| !list.as_slice().is_empty()).unwrap_or(RemainingList::EMPTY)
+}
+
+fn items(headers: &HeaderMap, names: &Parameters) -> Option<RemainingList> {
+    let windows = LazyCell::new(|| windows(headers, names.window));
+    let mut list = RemainingList::EMPTY;
+    members(headers, &RATELIMIT, |text| {
+        let name = name(text.value()?)?;
+        let (mut left, mut more_in, mut partition) = (None, None, None);
+        while let Some((key, value)) = text.parameter()? {
+            if key == names.left {
+                left = Some(value);
+            } else if key == names.more_in {
+                more_in = Some(value);
+            } else if key == names.partition {
+                partition = Some(value);
+            }
+        }
+        let more_in = match more_in {
+            Some(value) => Some(Duration::from_secs(natural(value)?)),
+            None => windows.get(name).copied(),
+        };
+        if let (Some(left), Some(more_in)) = (left.map(natural), more_in) {
+            list.add(Remaining::new(policy(name, partition.map(str::as_bytes)), left?, more_in));
+        }
+        Some(())
+    })?;
+    Some(list)
+}
+
+/// The window of every name; the longest, when partitions differ.
+fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
+    let mut windows = HashMap::new();
+    let read = members(headers, &RATELIMIT_POLICY, |text| {
+        let name = name(text.value()?)?;
+        let mut window = None;
+        while let Some((key, value)) = text.parameter()? {
+            if key == window_name {
+                window = Some(value);
+            }
+        }
+        if let Some(window) = window {
+            let window = natural(window).filter(|seconds| *seconds > 0)?;
+            let longest = windows.entry(name).or_insert(Duration::ZERO);
+            *longest = Duration::from_secs(window).max(*longest);
+        }
+        Some(())
+    });
+    read.map(|()| windows).unwrap_or_default()
+}
+
+fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<RemainingList> {
+    let (mut left, mut more_in) = (None, None);
+    members(headers, &RATELIMIT, |text| {
+        let (key, value) = text.pair()?;
+        while text.parameter()?.is_some() {}
+        if key == left_name {
+            left = Some(value);
+        } else if key == more_in_name {
+            more_in = Some(value);
+        }
+        Some(())
+    })?;
+    let (left, more_in) = (natural(left?)?, Duration::from_secs(natural(more_in?)?));
+    let mut list = RemainingList::EMPTY;
+    list.add(Remaining::new(policy(RATELIMIT.as_str(), None), left, more_in));
+    Some(list)
+}
+
+/// The numbers of the two fields belong together by their place, as in Brave's `X-RateLimit-Remaining: 1,
+/// 1000` and `X-RateLimit-Reset: 1, 1419704`.
+fn fields(
+    headers: &HeaderMap,
+    left_name: &HeaderName,
+    more_in_name: &HeaderName,
+    served: impl Fn() -> Duration,
+) -> Option<RemainingList> {
+    headers.get(left_name)?;
+    let mut resets = numbers(headers, more_in_name);
+    let mut list = RemainingList::EMPTY;
+    for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
+        let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
+        let more_in = match seconds.saturating_add(fraction.into()) {
+            seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
+            // Not only with `X-`: GitLab's `RateLimit-Reset` is such a moment too.
+            moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
+            _ => return None, // OpenRouter's are milliseconds
+        };
+        list.add(Remaining::new(policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in));
+    }
+    resets.next().is_none().then_some(list)
+}
+
+/// The members of all lines: whole numbers, and if there is a fraction. Reddit has `X-Ratelimit-Remaining:
+/// 599.0`.
+fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
+    let lines = headers.get_all(name).iter();
+    let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
+    members.map(|text| {
+        let text = text.trim_matches([' ', '\t']);
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        Some((whole_number(whole)?, whole_number(fraction)? > 0))
+    })
+}
+
+/// FNV-1a with 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same in every build and process.
+pub(super) fn policy(name: &str, partition: Option<&[u8]>) -> u64 {
+    // No name has a zero byte, so that none is another with its partition.
+    let partition = partition.map(|partition| [b"\0", partition]);
+    let parts = iter::once(name.as_bytes()).chain(partition.into_iter().flatten());
+    parts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,51 @@
+//! What every test of the headers reads with.
+
+mod forms;
+mod generated;
+mod numbers;
+mod sizes;
+
+use std::{
+    cell::Cell,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use super::{RemainingList, remaining};
+use crate::policy::{MAX_ASK, head_of};
+
+type Lines<'a> = &'a [(&'static str, &'a str)];
+
+const LONGEST: u64 = MAX_ASK.as_secs();
+
+const NAMES: [&str; 7] = [
+    "ratelimit",
+    "ratelimit-policy",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "date",
+];
+
+/// The clock of the tests, Tue, 20 Aug 2013 14:50:41 GMT.
+const NOW: u64 = 1_377_010_241;
+
+fn list(lines: Lines<'_>) -> RemainingList {
+    let headers = head_of(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
+    let reads = Cell::new(0);
+    let list = remaining(&headers, || {
+        reads.set(reads.get() + 1);
+        UNIX_EPOCH + Duration::from_secs(NOW)
+    });
+    assert!(reads.get() <= 1);
+    list
+}
+
+/// What is left, and the seconds until more comes.
+fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
+    list(lines).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect()
+}
+
+fn one(field: &'static str, value: &str) -> Vec<(u64, u64)> {
+    read(&[(field, value)])
+}

@@ -1,0 +1,50 @@
+//! How much is kept of an answer, in which order, and how large one may be.
+
+use std::time::UNIX_EPOCH;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::{NAMES, list, one, read};
+use crate::policy::{MAX_POLICIES, RemainingList, remaining};
+
+#[test]
+fn a_list_is_walked_and_shown_from_the_tightest_on() {
+    let list = list(&[("ratelimit", r#""daily";r=7;t=36000, "burst";r=90;t=1, "hour";r=7;t=60"#)]);
+    let left: Vec<_> = (&list).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect();
+    assert_eq!(left, [(7, 36_000), (7, 60), (90, 1)]);
+    assert_eq!(format!("{list:?}"), format!("{:?}", list.as_slice()));
+    assert_eq!(format!("{:?}", RemainingList::default()), "[]");
+}
+
+#[test]
+fn of_a_thousand_members_the_least_are_kept() {
+    let members: Vec<_> = (0..1_000).map(|left| format!("a;r={};t=1", (left * 7 + 5) % 1_000)).collect();
+    let least: Vec<_> = (0..MAX_POLICIES as u64).map(|left| (left, 1)).collect();
+    assert_eq!(one("ratelimit", &members.join(",")), least);
+    let members: Vec<_> = members.iter().map(|member| ("ratelimit", member.as_str())).collect();
+    assert_eq!(read(&members), least);
+
+    // Of equals, those that take longest.
+    let members: Vec<_> = (0..1_000).map(|more_in| format!("a;r=1;t={more_in}")).collect();
+    let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
+    assert_eq!(one("ratelimit", &members.join(",")), longest);
+}
+
+/// Quadratic time would take minutes for these.
+#[test]
+fn large_fields_are_no_trouble() {
+    let units = r#", ; " \ \" % a 0 0, 1.1, : a, "a", ;a ;a="b" a;r=1, a;r=1;t=1, a;w=1, a=1, remaining=1,"#;
+    for unit in units.split(' ').chain([" ", "\t"]) {
+        for (start, end) in
+            [("", ""), ("", "1"), ("a", ";r=1"), ("\"", "\""), ("a;b=%\"", "\""), ("a;b=:", ":")]
+        {
+            let text = format!("{start}{}{end}", unit.repeat(65_536 / unit.len()));
+            let value = HeaderValue::from_str(&text).unwrap();
+            let fields = NAMES.map(|name| (HeaderName::from_static(name), value.clone()));
+            assert!(remaining(&HeaderMap::from_iter(fields), || UNIX_EPOCH).as_slice().len() <= MAX_POLICIES);
+        }
+    }
+    let text: Vec<_> = (0..8_192).map(|name| format!("a{name};r=1;w=1")).collect();
+    let text = text.join(",");
+    assert_eq!(read(&[("ratelimit", &text), ("ratelimit-policy", &text)]), [(1, 1); MAX_POLICIES]);
+}

@@ -1,0 +1,95 @@
+//! Quotas that are changed while the limiter is in use.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_outbound::{
+    Quota,
+    limit::{Limiter, Reason, SlidingWindow, TokenBucket},
+    test_util::Arrivals,
+};
+
+use crate::{costing, permits};
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_is_set_again_and_again_costs_nothing() {
+    for every in [100, 300, 600, 700] {
+        let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap();
+        let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap();
+        let (bucket, start) = (TokenBucket::new(quota), Instant::now());
+        let mut granted = 0;
+        for number in 0.. {
+            if start.elapsed() > Duration::from_secs(600) {
+                break;
+            }
+            // The same, and one that hardly differs.
+            bucket.set_quotas([if number % 3 == 0 { other } else { quota }]);
+            granted += usize::from(bucket.try_acquire(permits(1)).is_ok());
+            tokio::time::advance(Duration::from_millis(every)).await;
+        }
+        let fair = 600_000 / 607_u64.next_multiple_of(every);
+        assert!(granted as u64 >= fair && granted <= 991, "{granted} grants, set every {every} ms");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_quota_keeps_what_is_spent() {
+    let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
+    let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap();
+    let bucket = TokenBucket::new(before);
+    bucket.acquire(costing(8)).await.unwrap();
+    bucket.set_quotas([after]);
+    assert_eq!(bucket.snapshot().available, 2, "the larger burst comes by and by");
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(bucket.snapshot().available, 12);
+
+    // Whoever waits, waits by the new quota from now on; whoever can never fit is told.
+    let bucket = TokenBucket::new(before);
+    bucket.acquire(costing(10)).await.unwrap();
+    let waiting = tokio::spawn(bucket.acquire(costing(6)));
+    let hopeless = tokio::spawn(bucket.acquire(costing(9)));
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    bucket.set_quotas([Quota::new(80, Duration::from_secs(10)).unwrap().with_burst(8).unwrap()]);
+    assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly);
+    waiting.await.unwrap().unwrap();
+    // Ten are spent of a burst of eight, six are wanted: eight have to come, one each 10 s / 72.
+    assert_eq!(start.elapsed().as_millis(), 1_112);
+
+    let window = SlidingWindow::new(before);
+    window.acquire(costing(15)).await.unwrap();
+    window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap()]);
+    assert_eq!(window.snapshot().available, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
+    let minute = Duration::from_secs(60);
+    let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap();
+    for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
+        let bucket = TokenBucket::new(of(100, bursts[0]));
+        let grants = Arrivals::new();
+        for second in 0..200 {
+            if second % 20 == 10 {
+                bucket.set_quotas([of(100, bursts[second / 20 % 3])]);
+            }
+            for _ in 0..10 {
+                while bucket.try_acquire(permits(1)).is_ok() {
+                    grants.note();
+                }
+                tokio::time::advance(Duration::from_millis(100)).await;
+            }
+        }
+        assert!(grants.most_in(minute) <= 100, "{bursts:?}: {}", grants.most_in(minute));
+    }
+    let window = SlidingWindow::new(of(100, 1));
+    let mut grants = Vec::new();
+    for limit in [100, 10, 100] {
+        window.set_quotas([of(limit, 1)]);
+        while window.try_acquire(permits(1)).is_ok() {
+            grants.push(Instant::now());
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert_eq!(grants.len(), 100);
+}

@@ -1,0 +1,130 @@
+//! Which requests are let through, and when: buckets, windows, several quotas, costs.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{Request, Response};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, task};
+use tower::ServiceExt;
+use tower_layer::Layer;
+use tower_outbound::{
+    Quota,
+    limit::{Ask, Cost, Limiter, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+};
+
+use crate::{bucket, costing, permits};
+
+#[tokio::test(start_paused = true)]
+async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
+    let bucket = bucket(100, 60, 10);
+    let start = Instant::now();
+    let mut grants = Vec::new();
+    for _ in 0..100 {
+        bucket.acquire(Ask::default()).await.unwrap();
+        grants.push(start.elapsed());
+    }
+    assert!(grants[..10].iter().all(Duration::is_zero));
+    // 60 s / 90, and tokio's timer rounds up to the millisecond.
+    for (number, grant) in grants[10..].iter().enumerate() {
+        let due = Duration::from_secs_f64((number + 1) as f64 * 60.0 / 90.0);
+        assert!(*grant >= due && *grant <= due + Duration::from_millis(2), "{number}: {grant:?} {due:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
+    let window = SlidingWindow::new(Quota::per_minute(100).unwrap());
+    let start = Instant::now();
+    let mut grants = Vec::new();
+    for _ in 0..300 {
+        window.acquire(Ask::default()).await.unwrap();
+        grants.push(start.elapsed());
+    }
+    assert!(grants[..100].iter().all(Duration::is_zero));
+    // The window's both ends count, and tokio's timer rounds up to the millisecond.
+    let minute = Duration::from_millis(60_001);
+    assert!(grants[100..200].iter().all(|at| *at == minute), "{:?}", &grants[100..102]);
+    assert!(grants[200..].iter().all(|at| *at == 2 * minute));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_quotas_all_are_spent_or_none() {
+    let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap();
+    let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap();
+    let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
+    // The first gives five, of the second two are left.
+    for _ in 0..5 {
+        bucket.try_acquire(permits(1)).unwrap();
+    }
+    assert!(bucket.try_acquire(permits(1)).is_err());
+    assert_eq!(bucket.snapshot().available, 0);
+    // Refused by the first quota a hundred times, the second still has its two.
+    for _ in 0..100 {
+        assert!(bucket.try_acquire(permits(1)).is_err());
+    }
+    tokio::time::advance(Duration::from_millis(600)).await;
+    assert_eq!(bucket.snapshot().available, 2);
+    for _ in 0..2 {
+        bucket.try_acquire(permits(1)).unwrap();
+    }
+    // The first has one more; it is the second that says no, for 60 s / 93 less what has passed.
+    let wait = bucket.try_acquire(permits(1)).unwrap_err().wait().unwrap();
+    assert!((Duration::from_millis(45)..Duration::from_millis(46)).contains(&wait), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
+    let bucket = bucket(20, 10, 10);
+    bucket.acquire(costing(7)).await.unwrap();
+    let start = Instant::now();
+    bucket.acquire(costing(5)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(2), "three were there, two more a second each");
+    let refusal = bucket.acquire(costing(11)).await.unwrap_err();
+    assert_eq!((refusal.reason(), refusal.wait(), refusal.largest()), (Reason::TooCostly, None, Some(10)));
+    let window = SlidingWindow::new(Quota::per_minute(20).unwrap());
+    assert_eq!(window.acquire(costing(21)).await.unwrap_err().largest(), Some(20));
+    window.acquire(costing(20)).await.unwrap();
+    assert!(window.try_acquire(permits(1)).is_err());
+
+    let layer = RateLimitLayer::new(bucket);
+    let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let mut request = Request::new(());
+    request.extensions_mut().insert(Cost(permits(11)));
+    let error = layer.layer(service()).oneshot(request).await.unwrap_err();
+    assert!(error.is_too_costly() && !error.is_rate_limited());
+    assert_eq!(
+        format!("{error:#}"),
+        "the request can never fit in the rate limit: the request costs more permits than can ever be had at once, \
+         which is 10"
+    );
+    let drawn = layer.with_cost(|head| permits(head.uri.path().len() as u32));
+    let request = Request::get("/0123456789").body(()).unwrap();
+    assert!(drawn.layer(service()).oneshot(request).await.unwrap_err().is_too_costly());
+}
+
+#[tokio::test(start_paused = true)]
+async fn starting_empty_there_is_no_burst() {
+    let bucket = bucket(20, 10, 10).starting_empty();
+    assert_eq!(bucket.snapshot().available, 0);
+    assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(1)));
+    let window = SlidingWindow::new(Quota::per_second(5).unwrap()).starting_empty();
+    let start = Instant::now();
+    window.acquire(Ask::default()).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_millis(1_001));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_tells_how_it_stands() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(waiting.poll());
+    let until = Instant::now() + Duration::from_secs(5);
+    bucket.pause_until(until);
+    bucket.try_acquire(permits(1)).unwrap_err();
+    let snapshot = bucket.snapshot();
+    assert_eq!((snapshot.available, snapshot.queued, snapshot.granted, snapshot.refused), (0, 1, 1, 1));
+    assert_eq!(snapshot.paused_until, Some(until));
+    let free = TokenBucket::unmetered().snapshot();
+    assert_eq!((free.available, free.paused_until), (u32::MAX, None));
+}

@@ -1,0 +1,120 @@
+//! The layer over a service: what it shares, and what holds while the service has no room.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{Request, Response};
+use tokio::time::Instant;
+use tower::{Service, ServiceExt};
+use tower_layer::Layer;
+use tower_outbound::{
+    Quota,
+    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
+    test_util::Arrivals,
+};
+
+use crate::bucket;
+
+#[tokio::test(start_paused = true)]
+async fn every_layer_of_one_limiter_and_every_clone_share_the_bucket() {
+    let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
+    let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+    let (one, two) = (layer.layer(service()), layer.clone().layer(service()));
+    one.clone().oneshot(Request::new(())).await.unwrap();
+    for service in [one, two] {
+        let error = service.oneshot(Request::new(())).await.unwrap_err();
+        assert!(error.is_rate_limited());
+        assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_readiness_is_held_during_the_wait() {
+    // One slot below; two wait in the limiter above it.
+    let layer = RateLimitLayer::new(bucket(11, 10, 1));
+    let slots = tower::limit::ConcurrencyLimitLayer::new(1);
+    let inner =
+        slots.layer(tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+    let limited = layer.layer(inner.clone());
+    limited.clone().oneshot(Request::new(())).await.unwrap();
+    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut other = inner;
+    assert!(tokio_test::task::spawn(other.ready()).poll().is_ready(), "the slot is free");
+    drop(other);
+    for wait in waiting {
+        wait.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_on_other_statuses_pauses_nobody() {
+    for (status, pauses) in [(429, true), (503, true), (202, false), (301, false), (500, false)] {
+        let layer = RateLimitLayer::new(TokenBucket::unmetered());
+        let mut service = layer.layer(tower::service_fn(move |_: Request<()>| async move {
+            Response::builder().status(status).header("retry-after", "2").body(())
+        }));
+        let start = Instant::now();
+        service.ready().await.unwrap().call(Request::new(())).await.unwrap();
+        service.ready().await.unwrap().call(Request::new(())).await.unwrap();
+        assert_eq!(start.elapsed() >= Duration::from_secs(2), pauses, "{status}");
+    }
+}
+
+/// Notes when each request arrives; the first of them take their time.
+fn slow_at_first(
+    slow: usize,
+    takes: Duration,
+    status: u16,
+) -> (impl Service<Request<()>, Response = Response<()>, Error = http::Error, Future: Send> + Clone, Arrivals)
+{
+    let arrivals = Arrivals::new();
+    let noted = arrivals.clone();
+    let service = tower::service_fn(move |_: Request<()>| {
+        noted.note();
+        let number = noted.count();
+        let takes = if number <= slow { takes } else { Duration::ZERO };
+        async move {
+            tokio::time::sleep(takes).await;
+            let status = if number == 1 { status } else { 200 };
+            Response::builder().status(status).header("retry-after", "30").body(())
+        }
+    });
+    (service, arrivals)
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_where_it_counts() {
+    for (guard, sliding) in [(0, false), (0, true), (500, false)] {
+        let quota = Quota::per_second(10).unwrap().with_guard(Duration::from_millis(guard)).unwrap();
+        let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
+        let slots = tower::limit::ConcurrencyLimitLayer::new(8).layer(service);
+        let calls: Vec<_> = if sliding {
+            let limited = RateLimitLayer::new(SlidingWindow::new(quota)).layer(slots);
+            (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
+        } else {
+            let limited = RateLimitLayer::new(TokenBucket::new(quota)).layer(slots);
+            (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
+        };
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(arrivals.count(), 100);
+        let most = arrivals.most_in(Duration::from_secs(1));
+        assert!(most <= 10, "guard {guard}, sliding {sliding}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_for_those_who_have_a_permit_but_no_room_below() {
+    let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
+    let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
+    let limiter = TokenBucket::unmetered();
+    let limited = RateLimitLayer::new(limiter.clone()).layer(slot);
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    let arrivals = arrivals.times();
+    assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(31), "{:?}", arrivals[1] - arrivals[0]);
+    assert_eq!(limiter.snapshot().in_flight, 0, "what was renewed is not counted twice");
+}

@@ -1,0 +1,182 @@
+//! The line of those who wait: its order, who leaves it, who is woken, and who is refused a place.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower_outbound::limit::{Ask, Limiter, Reason};
+
+use crate::{ask, bucket, costing, permits};
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(waiting.poll());
+
+    let now = Instant::now();
+    let bounded = [
+        (ask(|ask| ask.max_wait = Some(Duration::from_millis(1_999))), Reason::MaxWait),
+        (ask(|ask| ask.deadline = Some(now + Duration::from_millis(1_999))), Reason::Deadline),
+        (ask(|ask| ask.max_queue = 1), Reason::QueueFull),
+    ];
+    for (bounded, reason) in bounded {
+        let refusal = bucket.acquire(bounded).await.unwrap_err();
+        assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(Duration::from_secs(2))));
+        assert_eq!(now.elapsed(), Duration::ZERO, "at once");
+    }
+    // The one whose bound is just wide enough is let in, and served when it was foretold.
+    let fits = ask(|ask| ask.max_wait = Some(Duration::from_secs(2)));
+    let mut fits = task::spawn(bucket.acquire(fits));
+    assert_pending!(fits.poll());
+    drop(waiting);
+    fits.await.unwrap();
+    assert_eq!(now.elapsed(), Duration::from_secs(1), "the one before gave up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_does_not_overtake_who_waits() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(waiting.poll());
+    // A permit is there by now, and it is not the newcomer's.
+    tokio::time::advance(Duration::from_millis(1_500)).await;
+    let mut newcomer = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(newcomer.poll());
+    assert!(waiting.is_woken(), "the newcomer has served the line, though its head was not polled");
+    assert_ready_ok!(waiting.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
+    let bucket = bucket(20, 10, 10);
+    bucket.acquire(costing(10)).await.unwrap();
+    let start = Instant::now();
+    let mut costly = task::spawn(bucket.acquire(costing(10)));
+    assert_pending!(costly.poll());
+    let cheap = tokio::spawn(bucket.acquire(costing(1)));
+    tokio::task::yield_now().await;
+    assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(12)));
+    costly.await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(10));
+    cheap.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
+    let bucket = bucket(11, 10, 1);
+    let unpolled = bucket.acquire(Ask::default());
+    bucket.acquire(Ask::default()).await.unwrap();
+    drop(unpolled);
+    assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_leaves_hands_the_timer_on() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let start = Instant::now();
+    let mut head = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(head.poll());
+    let next = tokio::spawn(bucket.acquire(Ask::default()));
+    tokio::task::yield_now().await;
+    drop(head);
+    next.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}
+
+/// Counts how often a task was woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wake_ups_a_grant_do_not_grow_with_the_line() {
+    const LINE: usize = 5_000;
+    let bucket = bucket(1_100, 10, 100);
+    for _ in 0..100 {
+        bucket.acquire(Ask::default()).await.unwrap();
+    }
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut line: Vec<Pin<Box<_>>> = (0..LINE).map(|_| Box::pin(bucket.acquire(Ask::default()))).collect();
+    let mut cx = Context::from_waker(&waker);
+    for wait in &mut line {
+        assert!(wait.as_mut().poll(&mut cx).is_pending());
+    }
+    // Only those at the front are polled: the head holds the timer, the rest have been granted.
+    let mut granted = 0;
+    while granted < LINE {
+        match line[granted].as_mut().poll(&mut cx) {
+            Poll::Ready(result) => {
+                result.unwrap();
+                granted += 1;
+            }
+            Poll::Pending => tokio::time::advance(Duration::from_millis(10)).await,
+        }
+    }
+    let woken = wakes.0.load(Ordering::Relaxed);
+    assert!(woken <= 2 * LINE, "{woken} wake-ups for {LINE} grants");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_moves_to_another_task_wakes_that_one() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let mut head = task::spawn(bucket.acquire(Ask::default()));
+    assert_pending!(head.poll());
+    let mut second = Box::pin(bucket.acquire(Ask::default()));
+    let (old, new) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&old)))).is_pending());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&new)))).is_pending());
+    drop(head);
+    assert_eq!((old.0.load(Ordering::Relaxed), new.0.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
+    let bucket = bucket(11, 110, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let start = Instant::now();
+    // A permit comes every eleven seconds.
+    let until = |seconds| ask(|ask| ask.deadline = Some(start + Duration::from_secs(seconds)));
+    let head = tokio::spawn(bucket.acquire(until(30)));
+    let second = tokio::spawn(bucket.acquire(until(200)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bucket.pause_until(start + Duration::from_secs(100));
+    assert_eq!(head.await.unwrap().unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(start.elapsed(), Duration::from_secs(1), "at once, and not when its deadline has come");
+    // What is spent counts for one who comes during the pause, too.
+    let refusal = bucket.acquire(until(105)).await.unwrap_err();
+    assert_eq!(refusal.wait(), Some(Duration::from_secs(110)));
+    second.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_wait_is_counted_from_the_first_moment() {
+    let bucket = bucket(2, 6, 1);
+    bucket.acquire(Ask::default()).await.unwrap();
+    let start = Instant::now();
+    let wait = tokio::spawn(bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::from_secs(10)))));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    bucket.pause_until(start + Duration::from_secs(14));
+    assert_eq!(wait.await.unwrap().unwrap_err().reason(), Reason::MaxWait);
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+}

@@ -1,0 +1,39 @@
+//! The limiter and its layer, on paused time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "../probe/cases.rs"]
+mod cases;
+mod changed;
+mod grants;
+mod keyed;
+mod layer;
+mod line;
+mod pause;
+mod properties;
+
+use std::{num::NonZeroU32, time::Duration};
+
+use tower_outbound::{
+    Quota,
+    limit::{Ask, TokenBucket},
+};
+
+fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
+    let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
+    TokenBucket::new(quota.with_burst(burst).unwrap())
+}
+
+/// Bounds are set by name: `Ask` may grow.
+fn ask(change: impl FnOnce(&mut Ask)) -> Ask {
+    let mut ask = Ask::default();
+    change(&mut ask);
+    ask
+}
+
+fn permits(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).unwrap()
+}
+
+fn costing(number: u32) -> Ask {
+    ask(|ask| ask.cost = permits(number))
+}

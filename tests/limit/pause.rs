@@ -1,0 +1,109 @@
+//! Pauses: for all who share the limiter, until they are over or lifted.
+
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower_outbound::{
+    Quota,
+    limit::{Ask, Feedback, Limiter, Reason, SlidingWindow, TokenBucket},
+};
+
+use crate::{ask, bucket, costing, permits};
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_is_over_is_none() {
+    let limiter = TokenBucket::unmetered();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    limiter.pause_until(Instant::now() - Duration::from_millis(1));
+    assert!((0..100).all(|_| limiter.try_acquire(permits(1)).is_ok()));
+    // Nor does a quota that is taken away in a pause let all go at its end.
+    let limiter = bucket(100, 60, 10);
+    let start = Instant::now();
+    limiter.pause_until(start + Duration::from_secs(10));
+    let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.acquire(Ask::default()))).collect();
+    tokio::task::yield_now().await;
+    limiter.set_quotas([]);
+    for wait in waiting {
+        wait.await.unwrap().unwrap();
+    }
+    assert!(start.elapsed() > Duration::from_millis(10_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_holds_for_all_and_is_only_ever_extended() {
+    let bucket = TokenBucket::unmetered();
+    let start = Instant::now();
+    bucket.pause_until(start + Duration::from_secs(3));
+    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire(Ask::default()))).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bucket.clone().pause_until(start + Duration::from_secs(5));
+    bucket.pause_until(start + Duration::from_secs(2));
+    let refusal = bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::ZERO))).await.unwrap_err();
+    // Without a quota the eleventh leaves at 3 and 3/8 steps of 100 ms, when twice as many go with every step.
+    assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
+    let mut left = Vec::new();
+    for wait in waiting {
+        wait.await.unwrap().unwrap();
+        left.push(start.elapsed().as_millis());
+    }
+    assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!((0..1_000).all(|_| bucket.try_acquire(permits(1)).is_ok()), "and then it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_into_the_far_future_is_a_refusal_and_not_a_panic() {
+    let bucket = bucket(100, 60, 10);
+    bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
+    let deadline = ask(|ask| ask.deadline = Some(Instant::now() + Duration::from_secs(60)));
+    assert_eq!(bucket.acquire(deadline).await.unwrap_err().reason(), Reason::Deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_nobody_wants_to_wait_out_can_be_lifted() {
+    let bucket = TokenBucket::unmetered();
+    bucket.observe(&Feedback::pause(Duration::from_secs(99_999_999)));
+    let start = Instant::now();
+    let waiting = tokio::spawn(bucket.acquire(Ask::default()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bucket.resume();
+    waiting.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_where_nothing_is_left() {
+    let nothing_left = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
+    let nothing_left =
+        Feedback::read(StatusCode::OK, &HeaderMap::from_iter(nothing_left), || SystemTime::UNIX_EPOCH)
+            .unwrap();
+    for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
+        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap());
+        window.acquire(costing(2)).await.unwrap();
+        let mut first = task::spawn(window.acquire(Ask::default()));
+        let mut second = task::spawn(window.acquire(Ask::default()));
+        assert_pending!(first.poll());
+        assert_pending!(second.poll());
+        tokio::time::advance(Duration::from_millis(10_001)).await;
+        assert_ready_ok!(first.poll());
+        // Granted together with the first, and not polled until the next window is there.
+        assert!(second.is_woken());
+        if stopped {
+            match by_pause {
+                true => window.pause_until(Instant::now() + Duration::from_secs(60)),
+                false => window.observe(&nothing_left),
+            }
+            assert_pending!(second.poll());
+            let start = Instant::now();
+            second.await.unwrap();
+            assert!(start.elapsed() >= Duration::from_secs(60));
+        } else {
+            tokio::time::advance(Duration::from_secs(15)).await;
+            assert_ready_ok!(second.poll());
+            assert_eq!(window.snapshot().available, 1, "it took another, which is counted now");
+        }
+        assert_eq!(window.snapshot().queued, 0);
+    }
+}

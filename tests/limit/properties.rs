@@ -1,0 +1,191 @@
+//! What holds for any quotas, pauses and callers.
+
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+use tokio_test::task;
+use tower_outbound::{
+    Quota,
+    limit::{Feedback, Limiter, Reason, SlidingWindow, TokenBucket},
+    test_util::{Arrival, Arrivals},
+};
+
+use crate::{cases::cases, costing, permits};
+
+/// What a caller does, and when.
+#[derive(Debug, Clone)]
+struct Caller {
+    gap: Duration,
+    cost: u32,
+    patience: Option<Duration>,
+}
+
+fn callers() -> impl Strategy<Value = Vec<Caller>> {
+    let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
+    let caller = caller.prop_map(|(gap, cost, patience)| Caller {
+        // Half of them come together.
+        gap: Duration::from_millis(gap.saturating_sub(200)),
+        cost,
+        patience: patience.map(Duration::from_millis),
+    });
+    prop::collection::vec(caller, 1..60)
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    let burst = (2..30_u32).prop_flat_map(|limit| (Just(limit), 1..limit));
+    (burst, 1..8_000_u64).prop_map(|((limit, burst), window)| {
+        Quota::new(limit, Duration::from_millis(window)).unwrap().with_burst(burst).unwrap()
+    })
+}
+
+/// Runs the callers on paused time and checks what every strategy promises: never more than the quota in any
+/// window, both ends counted; in order; and nobody forgotten, whoever comes and goes when.
+fn holds<L>(
+    make: impl FnOnce() -> L,
+    quotas: &[Quota],
+    pause: Option<(u64, u64)>,
+    callers: &[Caller],
+) -> Result<(), TestCaseError>
+where
+    L: Limiter + Send + 'static,
+    L::Acquire: Send,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let (grants, finished) = runtime.unwrap().block_on(async {
+        let limiter = make();
+        if let Some((at, length)) = pause {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(at)).await;
+                limiter.observe(&Feedback::pause(Duration::from_millis(length)));
+            });
+        }
+        let grants = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for (number, caller) in callers.iter().cloned().enumerate() {
+            tokio::time::sleep(caller.gap).await;
+            let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
+            tasks.push(tokio::spawn(async move {
+                let wait = limiter.acquire(costing(caller.cost));
+                // Without a patience, a day: who is forgotten by the line fails the count below.
+                let patience = caller.patience.unwrap_or(Duration::from_secs(86_400));
+                match tokio::time::timeout(patience, wait).await {
+                    Ok(Ok(())) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
+                    Ok(Err(refusal)) => assert_eq!(refusal.reason(), Reason::TooCostly),
+                    Err(_) => assert!(caller.patience.is_some(), "forgotten"),
+                }
+            }));
+        }
+        let mut finished = 0;
+        for task in tasks {
+            finished += usize::from(task.await.is_ok());
+        }
+        let grants = grants.lock().unwrap().clone();
+        (grants, finished)
+    });
+    prop_assert_eq!(finished, callers.len());
+    let arrivals = grants.iter().map(|(_, at, cost)| Arrival::from(*at).with_permits(*cost));
+    let arrivals: Arrivals = arrivals.collect();
+    for quota in quotas {
+        let most = arrivals.most_in(quota.window());
+        prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
+    }
+    // Whose patience ends at the very moment of its grant is polled for that reason, maybe before its turn.
+    let patient = grants.iter().filter(|(number, _, _)| callers[*number].patience.is_none());
+    prop_assert!(patient.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(1_000))]
+
+    #[test]
+    fn the_window_holds_for_a_token_bucket(
+        quota in quota(),
+        pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
+        callers in callers(),
+    ) {
+        holds(|| TokenBucket::new(quota), &[quota], pause, &callers)?;
+    }
+
+    #[test]
+    fn the_window_holds_for_a_sliding_window(
+        quota in quota(),
+        pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
+        callers in callers(),
+    ) {
+        holds(|| SlidingWindow::new(quota), &[quota], pause, &callers)?;
+    }
+
+    #[test]
+    fn the_window_holds_for_several_quotas_of_buckets(
+        quotas in prop::collection::vec(quota(), 1..4),
+        pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
+        callers in callers(),
+    ) {
+        holds(|| TokenBucket::all_of(quotas.clone()), &quotas, pause, &callers)?;
+    }
+
+    #[test]
+    fn the_window_holds_for_several_quotas_of_windows(
+        quotas in prop::collection::vec(quota(), 1..4),
+        pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
+        callers in callers(),
+    ) {
+        holds(|| SlidingWindow::all_of(quotas.clone()), &quotas, pause, &callers)?;
+    }
+
+    /// What is foretold to a newcomer is when it goes, as long as nobody before it gives up.
+    #[test]
+    fn the_wait_is_the_one_that_was_foretold(
+        quota in quota(),
+        sliding in any::<bool>(),
+        costs in prop::collection::vec(1..4_u32, 1..40),
+    ) {
+        // A window leaves a gap before a cost that does not fit, which is not foretold.
+        let costs = if sliding { vec![1; costs.len()] } else { costs };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            if sliding {
+                foretold(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire(cost).err(), &costs).await
+            } else {
+                foretold(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire(cost).err(), &costs).await
+            }
+        })?;
+    }
+}
+
+async fn foretold<L>(
+    limiter: L,
+    ask: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::limit::Refusal>,
+    costs: &[u32],
+) -> Result<(), TestCaseError>
+where
+    L: Limiter + Send + 'static,
+    L::Acquire: Send + 'static,
+{
+    let (start, mut before) = (Instant::now(), 0);
+    let mut waiting = Vec::new();
+    for cost in costs.iter().map(|cost| permits(*cost)) {
+        // None: it took its permits at once.
+        let Some(refusal) = ask(&limiter, cost) else { continue };
+        let Some(wait) = refusal.wait() else { continue };
+        let mut acquire = task::spawn(limiter.acquire(crate::ask(|ask| ask.cost = cost)));
+        prop_assert!(acquire.poll().is_pending());
+        before += u128::from(cost.get());
+        waiting.push((start + wait, before, acquire));
+    }
+    for (foretold, before, acquire) in waiting {
+        acquire.await.unwrap();
+        let late = Instant::now().saturating_duration_since(foretold);
+        // A timer may fire a millisecond late, and what is late at one permit may be so at all that follow; and
+        // the head sleeps on for up to 4 ms, to be served together with others.
+        prop_assert!(Instant::now() >= foretold && late.as_millis() <= before + 4, "{:?}", late);
+    }
+    Ok(())
+}
