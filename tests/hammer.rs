@@ -34,8 +34,8 @@ fn turn() -> MutexGuard<'static, ()> {
 
 const THREADS: usize = 4;
 
-/// A million in an optimised build; without optimisation a quarter of it, at a quarter of the rate, in the
-/// same time.
+/// A million in an optimised build, as it is without debug assertions; else a quarter of it, at a quarter of the
+/// rate, in the same time.
 const GRANTS: usize = 1_000_000 / SLOWER;
 const SLOWER: usize = if cfg!(debug_assertions) { 4 } else { 1 };
 

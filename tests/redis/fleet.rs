@@ -54,37 +54,37 @@ async fn child() {
 }
 
 #[tokio::test]
-#[ignore = "takes 23 s, in an optimised build"]
+#[ignore = "takes 23 s; .ci/run runs it"]
 async fn four_processes_use_up_a_token_bucket_and_no_more() {
     steady(Kind::TokenBucket).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 23 s, in an optimised build"]
+#[ignore = "takes 23 s; .ci/run runs it"]
 async fn four_processes_use_up_a_sliding_window_and_no_more() {
     steady(Kind::SlidingWindow).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 12 s, in an optimised build"]
+#[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_token_bucket_refuses_while_its_store_is_gone() {
     outage(Kind::TokenBucket, 0).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 12 s, in an optimised build"]
+#[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_token_bucket_is_divided_while_its_store_is_gone() {
     outage(Kind::TokenBucket, PROCESSES as u32).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 12 s, in an optimised build"]
+#[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_sliding_window_refuses_while_its_store_is_gone() {
     outage(Kind::SlidingWindow, 0).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 12 s, in an optimised build"]
+#[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_sliding_window_is_divided_while_its_store_is_gone() {
     outage(Kind::SlidingWindow, PROCESSES as u32).await;
 }

@@ -53,14 +53,13 @@ impl Named {
 }
 
 /// What rustdoc says of the library of that name.
-fn documented(package: &str, root: &Path, options: &[&str]) -> Value {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("public_api");
+fn documented(package: &str, root: &Path, target: &Path, options: &[&str]) -> Value {
+    let rustdoc = Path::new(env!("CARGO_MANIFEST_DIR")).join("compilers/json-rustdoc");
     let documented = Command::new(env!("CARGO"))
         .current_dir(root)
-        // The form of what it writes is not settled, and so unknown to a stable compiler that was not told this.
-        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTDOC", rustdoc)
         .args(["rustdoc", "-p", package, "--lib", "--target-dir"])
-        .arg(&target)
+        .arg(target)
         .args(options)
         // What is hidden in the manual is public all the same.
         .args(["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"])
@@ -74,7 +73,9 @@ fn documented(package: &str, root: &Path, options: &[&str]) -> Value {
 #[ignore = "documents the whole crate once more; CI runs it"]
 fn the_public_api_names_no_type_of_any_other_crate() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let named = named::all(&documented("tower-outbound", &root, &["--locked", "--all-features"]));
+    // Where this test was built, so that what `cargo doc` needs of the dependencies serves here, too.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+    let named = named::all(&documented("tower-outbound", &root, target, &["--locked", "--all-features"]));
     let crates: BTreeSet<_> = named.iter().map(|named| named.from.as_str()).collect();
     for expected in ["http", "http_body", "bytes", "tower_service", "reqwest", "backoff", "backon"] {
         assert!(crates.contains(expected), "{expected} is not even seen: {crates:?}");

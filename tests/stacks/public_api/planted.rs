@@ -116,7 +116,7 @@ fn what_is_planted_is_found() {
         write(&format!("{other}/src/lib.rs"), FOREIGN);
     }
 
-    let named = named::all(&documented("planted-api", &root, &["--offline"]));
+    let named = named::all(&documented("planted-api", &root, &root.join("target"), &["--offline"]));
     let found: Vec<_> =
         named.iter().filter(|named| !named.is_allowed()).map(|named| named.item.as_str()).collect();
     for planted in FOUND {
