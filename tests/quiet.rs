@@ -1,4 +1,4 @@
-//! Nothing is formatted or allocated for a level that is off. A process of its own: what anybody listens to in it counts for
+//! Nothing is formatted or allocated for a level that is off, but for what a line keeps that may yet be heard. A process of its own: what anybody listens to in it counts for
 //! all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 

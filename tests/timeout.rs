@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
-    Report,
+    Error, Report,
     call::{Call, Ended, Outcome},
     limit::{RateLimitLayer, TokenBucket},
     policy::Quota,
@@ -307,6 +307,20 @@ async fn an_error_under_a_total_has_the_calls_report() {
         assert_eq!((error.is_service(), error.is_deadline()), (matches!(answer, Refused), false));
         assert!(error.report().is_some_and(|report| report.ended().is_none()), "{answer:?}");
     }
+}
+
+/// A layer between the one that made the call and the attempt's timeout.
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_slow_attempt_has_the_calls_id_on_its_way_already() {
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .map_err(|error: Error| {
+            assert!(error.request_id().is_some() && error.is_timeout());
+            error
+        })
+        .layer(attempt(secs(1)))
+        .service(Probe::new([Silent]));
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_timeout());
 }
 
 /// A client below that makes a call of its own.

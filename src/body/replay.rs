@@ -25,7 +25,7 @@ pub const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
 /// recorded as they are sent, trailers too; `Bytes` are kept by reference count, and only chunks under 64 bytes that
 /// follow another are copied. Over the cap the recording is dropped at once and the body goes on.
 ///
-/// One word wide: what it carries is behind a pointer, and a body without content is none.
+/// One word wide: what it carries is behind a pointer, but for a recorded body without content, which is nothing.
 ///
 /// Once it has ended or failed, it stays at its end. Trailers are the end.
 ///
@@ -95,7 +95,7 @@ impl<B> ReplayBody<B> {
     }
 
     pub(super) fn playing(tape: Tape) -> Self {
-        Self::of(State::Playing { tape })
+        if tape.is_end() { Self::ENDED } else { Self::of(State::Playing { tape }) }
     }
 
     fn of(state: State<B>) -> Self {

@@ -174,7 +174,12 @@ impl Call {
     /// And gives its number. Where it is `watched`, [`is_held`](Self::is_held) tells of it.
     pub(crate) fn start_attempt(&self, now: Instant, watched: bool) -> u32 {
         let started = now.saturating_duration_since(self.shared.started);
-        let number = self.shared.state().attempts.start(started);
+        let number = {
+            let mut state = self.shared.state();
+            // That of an attempt which was made after all.
+            state.retry_after = None;
+            state.attempts.start(started)
+        };
         self.shared.passage.watch(watched.then_some(number));
         number
     }

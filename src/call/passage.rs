@@ -1,4 +1,4 @@
-//! Whether an attempt has got past the limiter that stands below the layer that made it.
+//! Whether a limiter below the layer that made an attempt still has it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use super::Call;
 pub(super) struct Passage(AtomicU64);
 
 const HELD: u64 = 1;
-const PASSED: u64 = 2;
+const GONE: u64 = 2;
 
 fn watched(number: u32) -> u64 {
     u64::from(number) << 2
@@ -30,18 +30,18 @@ impl Passage {
 }
 
 impl Call {
-    /// A limiter has the request, and has not let it through.
+    /// A limiter has the request, from now on.
     pub(crate) fn hold(&self) {
         self.shared.passage.mark(HELD);
     }
 
-    /// The limiter lets it through. What waits for another one further in counts as gone all the same: of two copies one
-    /// may have been sent.
-    pub(crate) fn let_through(&self) {
-        self.shared.passage.mark(PASSED);
+    /// And has it no more: it let it through, refused it or was given up. What another one holds counts as gone all the
+    /// same: of two copies one may have been sent, and so may what was refused, by another way.
+    pub(crate) fn let_go(&self) {
+        self.shared.passage.mark(GONE);
     }
 
-    /// Whether a limiter holds the attempt of this number, and none has let it through.
+    /// Whether a limiter holds the attempt of this number, and none has let it go.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         self.shared.passage.0.load(Ordering::Acquire) == watched(number) | HELD
     }

@@ -135,7 +135,7 @@ impl Identity {
     /// of ours that is looked up.
     pub(super) fn given(&self, headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> + use<'_> {
         let any = headers.keys().any(|name| self.server_headers.contains(name));
-        self.server_headers.iter().take(if any { usize::MAX } else { 0 })
+        any.then(|| self.server_headers.iter()).into_iter().flatten()
     }
 }
 

@@ -55,8 +55,12 @@ impl Core {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }
 
+    fn is_over(&self, ask: &Ask, now: u64) -> bool {
+        ask.deadline.is_some_and(|deadline| self.ticker.at(deadline) < now)
+    }
+
     /// The bucket that may be asked for so many permits without the lock.
-    pub(super) fn way(&self, cost: NonZeroU32) -> Option<&Bucket> {
+    fn way(&self, cost: NonZeroU32) -> Option<&Bucket> {
         let bucket = self.shared.as_deref().filter(|bucket| cost.get() <= bucket.burst())?;
         let open = bucket.tally.load(Ordering::Acquire) & BUSY == 0;
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
@@ -65,12 +69,25 @@ impl Core {
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
     pub(super) fn take_at_once(&self, ask: &Ask) -> AtOnce {
-        let cost = ask.cost;
         let now = self.ticker.now();
-        if ask.deadline.is_some_and(|deadline| self.ticker.at(deadline) < now) {
+        if self.is_over(ask, now) {
             return AtOnce::TooLate;
         }
-        let Some(bucket) = self.way(cost) else { return AtOnce::AskTheLine };
+        match self.way(ask.cost) {
+            Some(bucket) => Self::take_of(bucket, ask.cost, now),
+            None => AtOnce::AskTheLine,
+        }
+    }
+
+    /// Only this way, and only where it is open: whoever has to ask the line reads the clock there.
+    pub(super) fn takes_without_the_line(&self, ask: &Ask) -> bool {
+        self.way(ask.cost).is_some_and(|bucket| {
+            let now = self.ticker.now();
+            !self.is_over(ask, now) && matches!(Self::take_of(bucket, ask.cost, now), AtOnce::Granted)
+        })
+    }
+
+    fn take_of(bucket: &Bucket, cost: NonZeroU32, now: u64) -> AtOnce {
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
         match bucket.due(now, cost) {
             Some(due) if due <= now => {}

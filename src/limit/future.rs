@@ -27,6 +27,15 @@ pin_project! {
         permits: Option<Permits<L>>,
         call: Option<Call>,
     }
+
+    impl<S: Service<Request<B>>, L: Limiter, B> PinnedDrop for ResponseFuture<S, L, B> {
+        fn drop(this: Pin<&mut Self>) {
+            // A layer in between may send the request by another way.
+            if let Some(call) = this.project().call {
+                call.let_go();
+            }
+        }
+    }
 }
 
 pin_project! {
@@ -155,7 +164,7 @@ where
                         permits.held = Held::Sent;
                     }
                     if let Some(call) = call {
-                        call.let_through();
+                        call.let_go();
                     }
                     this.state.set(State::Calling { future: this.inner.call(request) });
                     continue;
@@ -164,6 +173,9 @@ where
             if let Err(refusal) = outcome {
                 // Neither the limiter nor its future is asked again.
                 this.state.set(State::Refused { refusal: None });
+                if let Some(call) = call {
+                    call.let_go();
+                }
                 return Poll::Ready(Err(refused(call, refusal)));
             }
             // In place of a permit that was lost, it is the same request's.

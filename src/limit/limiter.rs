@@ -39,7 +39,8 @@ pub trait Limiter: Clone {
     /// the poll that would have told loses the grant.
     type Acquire: Future<Output = Result<(), Refusal>>;
 
-    /// Begins the wait. Nothing is spent and no place taken before the future is first polled.
+    /// Begins the wait. Nothing is spent and no place taken before the future is first polled. The layer calls it at the
+    /// first poll of the request's own future, and not before.
     fn acquire(&self, ask: Ask) -> Self::Acquire;
 
     /// Takes the permits where they are there now, without a wait and without overtaking anybody who waits; `None`
@@ -51,7 +52,8 @@ pub trait Limiter: Clone {
     ///
     /// By default always `None`, by which a limiter loses nothing but speed: `Some` spares a request the future of a
     /// wait, and behind an [`AnyLimiter`](super::AnyLimiter) its box. Of this crate's own a
-    /// [`TokenBucket`](super::TokenBucket) of one quota says more, until that is changed.
+    /// [`TokenBucket`](super::TokenBucket) of one quota says more, for costs up to its burst, while nobody waits and the
+    /// server has said nothing; once its quotas were set anew it always says `None`.
     fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
         let _ = ask;
         None

@@ -137,8 +137,7 @@ impl<M: Meter> Queue<M> {
 
     /// Takes the permits now where that needs no lock, and otherwise leaves all to [`join`](Self::join).
     pub(super) fn take_at_once(&self, ask: &Ask) -> bool {
-        // Looked at first: whoever has to ask the line reads the clock there.
-        self.core.way(ask.cost).is_some() && matches!(self.core.take_at_once(ask), AtOnce::Granted)
+        self.core.takes_without_the_line(ask)
     }
 
     /// Takes the permits now, or a place in the line, unless the wait does not fit.

@@ -43,10 +43,9 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             // Dropped before it is called, or while a limiter holds it, a retry was not sent.
-            if !matches!(*this.state, State::Calling { .. }) || this.call.is_held(this.kept.number) {
-                if let (Some(budget), Some(spent)) = (&this.policy.budget, this.kept.spent.take()) {
-                    budget.give_back(spent);
-                }
+            let called = matches!(*this.state, State::Calling { .. });
+            if !called || this.call.is_held(this.kept.number) {
+                this.kept.refund(this.policy);
             }
         }
     }
@@ -103,7 +102,7 @@ where
                             return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
                         }
                         this.kept.attempts += 1;
-                        this.kept.number = this.call.start_attempt(now, this.kept.spent.is_some());
+                        this.kept.number = this.call.start_attempt(now, this.kept.refundable);
                         *begun = true;
                     }
                     match ready!(this.inner.poll_ready(cx)) {

@@ -122,12 +122,12 @@ mod tests {
     use super::*;
 
     fn headers() -> impl Strategy<Value = HeaderMap> {
-        let value = (prop::collection::vec(32_u8..=255, 0..40), any::<bool>());
+        let byte = prop_oneof![Just(b'\t'), 32..=126_u8, 128..=255_u8];
+        let value = (prop::collection::vec(byte, 0..40), any::<bool>());
         let field = ("[a-z-]{1,12}|accept|Content-Type|authorization", value);
         prop::collection::vec(field, 0..12).prop_map(|fields| {
             let mut headers = HeaderMap::new();
             for (name, (value, sensitive)) in fields {
-                let value: Vec<u8> = value.into_iter().filter(|byte| *byte != 127).collect();
                 let mut value = HeaderValue::from_bytes(&value).unwrap();
                 value.set_sensitive(sensitive);
                 headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value);
@@ -145,13 +145,10 @@ mod tests {
             let Some(fields) = fields else { return Ok(()) };
             prop_assert_eq!(fields.0.len(), size);
             let read = fields.read();
-            prop_assert_eq!(&read, &headers);
-            for name in headers.keys() {
-                let sensitive = |headers: &HeaderMap| -> Vec<bool> {
-                    headers.get_all(name).iter().map(HeaderValue::is_sensitive).collect()
-                };
-                prop_assert_eq!(sensitive(&read), sensitive(&headers));
-            }
+            // In their order, too.
+            prop_assert!(read.iter().eq(headers.iter()));
+            let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
+            prop_assert_eq!(sensitive(&read), sensitive(&headers));
         }
     }
 

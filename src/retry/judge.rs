@@ -44,6 +44,8 @@ pub(super) struct Kept<B> {
     used: Used,
     /// Of the budget, by the attempt under way.
     pub(super) spent: Option<Spent>,
+    /// Whether that goes back where the attempt is not sent: not once the server has had it, with another key.
+    pub(super) refundable: bool,
     /// Of the attempt under way, in the call's report.
     pub(super) number: u32,
     /// What the last attempt that was called failed with, where that was not an answer.
@@ -59,6 +61,15 @@ pub(super) struct Again<B> {
     /// How long the answer may be drained.
     pub(super) drain: Duration,
     pub(super) reason: DelayReason,
+}
+
+impl<B> Kept<B> {
+    /// Gives back what the attempt under way has spent, for it was not sent.
+    pub(super) fn refund(&mut self, policy: &Policy) {
+        if let (Some(budget), Some(spent)) = (&policy.budget, self.spent.take_if(|_| self.refundable)) {
+            budget.give_back(spent);
+        }
+    }
 }
 
 impl<B: Body> Kept<B> {
@@ -80,6 +91,7 @@ impl<B: Body> Kept<B> {
             rekey: !own.never,
             used: Used::default(),
             spent: None,
+            refundable: false,
             number: 0,
             failed: None,
             sent: false,
@@ -110,11 +122,11 @@ impl<B: Body> Kept<B> {
         let headers = result.as_ref().ok().map(Response::headers);
         call.end_attempt(told, asked, headers);
         observe::attempt(call);
-        let mut spent = self.spent.take();
         // What did not go out has burdened nobody.
-        if let (Some(budget), Some(spent)) = (&policy.budget, spent.take_if(|_| !called)) {
-            budget.give_back(spent);
+        if !called {
+            self.refund(policy);
         }
+        let spent = self.spent.take();
         if let Some(wait) =
             result.as_ref().err().filter(|error| error.is_refusal()).and_then(Error::retry_after)
         {
@@ -170,12 +182,14 @@ impl<B: Body> Kept<B> {
         match (cause, &policy.budget) {
             (Some(cause), Some(budget)) => {
                 self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+                self.refundable = true;
             }
             (Some(_), None) => {}
             // The same attempt, paid for or not, with another key: only once, and it does not count.
             (None, _) => {
                 call.set_rekeyed();
                 self.spent = spent;
+                self.refundable = false;
                 self.attempts = self.attempts.saturating_sub(1);
             }
         }

@@ -23,7 +23,8 @@ use crate::{
 ///
 /// Dropping the call drops the attempt under way, or the back-off; nothing is left running. A retry that was not sent
 /// yet costs the budget nothing: one in its back-off, or one that a [`RateLimit`](crate::limit::RateLimit) further in
-/// holds. Of two limiters, one below the other, what the first has let through counts as sent.
+/// holds. Of two limiters, one below the other, what the first has let through counts as sent; and what a layer in
+/// between sends on although its caller has gone, in a task of its own, costs nothing where a limiter held it then.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
     inner: S,

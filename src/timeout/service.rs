@@ -52,15 +52,17 @@ where
                 let earlier = call.narrow_deadline(own);
                 (Some(call), earlier)
             }
-            Scope::Attempt => (None, Deadline::of(request.extensions().get(), request.extensions())),
+            Scope::Attempt => {
+                let call = request.extensions().get::<Call>().cloned();
+                let deadline = Deadline::of(call.as_ref(), request.extensions());
+                (call, deadline)
+            }
         };
         // Whichever comes first names the error: an attempt cut off by the deadline is not a slow attempt.
         let (ends, scope) = match deadline {
             Some(deadline) if deadline <= own => (deadline, Scope::Call),
             _ => (own, self.scope),
         };
-        // An attempt that is only slow is reported by whoever made it.
-        let call = call.or_else(|| request.extensions().get().filter(|_| scope == Scope::Call).cloned());
         // What is over before it begins is not sent.
         match now <= ends {
             true => ResponseFuture::new(ends, scope, self.limit, call, || Some(self.inner.call(request))),

@@ -14,6 +14,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, layer::layer_fn, service
 use tower_outbound::{
     Quota,
     body::ReplayBody,
+    call::KeyReplaced,
     error::BoxError,
     limit::{RateLimitLayer, TokenBucket},
     policy::Budget,
@@ -119,6 +120,52 @@ async fn of_two_copies_one_that_was_sent_is_paid_for_in_whatever_order() {
         });
         assert_eq!((left(both).await, copies.calls()), (486, 2), "{sent_first}");
     }
+}
+
+/// A limiter that refuses, or takes too long for the layer before it.
+#[tokio::test(start_paused = true)]
+async fn what_no_limiter_has_any_more_and_goes_another_way_is_paid_for() {
+    for limit in [permits(1), permits(1).with_max_wait(secs(1))] {
+        let other = Probe::new([Silent]);
+        let limited = limit.layer(Probe::new([Is(503)]));
+        let way = other.clone();
+        let below = service_fn(move |request: Sent| {
+            let (limited, way) = (limited.clone(), way.clone());
+            let (head, body) = request.into_parts();
+            async move {
+                let copy = Request::from_parts(head.clone(), ReplayBody::from(Content::default()));
+                match timeout(secs(2), limited.oneshot(Request::from_parts(head, body))).await {
+                    Ok(Ok(response)) => Ok::<_, BoxError>(response),
+                    _ => Ok(way.oneshot(copy).await?),
+                }
+            }
+        });
+        assert_eq!((left(below).await, other.calls()), (486, 1));
+    }
+}
+
+/// The server has had the retry; only what is sent once more for its new key is held, or refused.
+#[tokio::test(start_paused = true)]
+async fn what_was_refused_its_key_is_paid_for_though_it_is_not_sent_again() {
+    let replaced = |mut response: Response<_>| {
+        if response.status() == 401 {
+            response.extensions_mut().insert(KeyReplaced);
+        }
+        response
+    };
+    let server = Probe::new([Is(503), Is(401)]);
+    let held = ServiceBuilder::new().layer(permits(2)).map_response(replaced).service(server.clone());
+    assert_eq!((left(held).await, server.calls()), (486, 2));
+
+    let server = Probe::new([Is(503), Is(401)]);
+    let budget = Budget::new();
+    let refused = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_budget(budget.clone()))
+        .layer(permits(2).with_max_wait(secs(1)))
+        .map_response(replaced)
+        .service(server.clone());
+    assert!(refused.oneshot(get(URI)).await.unwrap_err().is_rate_limited());
+    assert_eq!((budget.left(), server.calls()), (486, 2));
 }
 
 #[tokio::test(start_paused = true)]

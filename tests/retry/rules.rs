@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     io::ErrorKind::ConnectionReset,
+    num::NonZeroU32,
     sync::{Arc, Mutex},
 };
 
@@ -10,9 +11,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, Report,
+    ApiKey, Quota, Report,
     call::{Call, Ended::*},
-    policy::{Sent, Verdict},
+    limit::{Limiter, RateLimitLayer, TokenBucket},
+    policy::{Cause, Jitter, Sent, Verdict, backoff::ExponentialBackoff},
     preset,
     request_id::RequestIdLayer,
     retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
@@ -21,7 +23,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, request, secs},
+    probe::{Answer::*, Content, Probe, get, millis, request, secs},
     report,
 };
 
@@ -246,6 +248,32 @@ async fn rules_see_the_report_of_every_failure() {
         .service(Probe::new([Silent, Refused, Is(200)]));
     service.oneshot(get(URI)).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), [1, 2]);
+}
+
+/// The wait for which an attempt was refused is that one's, and neither the next one's nor the call's.
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noting = Arc::clone(&seen);
+    let classify = Standard.when(move |_, outcome| match outcome {
+        Outcome::Failure { error, .. } => {
+            noting.lock().unwrap().push((error.is_rate_limited(), error.retry_after().is_some()));
+            Some(Verdict::Retry(Cause::Transient))
+        }
+        _ => None,
+    });
+    let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap();
+    let bucket = TokenBucket::new(quota);
+    bucket.try_acquire(NonZeroU32::MIN).unwrap();
+    bucket.release(NonZeroU32::MIN);
+    let later = ExponentialBackoff::new(secs(5), secs(5)).unwrap().with_jitter(Jitter::none());
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new().with_max_attempts(2).unwrap().with_backoff(later).with_classify(classify))
+        .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
+        .service(Probe::new([Refused]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(*seen.lock().unwrap(), [(true, true), (false, false)]);
+    assert_eq!(error.retry_after(), None, "{error}");
 }
 
 #[tokio::test(start_paused = true)]
