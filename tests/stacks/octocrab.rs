@@ -30,7 +30,7 @@ use tower_outbound::{
 
 const WINDOW: Duration = Duration::from_millis(500);
 /// More than a request may take to the server on a machine that stalls.
-const GUARD: Duration = Duration::from_millis(1_000);
+const GUARD: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
 

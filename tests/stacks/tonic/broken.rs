@@ -6,8 +6,12 @@ use std::{
 };
 
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioIo},
+};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tower::ServiceExt;
 
 use tower_outbound::call::Outcome;
 
@@ -21,21 +25,20 @@ fn refusing() -> (TcpSocket, http::Uri) {
     (socket, uri)
 }
 
-/// The server is there when the channel connects for the second time.
+/// The server is there when the channel, by tonic's own connector, connects for the second time.
 #[tokio::test]
 async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
     let (socket, uri) = refusing();
-    let address = socket.local_addr().unwrap();
     let (socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
     let starting = Arc::clone(&started);
-    let connector = tower::service_fn(move |_: http::Uri| {
+    let connector = tower::service_fn(move |uri: http::Uri| {
         let (connections, socket) = &mut *socket.lock().unwrap();
         *connections += 1;
         if *connections == 2 {
             let listener = socket.take().unwrap().listen(16).unwrap();
             *starting.lock().unwrap() = Some(Server::over(listener, [Answer::Is]));
         }
-        async move { TcpStream::connect(address).await.map(TokioIo::new) }
+        HttpConnector::new().oneshot(uri)
     });
     // A method that nobody called idempotent.
     let stack = ServiceBuilder::new()
