@@ -50,9 +50,11 @@ fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
 
-/// A quota whose guard is as long as a task may be late that has its permit: what is counted is when it had it.
+/// A quota whose guard is a little longer than a task that has its permit may be late, a thirty-second of the window:
+/// so that what a task had in time is counted in no window that it is not in. Not longer, for a guard hides what comes
+/// too early.
 fn guarded(limit: u32, window: Duration) -> Quota {
-    quota(limit, window).with_guard(window / 10).unwrap()
+    quota(limit, window).with_guard(window / 25).unwrap()
 }
 
 /// A bucket whose store a crowded machine does not make look lost: its questions may be answered late, and a permit is
