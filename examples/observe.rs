@@ -134,12 +134,19 @@ where
 
 /// Gives the address of its page.
 fn start_exporter() -> Result<Uri, BoxError> {
-    // A port that is free now; the exporter does not tell which one it took.
-    let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
-    PrometheusBuilder::new()
-        .with_http_listener(address)
-        .set_buckets_for_metric(Matcher::Suffix("duration".into()), &metrics::BUCKETS)?
-        .install()?;
+    let mut tries = 0;
+    let address = loop {
+        // A port that is free now; the exporter does not tell which one it took. Another may be faster.
+        let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+        let exporter = PrometheusBuilder::new()
+            .with_http_listener(address)
+            .set_buckets_for_metric(Matcher::Suffix("duration".into()), &metrics::BUCKETS)?;
+        match exporter.install() {
+            Ok(()) => break address,
+            Err(_) if tries < 5 => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+    };
     metrics::enable();
     Ok(format!("http://{address}/metrics").parse()?)
 }

@@ -41,7 +41,7 @@ const TASKS: usize = 16;
 /// One line of the table.
 const STEP: Duration = Duration::from_millis(500);
 /// Lines until redis is stopped, while it is away, and after it.
-const STEPS: [u32; 3] = [11, 4, 8];
+const STEPS: [u32; 3] = [9, 4, 7];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {

@@ -3,13 +3,19 @@
 
 use std::{
     fs, io,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
+    net::{Ipv4Addr, TcpListener},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
 };
+
+/// How often it is looked whether one has started, every 10 ms: for longer than a busy machine takes.
+const LOOKS: u32 = 6_000;
+
+/// What a server says in its log when it listens.
+const READY: &str = "Ready to accept connections";
 
 /// Killed when it is dropped. It keeps nothing over a restart.
 pub(crate) struct RedisServer {
@@ -27,12 +33,18 @@ impl RedisServer {
         let directory =
             std::env::temp_dir().join(format!("tower-outbound-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory)?;
-        // Given back at once: nobody else is given it so soon.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let fill = |argument: &&str| argument.replace("{port}", &port.to_string());
-        let arguments: Vec<_> = arguments.iter().map(fill).collect();
-        let child = run(port, &directory, &arguments)?;
-        Ok(Self { child, port, directory, arguments })
+        let mut tries = 0;
+        loop {
+            let port = free_port()?;
+            let fill = |argument: &&str| argument.replace("{port}", &port.to_string());
+            let arguments: Vec<_> = arguments.iter().map(fill).collect();
+            match run(port, &directory, &arguments) {
+                Ok(child) => return Ok(Self { child, port, directory, arguments }),
+                // Another process was faster.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -67,9 +79,28 @@ impl Drop for RedisServer {
     }
 }
 
-fn run(port: u16, directory: &PathBuf, arguments: &[String]) -> io::Result<Child> {
+/// A port that nobody has. Not one of those that systems give away by themselves, of which any connection of another
+/// test may be given the same before the server has it, or while the server restarts.
+pub(crate) fn free_port() -> io::Result<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Processes that run together begin far from one another.
+    let first = std::process::id().wrapping_mul(37);
+    for _ in 0..1_000 {
+        let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 10_000 + (number % 20_000) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    Err(io::Error::other("no port is free"))
+}
+
+fn run(port: u16, directory: &Path, arguments: &[String]) -> io::Result<Child> {
+    let log = directory.join("log");
+    let _ = fs::remove_file(&log);
     let mut command = Command::new("redis-server");
     command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.args(["--logfile", "log"]);
     if !arguments.iter().any(|argument| argument == "--port") {
         command.args(["--port", &port.to_string()]);
     }
@@ -81,15 +112,22 @@ fn run(port: u16, directory: &PathBuf, arguments: &[String]) -> io::Result<Child
         ),
         _ => error,
     })?;
-    for _ in 0..500 {
-        if TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok() {
-            return Ok(child);
+    // By its own word: whoever answers on the port may be another one.
+    for _ in 0..LOOKS {
+        let ended = child.try_wait()?;
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        match ended {
+            None if said.contains(READY) => return Ok(child),
+            None => thread::sleep(Duration::from_millis(10)),
+            Some(_) if said.contains("already in use") => {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {port} is taken")));
+            }
+            Some(status) => {
+                return Err(io::Error::other(format!("redis-server ended as it began: {status}\n{said}")));
+            }
         }
-        if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("redis-server ended as it began: {status}")));
-        }
-        thread::sleep(Duration::from_millis(10));
     }
     let _ = child.kill();
-    Err(io::Error::other(format!("redis-server does not listen on port {port} after 5 s")))
+    let _ = child.wait();
+    Err(io::Error::other(format!("redis-server does not listen on port {port} after {} s", LOOKS / 100)))
 }

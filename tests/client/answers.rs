@@ -63,17 +63,14 @@ async fn a_server_that_never_answers_ends_in_a_timeout() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url())
         .with_attempt_timeout(Duration::from_millis(50))
-        .with_total_timeout(Duration::from_millis(200))
+        .with_total_timeout(Duration::from_secs(20))
         .client()
         .unwrap();
     let began = Instant::now();
     let error = within(client.get("/")).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     assert!(began.elapsed() >= Duration::from_millis(50));
-    // How many fit into 200 ms is up to the machine; exact numbers are counted on paused time in tests/preset.rs.
-    let attempts = error.report().unwrap().attempts();
-    assert!((1..=3).contains(&attempts.len()), "{attempts:?}");
-    assert_eq!(attempts[0].outcome(), Some(Outcome::Timeout));
+    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Timeout; 3]);
 }
 
 #[tokio::test]
@@ -98,7 +95,8 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         .await;
         let transport = Transport::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
-        let limit = Duration::from_millis(50);
+        // Long enough for the second answer's body to come on a machine that stalls.
+        let limit = Duration::from_millis(1_000);
         let client = preset(&server.url()).with_body_idle_timeout(limit).client_over(transport).unwrap();
 
         let response = within(client.get("/")).await.unwrap();
@@ -108,7 +106,7 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         assert!(began.elapsed() >= limit);
         let error = error.downcast_ref::<Error>().expect("an error of ours");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
-        assert_eq!(error.to_string(), "the body of the answer stood still for 50ms");
+        assert_eq!(error.to_string(), "the body of the answer stood still for 1s");
 
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
         // HTTP/1 can't give up an answer and keep its connection; HTTP/2 resets the stream alone.

@@ -233,7 +233,7 @@ fn with_body(status: u16, body: UnsyncBoxBody<Bytes, io::Error>) -> Reply {
 
 /// Fails a test that would hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(10), future).await.expect("within 10 s")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
 }
 
 /// Lets the tasks of this thread run until they wait for something: a connection goes back to its pool in a task

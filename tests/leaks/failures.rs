@@ -1,8 +1,9 @@
 //! Calls without an answer.
 
-use std::{net::TcpListener, panic::resume_unwind, time::Duration};
+use std::{panic::resume_unwind, time::Duration};
 
 use http::{Method, Request};
+use tokio::net::TcpSocket;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
@@ -21,8 +22,8 @@ fn after_a_timeout_of_the_attempt_or_the_call() {
         let server = serve(Server::start(Wire::Http1, |_, _| std::future::pending())).await;
         for place in PLACES {
             let preset = preset(&server.url(), place);
-            let attempts = preset.clone().with_attempt_timeout(millis(30)).with_total_timeout(secs(5));
-            let call = preset.with_total_timeout(millis(50));
+            let attempts = preset.clone().with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
+            let call = preset.with_total_timeout(millis(300));
             for (preset, is_deadline) in [(attempts, false), (call, true)] {
                 let error = preset.client().unwrap().get("/v1").await.unwrap_err();
                 assert!(error.is_timeout() && error.is_deadline() == is_deadline, "{error:?}");
@@ -36,8 +37,10 @@ fn after_a_timeout_of_the_attempt_or_the_call() {
 #[test]
 fn when_there_is_no_connection_or_it_breaks() {
     live(async {
-        // Whoever listened there has gone.
-        let refused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let refused = bound.local_addr().unwrap();
         let hangs_up = serve(Server::start(Wire::Http1, |_, _| async { None })).await;
         let resets = serve(Server::start(Wire::Http2, |_, _| async { None })).await;
         for place in PLACES {

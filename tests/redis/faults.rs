@@ -2,22 +2,20 @@
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Until there is a permit of the store's again; how long it took.
-async fn recovered(limiter: &RedisLimiter) -> Duration {
+/// Until there is a permit of the store's again.
+async fn recovered(limiter: &RedisLimiter) {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < HANGS {
         if take(limiter, ask(1, None)).await.is_ok() && limiter.snapshot().store == Some(Store::Shared) {
-            return start.elapsed();
+            return;
         }
         tokio::time::sleep(millis(10)).await;
     }
-    panic!("not recovered after {PATIENCE:?}: {limiter:?}");
+    panic!("not recovered after {HANGS:?}: {limiter:?}");
 }
 
 fn bucket(server: &RedisServer) -> RedisLimiter {
-    RedisLimiter::token_bucket(&server.url(), "key", [quota(100, millis(200))]).unwrap()
+    super::bucket(&server.url(), "key", [quota(100, millis(500))]).unwrap()
 }
 
 #[tokio::test]
@@ -37,7 +35,7 @@ async fn without_a_store_requests_are_refused_until_it_is_back() {
     assert_eq!(limiter.snapshot().queued, 0);
 
     server.restart().unwrap();
-    assert!(recovered(&limiter).await < Duration::from_secs(2));
+    recovered(&limiter).await;
 }
 
 #[tokio::test]
@@ -53,20 +51,18 @@ async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
 #[tokio::test]
 async fn a_restart_within_the_window_gives_no_second_quota() {
     let mut server = server();
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
-        let quotas = || vec![quota(50, millis(1_500)).with_burst(40).unwrap()];
-        let arrivals = Arrivals::new();
-        let first = make(&server.url(), "key", quotas()).unwrap();
+    for make in [super::bucket, window] {
+        let quota = guarded(50, millis(1_500)).with_burst(40).unwrap();
+        let mut arrivals = Arrivals::new();
+        let first = make(&server.url(), "key", vec![quota]).unwrap();
         for _ in 0..30 {
-            take(&first, ask(1, None)).await.unwrap();
-            arrivals.note();
+            arrivals.extend([take(&first, ask(1, None)).await.unwrap()]);
         }
         server.restart().unwrap();
-        let second = make(&server.url(), "key", quotas()).unwrap();
+        let second = make(&server.url(), "key", vec![quota]).unwrap();
         // The first is not asked any more.
-        let (later, _) = greedy(&[second], 4, millis(2_000)).await;
-        let all: Vec<_> = arrivals.times().into_iter().chain(later.times()).collect();
-        Arrivals::from_iter(all).assert_within(quota(50, millis(1_500)));
+        greedily(&[second], 4, millis(2_500), &arrivals).await;
+        arrivals.assert_within(quota);
     }
 }
 
@@ -74,20 +70,20 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
 #[tokio::test]
 async fn what_the_store_forgets_by_itself_is_held_against_it() {
     let server = server();
-    let limiter = window(&server.url(), "key", [quota(30, millis(1_000))]).unwrap();
+    let quota = guarded(30, millis(1_000));
+    let limiter = window(&server.url(), "key", [quota]).unwrap();
     // Older than the window.
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
-    let arrivals = Arrivals::new();
+    let mut arrivals = Arrivals::new();
     for round in 0..60 {
         if round == 20 {
             let mut connection = connect(&server).await;
             redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
         }
-        take(&limiter, ask(1, None)).await.unwrap();
-        arrivals.note();
+        arrivals.extend([take(&limiter, ask(1, None)).await.unwrap()]);
     }
-    arrivals.assert_within(quota(30, millis(1_000)));
+    arrivals.assert_within(quota);
 }
 
 #[tokio::test]
@@ -105,7 +101,7 @@ async fn a_script_that_is_flushed_is_sent_again() {
 #[tokio::test]
 async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_take() {
     let server = server();
-    let limiter = bucket(&server).with_timeout(millis(200)).unwrap();
+    let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
     signal(&server, "-STOP");
     let start = Instant::now();
@@ -118,7 +114,8 @@ async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_t
     while let Some(outcome) = all.join_next().await {
         assert_eq!(outcome.unwrap().unwrap_err().reason(), Reason::Unavailable);
     }
-    assert!(start.elapsed() >= millis(190) && start.elapsed() < millis(600), "{:?}", start.elapsed());
+    // One question for all of them: five in turn would have taken 7.5 s.
+    assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
     signal(&server, "-CONT");
     recovered(&limiter).await;
 }
@@ -126,14 +123,14 @@ async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_t
 #[tokio::test]
 async fn a_deadline_is_kept_while_a_question_is_under_way() {
     let server = server();
-    let limiter = bucket(&server).with_timeout(millis(2_000)).unwrap();
+    let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
     signal(&server, "-STOP");
     let start = Instant::now();
     let mut bounded = ask(1, None);
     bounded.deadline = Some(start + millis(100));
     assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
-    assert!(start.elapsed() < millis(500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
     signal(&server, "-CONT");
     recovered(&limiter).await;
 }
@@ -179,7 +176,7 @@ async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
 async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
     let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
-    let make = |url: &str| RedisLimiter::token_bucket(url, "key", [quota(100, millis(200))]).unwrap();
+    let make = |url: &str| super::bucket(url, "key", [quota(100, millis(500))]).unwrap();
     take(&make(&at("hunter2")), ask(1, None)).await.unwrap();
     let wrong = make(&at("hunter3"));
     assert_eq!(take(&wrong, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
@@ -204,7 +201,8 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
 async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
     for logs in [false, true] {
         let server = server();
-        let make = || window(&server.url(), "key", [quota(10, millis(500))]).unwrap();
+        let quota = guarded(10, millis(500));
+        let make = || window(&server.url(), "key", [quota]).unwrap();
         let (first, second) = (make(), make());
         take(&first, ask(1, None)).await.unwrap();
         let mut connection = connect(&server).await;
@@ -212,8 +210,8 @@ async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
         for key in keys.iter().filter(|key| key.ends_with(":window") != logs) {
             redis::cmd("DEL").arg(key).exec_async(&mut connection).await.unwrap();
         }
-        let (arrivals, _) = greedy(&[second], 4, millis(1_900)).await;
+        let (arrivals, _) = greedy(&[second], 4, millis(2_500)).await;
         assert!(arrivals.count() >= 10, "{}", arrivals.count());
-        arrivals.assert_within(quota(10, millis(500)));
+        arrivals.assert_within(quota);
     }
 }

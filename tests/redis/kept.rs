@@ -8,7 +8,7 @@ use super::*;
 async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
     let server = server();
     for make in [bucket, window] {
-        let quotas = vec![quota(100, millis(100)), quota(200, millis(300))];
+        let quotas = vec![quota(100, millis(500)), quota(200, millis(1_500))];
         let limiter = make(&server.url(), "sk_live_secret", quotas).unwrap().with_namespace("app").unwrap();
         take(&limiter, ask(1, None)).await.unwrap();
     }
@@ -20,7 +20,7 @@ async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
         assert!(key.starts_with("app:{") && !key.contains("secret"), "{key}");
         assert_eq!(slot(key), slot(&keys[0]));
         let left: i64 = redis::cmd("PTTL").arg(key).query_async(&mut connection).await.unwrap();
-        assert!((1..5_000).contains(&left), "{key} {left}");
+        assert!((1..10_000).contains(&left), "{key} {left}");
     }
     let dump: Vec<Vec<u8>> = {
         let mut pipe = redis::pipe();
@@ -33,7 +33,7 @@ async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
 }
 
 fn two(server: &RedisServer) -> [RedisLimiter; 2] {
-    [(); 2].map(|()| bucket(&server.url(), "key", [quota(1_000, millis(200))]).unwrap())
+    [(); 2].map(|()| bucket(&server.url(), "key", [quota(1_000, millis(1_000))]).unwrap())
 }
 
 #[tokio::test]
@@ -43,15 +43,20 @@ async fn a_pause_that_one_learns_holds_for_all() {
     for limiter in [&one, &other] {
         take(limiter, ask(1, None)).await.unwrap();
     }
-    let start = Instant::now();
-    one.observe(&Feedback::pause(millis(600)));
-    tokio::time::sleep(millis(100)).await;
-    let refusal = take(&other, ask(1, Some(millis(100)))).await.unwrap_err();
+    let (start, pause) = (Instant::now(), millis(3_000));
+    one.observe(&Feedback::pause(pause));
+    // It is told at once, by a task of its own.
+    let refusal = loop {
+        match take(&other, ask(1, Some(millis(100)))).await {
+            Ok(_) => tokio::time::sleep(millis(1)).await,
+            Err(refusal) => break refusal,
+        }
+    };
     assert_eq!(refusal.reason(), Reason::MaxWait);
-    assert!(refusal.wait().unwrap() > millis(300), "{refusal}");
+    assert!(refusal.wait().unwrap() + start.elapsed() >= pause, "{refusal}");
     assert!(other.snapshot().paused_until.is_some());
     take(&other, ask(1, None)).await.unwrap();
-    assert!(start.elapsed() >= millis(600), "{:?}", start.elapsed());
+    assert!(start.elapsed() >= pause, "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -63,7 +68,7 @@ async fn what_the_service_has_left_is_shared_and_a_resume_forgets_it() {
     }
     let headers = http::HeaderMap::from_iter([(
         http::HeaderName::from_static("ratelimit"),
-        http::HeaderValue::from_static("\"default\";r=3;t=2"),
+        http::HeaderValue::from_static("\"default\";r=3;t=20"),
     )]);
     let heard = Feedback::read(http::StatusCode::OK, &headers, || std::time::UNIX_EPOCH).unwrap();
     one.observe(&heard);

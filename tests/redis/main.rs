@@ -13,7 +13,13 @@ mod script;
 mod shares;
 mod words;
 
-use std::{num::NonZeroU32, process::Command, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    num::NonZeroU32,
+    pin::pin,
+    process::Command,
+    time::Duration,
+};
 
 use redis_server::RedisServer;
 use tokio::{task::JoinSet, time::Instant};
@@ -21,8 +27,14 @@ use tower_outbound::{
     InvalidConfig, Quota,
     adapter::{Fallback, RedisLimiter},
     limit::{Ask, Limiter, Reason, Refusal, Store},
-    test_util::Arrivals,
+    test_util::{Arrival, Arrivals},
 };
+
+/// For an answer of a store that is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What takes longer does not come.
+const HANGS: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -38,13 +50,23 @@ fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
 
-/// A bucket whose questions a crowded machine may answer late.
+/// A quota whose guard is a little longer than a task that has its permit may be late, a thirty-second of the window:
+/// so that what a task had in time is counted in no window that it is not in. Not longer, for a guard hides what comes
+/// too early.
+fn guarded(limit: u32, window: Duration) -> Quota {
+    quota(limit, window).with_guard(window / 25).unwrap()
+}
+
+/// A bucket whose store a crowded machine does not make look lost: its questions may be answered late, and a permit is
+/// held for a quarter of the shortest window, by which every window is longer.
 fn bucket(
     url: &str,
     name: &str,
     quotas: impl IntoIterator<Item = Quota>,
 ) -> Result<RedisLimiter, InvalidConfig> {
-    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(Duration::from_secs(5))
+    let quotas: Vec<_> = quotas.into_iter().collect();
+    let hold = quarter(&quotas);
+    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(PATIENCE)?.with_hold(hold)
 }
 
 /// The same of a window.
@@ -53,7 +75,13 @@ fn window(
     name: &str,
     quotas: impl IntoIterator<Item = Quota>,
 ) -> Result<RedisLimiter, InvalidConfig> {
-    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(Duration::from_secs(5))
+    let quotas: Vec<_> = quotas.into_iter().collect();
+    let hold = quarter(&quotas);
+    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(PATIENCE)?.with_hold(hold)
+}
+
+fn quarter(quotas: &[Quota]) -> Duration {
+    quotas.iter().map(Quota::window).min().unwrap() / 4
 }
 
 fn ask(cost: u32, max_wait: Option<Duration>) -> Ask {
@@ -63,29 +91,54 @@ fn ask(cost: u32, max_wait: Option<Duration>) -> Ask {
     ask
 }
 
-/// Takes a permit and gives it back.
-async fn take(limiter: &RedisLimiter, ask: Ask) -> Result<(), Refusal> {
-    tokio::time::timeout(Duration::from_secs(10), limiter.acquire(ask))
-        .await
-        .expect("a limiter that hangs")?;
+/// Takes a permit and gives it back. When that was is known as exactly as this task was awake.
+async fn take(limiter: &RedisLimiter, ask: Ask) -> Result<Arrival, Refusal> {
+    let mut acquire = pin!(limiter.acquire(ask));
+    let mut earliest = Instant::now();
+    let acquire = poll_fn(|context| {
+        earliest = Instant::now();
+        acquire.as_mut().poll(context)
+    });
+    tokio::time::timeout(HANGS, acquire).await.expect("a limiter that hangs")?;
     limiter.release(ask.cost);
-    Ok(())
+    Ok(Arrival::between(earliest, Instant::now()).with_permits(ask.cost.get()))
+}
+
+/// Until it is so.
+async fn until(what: &str, so: impl Fn() -> bool) {
+    let end = Instant::now() + HANGS;
+    while !so() {
+        assert!(Instant::now() < end, "not seen within {HANGS:?}: {what}");
+        tokio::time::sleep(millis(5)).await;
+    }
 }
 
 /// Grants to so many tasks of each limiter until the time is over, and how many each limiter gave.
 async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (Arrivals, Vec<usize>) {
-    let (arrivals, end) = (Arrivals::new(), Instant::now() + length);
+    let arrivals = Arrivals::new();
+    let shares = greedily(limiters, tasks, length, &arrivals).await;
+    (arrivals, shares)
+}
+
+/// The same into one record with others.
+async fn greedily(
+    limiters: &[RedisLimiter],
+    tasks: usize,
+    length: Duration,
+    arrivals: &Arrivals,
+) -> Vec<usize> {
+    let end = Instant::now() + length;
     let mut all = JoinSet::new();
     for (number, limiter) in limiters.iter().enumerate() {
         for _ in 0..tasks {
-            let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
+            let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
             all.spawn(async move {
                 let (mut ask, mut count) = (Ask::default(), 0);
                 ask.deadline = Some(end);
                 while Instant::now() < end {
                     match take(&limiter, ask).await {
-                        Ok(()) => {
-                            arrivals.note();
+                        Ok(arrival) => {
+                            arrivals.extend([arrival]);
                             count += 1;
                         }
                         Err(refusal) if refusal.reason() == Reason::Deadline => break,
@@ -101,7 +154,7 @@ async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (A
         let (number, count) = ended.unwrap();
         shares[number] += count;
     }
-    (arrivals, shares)
+    shares
 }
 
 /// A connection of the test's own.

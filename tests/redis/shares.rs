@@ -23,26 +23,39 @@ async fn while_a_store_stands_still_each_keeps_to_its_share_and_no_window_is_bro
     shares(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
 }
 
+/// Half of the quota each without the store. A question that is not answered within a second and a half has failed, on
+/// a machine that is busy with other things, too; as long is what follows from it.
+fn halved(limiter: Result<RedisLimiter, InvalidConfig>) -> RedisLimiter {
+    limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback(half()).unwrap()
+}
+
+/// Until there are so many more.
+async fn more(what: &str, arrivals: &Arrivals, count: usize) {
+    let before = arrivals.count();
+    until(what, || arrivals.count() >= before + count).await;
+}
+
 async fn shares(lose: impl Fn(&mut RedisServer), bring_back: impl Fn(&mut RedisServer)) {
     let mut server = server();
-    let shared = quota(100, millis(500)).with_guard(millis(10)).unwrap();
-    for make in [RedisLimiter::token_bucket, RedisLimiter::sliding_window] {
-        let make = || make(&server.url(), "key", vec![shared]).unwrap().with_fallback(half()).unwrap();
-        let limiters = [make(), make()];
+    let shared = guarded(100, millis(500));
+    for make in [bucket, window] {
+        let make = || halved(make(&server.url(), "key", vec![shared]));
+        let (limiters, arrivals) = ([make(), make()], Arrivals::new());
         let running = tokio::spawn({
-            let limiters = limiters.clone();
-            async move { greedy(&limiters, 4, millis(4_500)).await }
+            let (limiters, arrivals) = (limiters.clone(), arrivals.clone());
+            async move { greedily(&limiters, 4, HANGS, &arrivals).await }
         });
-        tokio::time::sleep(millis(1_500)).await;
+        let are = |store| limiters.iter().all(|limiter| limiter.snapshot().store == Some(store));
+        more("two windows of the store", &arrivals, 150).await;
         lose(&mut server);
-        tokio::time::sleep(millis(1_200)).await;
-        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Fallback)));
+        until("both without the store", || are(Store::Fallback)).await;
+        more("two windows of the shares", &arrivals, 150).await;
+        assert!(limiters.iter().any(|limiter| limiter.snapshot().store == Some(Store::Fallback)));
         bring_back(&mut server);
-        let (arrivals, shares) = running.await.unwrap();
-        assert!(limiters.iter().all(|limiter| limiter.snapshot().store == Some(Store::Shared)));
-        arrivals.assert_within(quota(100, millis(500)));
-        // Six windows of the nine, at nine tenths: what it costs to begin with nothing, twice.
-        assert!(arrivals.count() > 300, "{} {shares:?}", arrivals.count());
+        until("both back", || are(Store::Shared)).await;
+        more("two windows of the store", &arrivals, 150).await;
+        running.abort();
+        arrivals.assert_within(shared);
     }
 }
 
@@ -73,53 +86,54 @@ async fn cable(port: u16) -> (u16, watch::Sender<bool>) {
 async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
     let server = server();
     let (port, switch) = cable(server.port()).await;
-    let make = |url: &str| {
-        let limiter = RedisLimiter::sliding_window(url, "key", [quota(60, millis(1_000))]).unwrap();
-        limiter.with_hold(millis(100)).unwrap().with_fallback(half()).unwrap()
-    };
+    let quota = guarded(60, millis(1_000));
+    let make = |url: &str| halved(window(url, "key", [quota]));
     let (other, cut) = (make(&server.url()), make(&format!("redis://127.0.0.1:{port}/")));
     take(&cut, ask(1, None)).await.unwrap();
     let ends = tokio::spawn({
         let other = other.clone();
         async move {
-            while take(&other, ask(1, None)).await.is_ok() {
+            loop {
+                let _ = take(&other, ask(1, None)).await;
                 tokio::time::sleep(millis(60)).await;
             }
         }
     });
     switch.send_replace(false);
     tokio::time::sleep(millis(1_500)).await;
+    let arrivals = Arrivals::new();
+    let running = tokio::spawn({
+        let (cut, arrivals) = (cut.clone(), arrivals.clone());
+        async move { greedily(std::slice::from_ref(&cut), 4, HANGS, &arrivals).await }
+    });
     // All that its share has, at once.
-    let used = greedy(std::slice::from_ref(&cut), 4, millis(1_300)).await.0;
+    more("the share", &arrivals, 30).await;
     assert_eq!(cut.snapshot().store, Some(Store::Fallback));
-    assert!(used.count() >= 30, "{}", used.count());
     switch.send_replace(true);
-    let later = greedy(std::slice::from_ref(&cut), 4, millis(1_500)).await.0;
-    assert_eq!(cut.snapshot().store, Some(Store::Shared));
+    until("the store", || cut.snapshot().store == Some(Store::Shared)).await;
+    tokio::time::sleep(millis(2_000)).await;
+    running.abort();
     ends.abort();
-    let all: Vec<_> = [used.times(), later.times()].concat();
-    Arrivals::from_iter(all).assert_within(quota(60, millis(1_000)));
+    arrivals.assert_within(quota);
 }
 
 /// So many at once, or as many as there are within that time.
 async fn rush(limiter: &RedisLimiter, requests: usize, length: Duration, arrivals: &Arrivals) {
     let mut all = JoinSet::new();
     for _ in 0..requests {
-        let (limiter, arrivals) = (limiter.clone(), arrivals.clone());
-        all.spawn(async move {
-            if take(&limiter, ask(1, None)).await.is_ok() {
-                arrivals.note();
-            }
-        });
+        let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
+        all.spawn(async move { arrivals.extend(take(&limiter, ask(1, None)).await) });
     }
     tokio::time::sleep(length).await;
 }
 
+/// Ten a second.
+fn paired() -> Quota {
+    guarded(10, millis(1_000))
+}
+
 fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
-    let quotas = || [quota(10, millis(1_000))];
-    [(); 2].map(|()| {
-        RedisLimiter::sliding_window(&server.url(), "key", quotas()).unwrap().with_fallback(half()).unwrap()
-    })
+    [(); 2].map(|()| halved(window(&server.url(), "key", [paired()])))
 }
 
 /// It is long gone from the others' reckoning.
@@ -135,19 +149,20 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
         take(limiter, ask(1, Some(millis(100)))).await.unwrap_err();
     }
     server.restart().unwrap();
-    for _ in 0..20 {
+    let back = Instant::now();
+    // It is asked while somebody wants something.
+    while busy.snapshot().store != Some(Store::Shared) || back.elapsed() < millis(4_000) {
+        assert!(back.elapsed() < HANGS, "{busy:?}");
         let _ = take(&busy, ask(1, Some(millis(10)))).await;
         tokio::time::sleep(millis(200)).await;
     }
-    assert_eq!(busy.snapshot().store, Some(Store::Shared));
-    tokio::time::sleep(millis(1_100)).await;
-    let arrivals = Arrivals::new();
+    tokio::time::sleep(millis(1_400)).await;
+    let mut arrivals = Arrivals::new();
     for _ in 0..10 {
-        take(&busy, ask(1, None)).await.unwrap();
-        arrivals.note();
+        arrivals.extend([take(&busy, ask(1, None)).await.unwrap()]);
     }
     rush(&idle, 5, millis(300), &arrivals).await;
-    arrivals.assert_within(quota(10, millis(1_000)));
+    arrivals.assert_within(paired());
 }
 
 /// When the store is lost, others hold permits for moments that are still to come.
@@ -155,22 +170,22 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
 async fn a_share_begins_when_the_last_permits_of_the_store_are_used() {
     let mut server = server();
     let [one, other] = pair(&server);
-    tokio::time::sleep(millis(2_300)).await;
-    let arrivals = Arrivals::new();
+    tokio::time::sleep(millis(2_800)).await;
+    let mut arrivals = Arrivals::new();
     // A window that is full, whatever the machine's speed: a clock that starts at the last of them.
     for _ in 0..10 {
-        take(&one, ask(1, None)).await.unwrap();
-        arrivals.note();
+        arrivals.extend([take(&one, ask(1, None)).await.unwrap()]);
     }
     // They wait for the next window, and are told of its permits before the store is lost.
     let waiting = tokio::spawn({
         let (other, arrivals) = (other.clone(), arrivals.clone());
-        async move { rush(&other, 10, millis(2_300), &arrivals).await }
+        async move { rush(&other, 10, millis(4_500), &arrivals).await }
     });
-    tokio::time::sleep(millis(965)).await;
+    // The next window begins after 1,290 ms, and is given away from a quarter of a second before that on.
+    tokio::time::sleep(millis(1_185)).await;
     server.kill().unwrap();
-    rush(&one, 5, millis(1_300), &arrivals).await;
+    rush(&one, 5, millis(3_200), &arrivals).await;
     waiting.await.unwrap();
     assert!(arrivals.count() > 10, "{}", arrivals.count());
-    arrivals.assert_within(quota(10, millis(1_000)));
+    arrivals.assert_within(paired());
 }

@@ -134,7 +134,7 @@ pub(crate) fn assert_maybe(server: &Server, method: &Method, came: &Came, proces
 
 /// Fails a test that would hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(10), future).await.expect("within 10 s")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
 }
 
 /// Lets the tasks of this thread run until they wait for something: a connection goes back to its pool in a task of

@@ -167,7 +167,7 @@ fn early(ledger: &Ledger) -> Vec<String> {
         });
         let end = at.saturating_add(u64::try_from(length.as_nanos()).unwrap());
         let end = resumed.min().unwrap_or(u64::MAX).min(end);
-        let moment = if *site == SHARED { 250_000_000 } else { 0 };
+        let moment = if *site == SHARED { 500_000_000 } else { 0 };
         let begin = heard.saturating_add(moment);
         kept += u32::from(begin < end);
         let early = arrivals.iter().filter(|it| it.site == *site && begin < it.left && it.left < end);

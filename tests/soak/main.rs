@@ -39,7 +39,7 @@
 //!   limiter's own.
 //! - What is heard and what leaves are told apart to the nanosecond where one thread has both, which is so for three of the four
 //!   limiters. Where two threads share one, a permit may be stamped a moment after it was checked: the first
-//!   250 ms of a pause do not count there.
+//!   500 ms of a pause do not count there.
 //! - An answer that was lost on the way was not heard, and asks for nothing.
 //! - An arrival counts as processed when its head is there, though its server may have failed before it did anything: more
 //!   is asked of the client than of the truth.

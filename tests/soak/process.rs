@@ -65,7 +65,7 @@ pub(crate) fn run(seed: u64, lasting: Duration) {
         .spawn()
         .unwrap();
     let mut child = Stopped(child);
-    let end = Instant::now() + lasting + Duration::from_secs(300);
+    let end = Instant::now() + lasting + Duration::from_secs(1_200);
     let mut stops = 0;
     let status = loop {
         let mut dice = Dice::about(seed, "stop", stops);

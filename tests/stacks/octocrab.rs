@@ -28,9 +28,9 @@ use tower_outbound::{
     retry::RetryLayer,
 };
 
-const WINDOW: Duration = Duration::from_millis(200);
-/// More than a request may overtake the one before it by, on loopback.
-const GUARD: Duration = Duration::from_millis(50);
+const WINDOW: Duration = Duration::from_millis(500);
+/// More than a request may take to the server on a machine that stalls.
+const GUARD: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
 

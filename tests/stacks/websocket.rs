@@ -130,7 +130,9 @@ async fn what_drops_is_opened_again_after_a_back_off() {
 #[tokio::test]
 async fn a_refusal_that_the_call_gave_up_on_is_not_asked_again_before_its_time() {
     let (server, preset) = messaging([Opening::Throttled]).await;
-    let client = preset.with_total_timeout(Duration::from_millis(500)).client().unwrap();
+    // No room for the second that is asked for, and as much as there can be for a machine that stalls.
+    let client = preset.clone().with_total_timeout(Duration::from_millis(900)).client().unwrap();
+    let start = Instant::now();
     let refused = ask(&client).await;
     assert_eq!((refused.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
@@ -139,7 +141,9 @@ async fn a_refusal_that_the_call_gave_up_on_is_not_asked_again_before_its_time()
     assert!(wait >= Duration::from_secs(1) && reconnect.losses() == 1, "{wait:?}");
     // And without an answer: the limiter has heard of the pause, and says for how long it would have been.
     let request = Request::get("/socket").body(Body::empty()).unwrap();
+    let client = preset.with_total_timeout(Duration::from_millis(50)).client().unwrap();
     let error = client.request(request).await.unwrap_err();
     let left = error.retry_after().unwrap();
-    assert!(left > Duration::from_millis(500) && reconnect.failed(&error).unwrap() >= left, "{left:?}");
+    assert!(left + start.elapsed() >= Duration::from_secs(1), "{left:?}");
+    assert!(reconnect.failed(&error).unwrap() >= left, "{left:?}");
 }

@@ -1,7 +1,10 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_outbound::Quota;
+use tower_outbound::{
+    Quota,
+    test_util::{self, Arrivals},
+};
 
 use super::Arrival;
 
@@ -27,8 +30,10 @@ impl Count {
         self.arrivals.len()
     }
 
-    pub(crate) fn times(&self) -> impl Iterator<Item = Instant> {
-        self.arrivals.iter().map(|arrival| arrival.at)
+    /// As exactly as it is known when each arrived.
+    pub(crate) fn times(&self) -> Arrivals {
+        let time = |arrival: &Arrival| test_util::Arrival::between(left(arrival), arrival.at);
+        self.arrivals.iter().map(time).collect()
     }
 
     pub(crate) fn arrivals(&self) -> impl Iterator<Item = Arrival> {
@@ -40,7 +45,7 @@ impl Count {
     }
 
     /// Arrivals that the quota does not allow: with each of them a window, both of its ends counted, holds more than
-    /// the limit.
+    /// the limit, whenever on their way they arrived.
     pub(crate) fn violations(&self) -> usize {
         self.spans().filter(|span| *span <= self.quota.window()).count()
     }
@@ -51,20 +56,20 @@ impl Count {
         self.spans().min()
     }
 
-    /// The most in any window.
-    pub(crate) fn fullest(&self) -> usize {
-        let mut first = 0;
-        let most = self.arrivals.iter().enumerate().map(|(last, arrival)| {
-            while arrival.at - self.arrivals[first].at > self.quota.window() {
-                first += 1;
-            }
-            last + 1 - first
-        });
-        most.max().unwrap_or(0)
+    /// The most that certainly arrived in any window.
+    pub(crate) fn fullest(&self) -> u64 {
+        self.times().most_in(self.quota.window())
     }
 
     fn spans(&self) -> impl Iterator<Item = Duration> {
         let more = self.quota.limit() as usize + 1;
-        self.arrivals.windows(more).map(|some| some[some.len() - 1].at - some[0].at)
+        self.arrivals.windows(more).map(|some| {
+            let first = some.iter().map(left).min();
+            some.last().zip(first).map_or(Duration::ZERO, |(last, first)| last.at - first)
+        })
     }
+}
+
+fn left(arrival: &Arrival) -> Instant {
+    arrival.at.checked_sub(arrival.way).unwrap_or(arrival.at)
 }

@@ -4,6 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -15,8 +16,16 @@ use tokio::{net::TcpListener, runtime::Builder, time::Instant};
 /// The header by which a process says which one it is.
 pub(super) const PROCESS: &str = "x-process";
 
-/// A real hyper server on loopback that counts what arrives. On a thread of its own, which does nothing else: what it
-/// notes late stands closer to the next than it was.
+/// The header by which it says when the request had its permit, by [`wall`].
+pub(super) const LEFT: &str = "x-left";
+
+/// The clock that all processes have in common.
+#[allow(clippy::disallowed_methods, reason = "the one that is not this process's own")]
+pub(super) fn wall() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A real hyper server on loopback that counts what arrives. On a thread of its own, which does nothing else.
 #[derive(Debug, Clone)]
 pub(crate) struct Counter {
     address: SocketAddr,
@@ -26,6 +35,9 @@ pub(crate) struct Counter {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
+    /// How long ago it had its permit. What was put aside on its way, or here, by the operating system arrived some time
+    /// in between.
+    pub(crate) way: Duration,
     pub(crate) process: usize,
 }
 
@@ -65,9 +77,11 @@ impl Counter {
     }
 
     fn note(&self, request: &Request<Incoming>) {
-        let at = Instant::now();
-        let process = request.headers().get(PROCESS).and_then(|value| value.to_str().ok()?.parse().ok());
-        let arrival = Arrival { at, process: process.unwrap_or(usize::MAX) };
+        let (at, now) = (Instant::now(), wall());
+        let number = |name| request.headers().get(name).and_then(|value| value.to_str().ok()?.parse().ok());
+        let way = number(LEFT).map_or(Duration::ZERO, |left| now.saturating_sub(Duration::from_micros(left)));
+        let process = number(PROCESS).and_then(|process| usize::try_from(process).ok());
+        let arrival = Arrival { at, way, process: process.unwrap_or(usize::MAX) };
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
     }
 }

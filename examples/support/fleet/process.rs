@@ -19,7 +19,11 @@ use tower_outbound::{
     timeout::TimeoutLayer,
 };
 
-use super::{Job, counter::PROCESS, members::Said};
+use super::{
+    Job,
+    counter::{LEFT, PROCESS, wall},
+    members::Said,
+};
 
 /// How long a call may take with all that it waits for: no more than a few windows, if nothing hangs.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -128,6 +132,12 @@ async fn work(
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(DEADLINE)?)
         .layer(RateLimitLayer::new(limiter))
+        // Right below it, in the poll in which the request had its permit.
+        .map_request(|mut request: Request<Empty<Bytes>>| {
+            let left = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
+            request.headers_mut().insert(LEFT, left.into());
+            request
+        })
         .service(Client::builder(TokioExecutor::new()).build_http());
     loop {
         let request = Request::get(format!("http://{}/", job.server)).header(PROCESS, number);

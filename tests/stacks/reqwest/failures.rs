@@ -23,7 +23,11 @@ use super::{
     stack::{METHODS, Wire, quick_retry, within},
 };
 
+/// Where nothing but the time is to run out.
 const SOON: Duration = Duration::from_millis(50);
+
+/// Where something is to come before, on a machine that stalls, too.
+const LATER: Duration = Duration::from_secs(1);
 
 /// No name is known, or none is ever found.
 enum Names {
@@ -90,7 +94,7 @@ async fn a_timeout_of_the_client_may_have_been_sent() {
 
     // The layers' own timeout, on a connection that goes on.
     let server = Server::start(Wire::Http2, SILENT).await;
-    let service = TimeoutLayer::per_attempt(SOON).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
+    let service = TimeoutLayer::per_attempt(LATER).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
     let request = Request::post(server.url()).body(Body::from("letter")).unwrap();
     let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
@@ -99,7 +103,7 @@ async fn a_timeout_of_the_client_may_have_been_sent() {
 
 #[tokio::test]
 async fn a_timeout_within_the_answer_is_an_error_of_its_body() {
-    for builder in [builder().timeout(SOON), builder().read_timeout(SOON)] {
+    for builder in [builder().timeout(LATER), builder().read_timeout(LATER)] {
         let site = Site::start(|_, _| async {
             let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
             let body = http_body_util::StreamBody::new(frames);

@@ -1,37 +1,58 @@
 //! Connections that fail: what was certainly not sent is sent again whatever it is, and nothing else.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
 
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::{TcpListener, TcpStream};
+use hyper_util::{
+    client::legacy::connect::HttpConnector,
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tower::ServiceExt;
 
 use tower_outbound::call::Outcome;
 
 use super::*;
 
+/// Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+fn refusing() -> (TcpSocket, http::Uri) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let uri = format!("http://{}", socket.local_addr().unwrap()).parse().unwrap();
+    (socket, uri)
+}
+
+/// The server is there when the channel, by tonic's own connector, connects for the second time.
 #[tokio::test]
 async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let uri: http::Uri = format!("http://{address}").parse().unwrap();
+    let (socket, uri) = refusing();
+    let (socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
+    let starting = Arc::clone(&started);
+    let connector = tower::service_fn(move |uri: http::Uri| {
+        let (connections, socket) = &mut *socket.lock().unwrap();
+        *connections += 1;
+        if *connections == 2 {
+            let listener = socket.take().unwrap().listen(16).unwrap();
+            *starting.lock().unwrap() = Some(Server::over(listener, [Answer::Is]));
+        }
+        HttpConnector::new().oneshot(uri)
+    });
     // A method that nobody called idempotent.
-    let backoff = ExponentialBackoff::new(millis(50), millis(50)).unwrap();
-    let retry = retry().with_idempotent(|_| false).with_max_attempts(20).unwrap().with_backoff(backoff);
-    let mut client = HealthClient::with_origin(stack(uri.clone(), retry, Duration::from_secs(10)), uri);
-    let starts = async {
-        tokio::time::sleep(millis(80)).await;
-        Server::start_at(&address.to_string(), [Answer::Is]).await
-    };
-    let (response, server) = tokio::join!(client.check(question()), starts);
-    let attempts = response.unwrap().extensions().get::<Report>().unwrap().attempt_count();
-    assert!(attempts > 1, "{attempts}");
-    assert_eq!(server.calls(), 1);
+    let stack = ServiceBuilder::new()
+        .layer(retry().with_idempotent(|_| false))
+        .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
+        .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(connector));
+    let response = HealthClient::with_origin(stack, uri).check(question()).await.unwrap();
+    assert_eq!(response.extensions().get::<Report>().unwrap().attempt_count(), 2);
+    assert_eq!(started.lock().unwrap().take().unwrap().calls(), 1);
 }
 
 #[tokio::test]
 async fn nobody_there_is_unavailable_in_the_end() {
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let uri: http::Uri = format!("http://{address}").parse().unwrap();
+    let (_refuses, uri) = refusing();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
     let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);

@@ -47,11 +47,10 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(script: impl IntoIterator<Item = Answer>) -> Self {
-        Self::start_at("127.0.0.1:0", script).await
+        Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), script)
     }
 
-    pub(crate) async fn start_at(address: &str, script: impl IntoIterator<Item = Answer>) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
+    pub(crate) fn over(listener: TcpListener, script: impl IntoIterator<Item = Answer>) -> Self {
         let address = listener.local_addr().unwrap();
         let server = Self { address, script: script.into_iter().collect(), seen: Arc::default() };
         let serving = tonic::transport::Server::builder()
