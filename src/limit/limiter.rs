@@ -133,8 +133,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// 10,000 waiting requests. In a task of its own each holds some 500 bytes where it waits for the limiter alone, and
-    /// 3.5 KB in the whole stack of a preset, so 5 to 35 MB (`benches/memory.rs`).
+    /// 10,000 waiting requests. In a task of its own each holds some 400 bytes where it waits for the limiter alone, and
+    /// 3 KB in the whole stack of a preset, so 4 to 30 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 }
 
