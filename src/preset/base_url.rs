@@ -41,13 +41,13 @@ impl BaseUrl {
 
     /// The URI of `path`, with or without a query, below the base; of an absolute URL of this origin, that URL.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
-        let invalid = |reason: &str| Error::new(Kind::Request, format!("path `{}`: {reason}", redact(path)));
+        let invalid = invalid_path(path);
         let first = path.split(['/', '?', '#']).next().unwrap_or_default();
         if first.ends_with(':') {
             let uri = path.parse().map_err(|_| invalid("not a valid url"))?;
             return self.resolve(uri);
         }
-        let (route, query) = check(path).map_err(invalid)?;
+        let (route, query) = check(path).map_err(&invalid)?;
         let base = self.uri.path();
         let mut joined = match route.strip_prefix('/').unwrap_or(route) {
             "" if route.is_empty() => base.to_owned(),
@@ -65,10 +65,8 @@ impl BaseUrl {
     fn join_parsed(&self, path: Option<PathAndQuery>) -> Result<Uri, Error> {
         match path {
             Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
-                let invalid = |reason: &str| {
-                    Error::new(Kind::Request, format!("path `{}`: {reason}", redact(path.as_str())))
-                };
-                check(path.as_str()).map_err(invalid)?;
+                let invalid = invalid_path(path.as_str());
+                check(path.as_str()).map_err(&invalid)?;
                 self.with_path(path.clone()).ok_or_else(|| invalid("not a valid url"))
             }
             path => self.join(path.as_ref().map_or("", PathAndQuery::as_str)),
@@ -103,6 +101,10 @@ impl BaseUrl {
             )),
         }
     }
+}
+
+fn invalid_path(path: &str) -> impl Fn(&str) -> Error {
+    move |reason| Error::new(Kind::Request, format!("path `{}`: {reason}", redact(path)))
 }
 
 /// Its route and its query, if it stays below the base.

@@ -23,7 +23,7 @@ impl Head {
     /// Of a head whose extensions have the call.
     pub(super) fn of(head: &mut request::Parts, policy: &Policy) -> Self {
         let plain = head.extensions.len() == 1 && !policy.shows_requests();
-        if let Some(fields) = Fields::of(&head.headers).filter(|_| plain) {
+        if let Some(fields) = plain.then(|| Fields::of(&head.headers)).flatten() {
             let (method, uri) = (head.method.clone(), head.uri.clone());
             return Self::Plain { method, uri, version: head.version, fields };
         }
