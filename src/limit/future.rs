@@ -111,11 +111,12 @@ where
                 }
             };
             let call = this.call.as_ref();
-            let (outcome, renewed) = match step.as_mut().project() {
+            // Whether in place of permits that were lost.
+            let granted = match step.as_mut().project() {
                 StepProj::Asking => {
                     let Some(permits) = this.permits else { return Poll::Pending };
                     match permits.take_at_once() {
-                        Some(outcome) => (outcome, false),
+                        Some(outcome) => outcome.map(|()| false).map_err(|refusal| refused(call, refusal)),
                         None => {
                             step.set(Step::acquiring(permits.acquire(), false));
                             continue;
@@ -133,7 +134,7 @@ where
                             call.add_wait(waited);
                         }
                     }
-                    (outcome, *renewed)
+                    outcome.map(|()| *renewed).map_err(|refusal| refused(call, refusal))
                 }
                 StepProj::Readying { since } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
@@ -141,51 +142,53 @@ where
                         return Poll::Pending;
                     };
                     if let Err(error) = ready {
-                        // It is of no more use, and is not asked again.
-                        let error = Error::from_readiness(error);
-                        this.state.set(State::Refused { refusal: None });
-                        return Poll::Ready(Err(error));
-                    }
-                    // Permits that were held too long would let this request fall into another window than the
-                    // one that they were counted in, or into a pause. They are lost, and new ones are waited for
-                    // with the room held, for a service that is ready stays so until it is called: given up, it
-                    // might be gone again when they come.
-                    let held = since.map(|since| since.elapsed());
-                    let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
-                    if let Some(permits) = stale {
-                        step.set(Step::acquiring(permits.renew(), true));
+                        Err(Error::from_readiness(error))
+                    } else {
+                        // Permits that were held too long would let this request fall into another window than the
+                        // one that they were counted in, or into a pause. They are lost, and new ones are waited for
+                        // with the room held, for a service that is ready stays so until it is called: given up, it
+                        // might be gone again when they come.
+                        let held = since.map(|since| since.elapsed());
+                        let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
+                        if let Some(permits) = stale {
+                            step.set(Step::acquiring(permits.renew(), true));
+                            continue;
+                        }
+                        let Some(request) = request.take() else {
+                            // Polled again after it resolved: nothing is left to answer with.
+                            return Poll::Pending;
+                        };
+                        if let Some(permits) = this.permits {
+                            permits.held = Held::Sent;
+                        }
+                        if let Some(call) = call {
+                            call.let_go();
+                        }
+                        this.state.set(State::Calling { future: this.inner.call(request) });
                         continue;
                     }
-                    let Some(request) = request.take() else {
-                        // Polled again after it resolved: nothing is left to answer with.
-                        return Poll::Pending;
-                    };
-                    if let Some(permits) = this.permits {
-                        permits.held = Held::Sent;
+                }
+            };
+            match granted {
+                Ok(renewed) => {
+                    // In place of a permit that was lost, it is the same request's.
+                    if !renewed {
+                        observe::granted(call);
                     }
+                    if let Some(permits) = this.permits {
+                        permits.held = Held::Granted;
+                    }
+                    step.set(Step::Readying { since: None });
+                }
+                Err(error) => {
+                    // Neither the limiter nor the inner service is asked again.
+                    this.state.set(State::Refused { refusal: None });
                     if let Some(call) = call {
                         call.let_go();
                     }
-                    this.state.set(State::Calling { future: this.inner.call(request) });
-                    continue;
+                    return Poll::Ready(Err(error));
                 }
-            };
-            if let Err(refusal) = outcome {
-                // Neither the limiter nor its future is asked again.
-                this.state.set(State::Refused { refusal: None });
-                if let Some(call) = call {
-                    call.let_go();
-                }
-                return Poll::Ready(Err(refused(call, refusal)));
             }
-            // In place of a permit that was lost, it is the same request's.
-            if !renewed {
-                observe::granted(call);
-            }
-            if let Some(permits) = this.permits {
-                permits.held = Held::Granted;
-            }
-            step.set(Step::Readying { since: None });
         }
     }
 }

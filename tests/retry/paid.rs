@@ -25,7 +25,7 @@ use super::{
     URI,
     probe::{
         Answer::{Is, Silent},
-        Content, Probe, get, secs,
+        Content, Probe, broken, get, secs,
     },
 };
 
@@ -122,25 +122,35 @@ async fn of_two_copies_one_that_was_sent_is_paid_for_in_whatever_order() {
     }
 }
 
-/// A limiter that refuses, or takes too long for the layer before it.
+/// A limiter that takes too long for the layer before it, or refuses, or has nothing below it that gets ready.
 #[tokio::test(start_paused = true)]
 async fn what_no_limiter_has_any_more_and_goes_another_way_is_paid_for() {
-    for limit in [permits(1), permits(1).with_max_wait(secs(1))] {
-        let other = Probe::new([Silent]);
-        let limited = limit.layer(Probe::new([Is(503)]));
+    for (case, limited, other, calls) in [
+        ("too long", permits(1).layer(Probe::new([Is(503)])), Probe::new([Silent]), 1),
+        ("refused", permits(1).with_max_wait(secs(1)).layer(Probe::new([Is(503)])), Probe::new([Silent]), 1),
+        ("not ready", permits(9).layer(broken()), Probe::new([Is(503), Silent]), 2),
+    ] {
         let way = other.clone();
         let below = service_fn(move |request: Sent| {
             let (limited, way) = (limited.clone(), way.clone());
             let (head, body) = request.into_parts();
             async move {
                 let copy = Request::from_parts(head.clone(), ReplayBody::from(Content::default()));
-                match timeout(secs(2), limited.oneshot(Request::from_parts(head, body))).await {
-                    Ok(Ok(response)) => Ok::<_, BoxError>(response),
-                    _ => Ok(way.oneshot(copy).await?),
+                let mut limited = Some(Box::pin(limited.oneshot(Request::from_parts(head, body))));
+                let waited =
+                    limited.as_mut().map(|limited| timeout(secs(2), limited.as_mut())).unwrap().await;
+                match waited {
+                    Ok(Ok(response)) => return Ok::<_, BoxError>(response),
+                    // What has failed is kept meanwhile.
+                    Ok(Err(_)) => {}
+                    Err(_) => limited = None,
                 }
+                let answer = way.oneshot(copy).await?;
+                drop(limited);
+                Ok(answer)
             }
         });
-        assert_eq!((left(below).await, other.calls()), (486, 1));
+        assert_eq!((left(below).await, other.calls()), (486, calls), "{case}");
     }
 }
 
