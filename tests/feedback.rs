@@ -90,6 +90,7 @@ for_both! {
     a_policy_of_little_is_heard_beside_many_of_much,
     after_its_time_a_word_is_forgotten_and_the_next_one_counts,
     retry_after_is_only_ever_extended,
+    retry_after_pauses_all_callers_after_429_503_and_529_only,
     all_who_share_the_limiter_see_it_and_nobody_else,
     waiters_leave_a_pause_in_order_and_by_the_quota,
     a_pause_and_its_end_wake_nobody_who_can_not_go,
@@ -488,6 +489,33 @@ async fn retry_after_is_only_ever_extended<L: Strategy>() {
     all_answered(calls).await;
     server.assert_arrivals(times(&[(5, 0.0), (10, 16.0)]));
     assert_eq!(limiter.snapshot().paused_until, None);
+}
+
+/// The `Retry-After` of a CDN about its origin, or of any other failure, delays only the call that received it.
+async fn retry_after_pauses_all_callers_after_429_503_and_529_only<L: Strategy>() {
+    for (status, pauses) in [
+        (429, true),
+        (503, true),
+        (529, true),
+        (500, false),
+        (502, false),
+        (504, false),
+        (520, false),
+        (521, false),
+        (522, false),
+        (523, false),
+        (524, false),
+        (530, false),
+    ] {
+        for (name, value) in [("retry-after", "1.2, 3"), ("retry-after-ms", "2999.9, 7")] {
+            let server = Server::start();
+            let layer = RateLimitLayer::new(wide::<L>());
+            let service = server.behind(&layer);
+            server.says(&service, response(status, &[(name, value)])).await;
+            all_answered(call(&service, 1).await).await;
+            server.assert_arrivals([if pauses { 3.0 } else { 0.0 }]);
+        }
+    }
 }
 
 async fn all_who_share_the_limiter_see_it_and_nobody_else<L: Strategy>() {

@@ -1,4 +1,4 @@
-//! What an answer says about when to come back.
+//! Reads from a response when the next request may be sent.
 
 use std::{
     cell::LazyCell,
@@ -15,10 +15,10 @@ use super::{grpc, http_date, rate_limit};
 static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 
-/// What the names of all fields begin with that say when to come back or what is left.
+/// The prefixes of all header names that are read here, in [`rate_limit`] and in [`grpc`].
 const BEGINNINGS: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
-/// Which characters the beginnings begin with, by their byte: one look is all that most names need.
+/// The first bytes of the prefixes. Most names need no further check.
 static FIRST: [bool; 256] = {
     let mut first = [false; 256];
     let mut at = 0;
@@ -29,8 +29,8 @@ static FIRST: [bool; 256] = {
     first
 };
 
-/// Whether any field is there that is read here, in [`rate_limit`] or in [`grpc`]. Few answers have one, and one look at
-/// each name costs less than a dozen that are looked up.
+/// Returns whether any header is present that is read here, in [`rate_limit`] or in [`grpc`]. Few responses have one, and one
+/// scan over the names costs less than a dozen lookups.
 pub(crate) fn speaks(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| begins(name.as_str()))
 }
@@ -40,9 +40,9 @@ fn begins(name: &str) -> bool {
     first && BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// What a longer ask is read as: 30 years, more than any call waits, so the caller gives up on it.
+/// The longest requested delay, 30 years: a longer one is read as this. No call waits that long, so the caller gives up.
 ///
-/// It can be added to every clock; 100 years overflow an `Instant` on FreeBSD, as tokio's `Instant` notes.
+/// Every clock can add it. 100 years overflow an `Instant` on FreeBSD, as tokio's `Instant` notes.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -52,20 +52,30 @@ fn begins(name: &str) -> bool {
 /// ```
 pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// How long the server asks to wait, counted from the receipt of its answer.
+/// Returns the delay that the server requested, counted from the receipt of the response.
 ///
-/// `Duration::ZERO`, or a date that has passed, doesn't mean "at once": the ordinary back-off applies. `None`
-/// is no ask, or one that can't be read.
+/// Returns `None` if no header has a valid value. `Duration::ZERO`, or a date in the past, means the ordinary backoff and not
+/// "at once".
 ///
-/// Reads the first of these that has a valid value:
+/// Reads the first of these headers that has a valid value:
 ///
-/// 1. `retry-after-ms`, then `x-ms-retry-after-ms`: whole milliseconds, more exact than seconds;
-/// 2. `Retry-After`, RFC 9110 §10.2.3: whole seconds, or an HTTP-date. A date is read against the answer's
-///    own `Date`, since the server's clock isn't ours, and without one against `wall`, which is called at
-///    most once.
+/// | header | value |
+/// |---|---|
+/// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, more exact than `Retry-After` |
+/// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
 ///
-/// When a header comes several times the longest valid wait counts, since no attempt may come early. What is
-/// longer than [`MAX_ASK`] is read as `MAX_ASK`.
+/// The result is never shorter than any valid value of that header:
+///
+/// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
+/// - A list of numbers, as proxies join several fields, is read as its largest member: `3, 9` is 9 s. A value with commas in
+///   which any member is not a number is read as a date.
+/// - Of several fields the longest valid delay counts.
+/// - A delay longer than [`MAX_ASK`], or too large for 64 bits, is read as `MAX_ASK`.
+///
+/// A number with a sign, a unit or an exponent is not valid.
+///
+/// A date is read against the response's own `Date`, because the two clocks differ. Without a `Date` it is read against
+/// `wall`, which is called at most once.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -76,16 +86,19 @@ pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// headers.insert(RETRY_AFTER, HeaderValue::from_static("120"));
 /// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(120)));
 ///
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("3, 8.2"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(9)));
+///
 /// headers.insert(DATE, HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"));
 /// headers.insert(RETRY_AFTER, HeaderValue::from_static("Sun, 06 Nov 1994 08:50:00 GMT"));
 /// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(23)));
 /// ```
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
-    let millis = |text: &str| whole_number(text).map(Duration::from_millis);
-    let seconds_or_date = |text: &str| match whole_number(text) {
+    let millis = |text: &str| largest(text).map(Duration::from_millis);
+    let seconds_or_date = |text: &str| match largest(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        // The base of a two-digit year is the clock that the date is read against.
+        // A two-digit year is read relative to the clock that the date is read against.
         None => http_date::parse_with(text, || *served)
             .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
     };
@@ -95,7 +108,7 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
         .map(|asked| asked.min(MAX_ASK))
 }
 
-/// When the answer was sent, by the server's clock if it tells, else by ours.
+/// Returns when the response was sent: by its `Date`, otherwise by `wall`.
 pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {
     let wall = LazyCell::new(wall);
     let date = values(headers, &DATE).next();
@@ -110,43 +123,63 @@ fn longest(
     values(headers, name).filter_map(parse).max()
 }
 
-/// The values that are text, without the white space around them, which is not part of a value (RFC 9110
-/// §5.5).
+/// Returns the values that are text, without the surrounding white space, which is not part of a value (RFC 9110 §5.5).
 pub(super) fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| Some(value.to_str().ok()?.trim_matches([' ', '\t'])))
 }
 
-/// `1*DIGIT` and nothing else, saturating.
+/// Reads `1*DIGIT`. Saturates.
 pub(super) fn whole_number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // All digits, so the one error left is a number too large.
+    // All digits, so the only error is overflow.
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// Whether the server takes no request for now, whoever's: 429, 503, and of a gRPC server `RESOURCE_EXHAUSTED` and
-/// `UNAVAILABLE` in the head of its answer, a 200 but for what a gateway makes of it.
-///
-/// That head is known by its `grpc-status`, which stands in no other answer's: one look-up is all that a plain answer
-/// pays, and the content type needs none.
-pub fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
-    match status {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => true,
-        _ => grpc::is_throttled(headers),
-    }
+/// Reads `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, which saturates, and whether the fraction is more than zero.
+pub(super) fn decimal(text: &str) -> Option<(u64, bool)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    Some((whole_number(whole)?, whole_number(fraction)? > 0))
 }
 
-/// [`retry_after`], or what the head of a failed gRPC call says ([`grpc::pushback`]), when that is longer.
+/// Returns the largest member of a comma-separated list of numbers, rounded up. `None` if any member is not a number: dates
+/// contain commas, too.
+fn largest(text: &str) -> Option<u64> {
+    text.split(',').try_fold(0, |largest: u64, member| {
+        let (whole, fraction) = decimal(member.trim_matches([' ', '\t']))?;
+        Some(largest.max(whole.saturating_add(fraction.into())))
+    })
+}
+
+/// Returns whether the server rejects every request for now, not only this one.
+///
+/// | response | throttled |
+/// |---|---|
+/// | 429, 503, 529 (overloaded) | yes |
+/// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
+/// | any other status | no |
+///
+/// A `Retry-After` with a throttled response pauses every caller of a limiter. With any other status it delays only the call
+/// that received it. That includes 520–524 and 530: like 502 and 504 they report that one exchange between a CDN and its
+/// origin failed, and one slow resource must not stop the callers of all others.
+///
+/// Costs one lookup for other responses, because only a gRPC response has a `grpc-status`.
+pub fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
+    matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
+}
+
+/// Returns the longer of [`retry_after`] and the [pushback](grpc::pushback) of a failed gRPC call.
 pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     retry_after(headers, wall).max(grpc::asked(headers))
 }
 
-/// For how long the server wants no further request, read off the head of an answer: [`pause`], or where the server
-/// [takes none](is_throttled) and asks for none the longest time until it has more of what it has none left of
-/// ([`remaining`]). None when it asks for nothing, or for what is over.
+/// Returns for how long the server wants no further request.
 ///
-/// [`remaining`]: super::remaining()
+/// That is [`pause`]. If there is none and the response is [throttled](is_throttled), it is the longest time until a quota
+/// without [remaining] permits has more. Returns `None` if nothing is requested, or if the delay is over.
+///
+/// [remaining]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
     if !speaks(headers) {
         return None;
@@ -171,7 +204,7 @@ mod tests {
 
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    /// Also how often the wall clock was read; it stands at `NOW`.
+    /// Returns the delay, and how often the wall clock was read. The clock stands at `NOW`.
     fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
         let headers = head_of(lines.iter().copied());
         let reads = Cell::new(0);
@@ -189,7 +222,7 @@ mod tests {
     #[test]
     fn reads_every_form_of_one_header() {
         let in_23_seconds = "Sun, 06 Nov 1994 08:50:00 GMT";
-        let cases: [(&str, Option<Duration>); 26] = [
+        let cases: [(&str, Option<Duration>); 48] = [
             ("0", millis(0)),
             ("000", millis(0)),
             ("120", millis(120_000)),
@@ -209,10 +242,32 @@ mod tests {
             ("", None),
             ("-1", None),
             ("+1", None),
-            ("1.5", None),
+            ("1.5", millis(2_000)),
+            ("0.001", millis(1_000)),
+            ("2.000", millis(2_000)),
+            ("1.99999999999999999999999999", millis(2_000)),
+            ("18446744073709551615.5", Some(MAX_ASK)),
+            ("946079999.5", Some(MAX_ASK)),
+            ("3, 9", millis(9_000)),
+            ("9,3", millis(9_000)),
+            ("10,\t20 , 5", millis(20_000)),
+            ("1.5, 1", millis(2_000)),
+            ("3, 99999999999999999999", Some(MAX_ASK)),
+            ("0, 0", millis(0)),
+            ("1.", None),
+            (".5", None),
+            ("1.5.2", None),
+            ("-1.5", None),
+            ("1.-5", None),
+            ("1e3", None),
+            ("3,", None),
+            (", 3", None),
+            ("3, -9", None),
+            ("3, soon", None),
+            ("3, Sun, 06 Nov 1994 08:50:00 GMT", None),
+            ("Sun, 06 Nov 1994 08:50:00 GMT, 3", None),
             ("1s", None),
             ("1 2", None),
-            ("10, 20", None),
             ("0x10", None),
             ("soon", None),
             ("1994-11-06T08:50:00Z", None),
@@ -228,10 +283,14 @@ mod tests {
     #[test]
     fn milliseconds_come_first_and_fall_through_when_malformed() {
         type Case<'a> = (&'a [(&'static str, &'a [u8])], Option<Duration>);
-        let cases: [Case<'_>; 7] = [
+        let cases: [Case<'_>; 11] = [
             (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
             (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10")], millis(10)),
-            (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10.5")], millis(20)),
+            (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10.5")], millis(11)),
+            (&[("x-ms-retry-after-ms", b"20"), ("retry-after-ms", b"10s")], millis(20)),
+            (&[("retry-after", b"1"), ("retry-after-ms", b"1500.7")], millis(1_501)),
+            (&[("retry-after", b"1"), ("x-ms-retry-after-ms", b"1500.2, 1600")], millis(1_600)),
+            (&[("retry-after-ms", b"300, 99"), ("retry-after-ms", b"250")], millis(300)),
             (&[("retry-after", b"2"), ("x-ms-retry-after-ms", b"-1")], millis(2_000)),
             (&[("retry-after-ms", NOW.as_bytes())], None),
             (&[("retry-after-ms", b"99999999999999999999")], Some(MAX_ASK)),
@@ -250,6 +309,17 @@ mod tests {
             millis(10_000)
         );
         assert_eq!(ask(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
+        assert_eq!(ask(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
+        assert_eq!(ask(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
+        assert_eq!(ask(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
+    }
+
+    #[test]
+    fn only_429_503_and_529_are_throttled_without_grpc() {
+        for status in 100..1_000 {
+            let throttled = is_throttled(StatusCode::from_u16(status).unwrap(), &HeaderMap::new());
+            assert_eq!(throttled, [429, 503, 529].contains(&status), "{status}");
+        }
     }
 
     #[test]
@@ -288,6 +358,19 @@ mod tests {
         assert!(!speaks(&HeaderMap::new()));
     }
 
+    /// A number with white space around it and perhaps a fraction, and its whole part and billionths.
+    fn member() -> impl Strategy<Value = (String, (u64, u32))> {
+        let whole = prop_oneof![0..200_u64, any::<u64>()];
+        let part = prop::option::of((0..1_000_000_000_u32, 0..20_usize));
+        (whole, part, "[ \t]{0,2}", "[ \t]{0,2}").prop_map(|(whole, part, before, after)| {
+            let (text, billionths) = match part {
+                Some((part, zeros)) => (format!("{whole}.{part:09}{}", "0".repeat(zeros)), part),
+                None => (whole.to_string(), 0),
+            };
+            (format!("{before}{text}{after}"), (whole, billionths))
+        })
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
@@ -303,6 +386,47 @@ mod tests {
                     prop_assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
                 }
             }
+        }
+
+        /// What looks like numbers, lists and dates, in several fields of each name.
+        #[test]
+        fn any_mix_of_fields_is_read_without_panic(
+            fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),
+        ) {
+            let names = [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS, &DATE];
+            let mut headers = HeaderMap::new();
+            for (name, value) in fields {
+                headers.append(names[name].clone(), HeaderValue::from_str(&value).unwrap());
+            }
+            prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|asked| asked <= MAX_ASK));
+        }
+
+        #[test]
+        fn the_delay_is_never_shorter_than_any_member_and_under_one_unit_longer_than_the_longest(
+            lines in prop::collection::vec(prop::collection::vec(member(), 1..5), 1..4), name in 0..3_usize,
+        ) {
+            let (name, unit) = [
+                (&RETRY_AFTER, Duration::from_secs(1)),
+                (&RETRY_AFTER_MS, Duration::from_millis(1)),
+                (&X_MS_RETRY_AFTER_MS, Duration::from_millis(1)),
+            ][name];
+            let mut headers = HeaderMap::new();
+            let mut exact = Vec::new();
+            for line in lines {
+                let (texts, members): (Vec<_>, Vec<_>) = line.into_iter().unzip();
+                headers.append(name.clone(), HeaderValue::from_str(&texts.join(",")).unwrap());
+                exact.extend(members);
+            }
+            let asked = retry_after(&headers, || UNIX_EPOCH).unwrap();
+            let nanos = |duration: Duration| duration.as_nanos();
+            let exact = exact.into_iter().map(|(whole, billionths)| {
+                // A billionth of a millisecond is less than a nanosecond: round up.
+                let part = u128::from(billionths) * nanos(unit);
+                u128::from(whole) * nanos(unit) + part.div_ceil(1_000_000_000)
+            });
+            let longest = exact.max().unwrap();
+            prop_assert!(nanos(asked) >= longest.min(nanos(MAX_ASK)));
+            prop_assert!(nanos(asked) < longest + nanos(unit));
         }
     }
 }

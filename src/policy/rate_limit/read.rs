@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, header::AGE};
 
 use super::list::{Remaining, RemainingList};
 use crate::policy::{
-    feedback::{served, values, whole_number},
+    feedback::{decimal, served, values, whole_number},
     structured::{members, name, natural},
 };
 
@@ -189,16 +189,11 @@ fn fields(
     resets.next().is_none().then_some(list)
 }
 
-/// The members of all lines: whole numbers, and if there is a fraction. Reddit has `X-Ratelimit-Remaining:
-/// 599.0`.
+/// Returns the members of all fields, each with whether it has a fraction: Reddit sends `X-Ratelimit-Remaining: 599.0`.
 fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
     let lines = headers.get_all(name).iter();
     let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
-    members.map(|text| {
-        let text = text.trim_matches([' ', '\t']);
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-        Some((whole_number(whole)?, whole_number(fraction)? > 0))
-    })
+    members.map(|text| decimal(text.trim_matches([' ', '\t'])))
 }
 
 /// FNV-1a with 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same in every build and process.
