@@ -1,24 +1,29 @@
-//! Whether another attempt would help after an outcome, and whether it would do no harm.
+//! Whether another attempt may succeed after an outcome, and whether it is safe.
 
 use http::{Method, StatusCode};
 
-/// Whether the server can have seen the request, which decides if a failed one may be sent again.
+/// How far a request got whose attempt ended. Decides whether [`may_repeat`] allows another attempt.
+///
+/// | value | which attempts | retried |
+/// |---|---|---|
+/// | `NotSent` | the connection failed, the request was never written, or the server refused it unread | any method |
+/// | `MaybeProcessed` | every other failure, and every response | idempotent requests only |
 ///
 /// ```
-/// use tower_outbound::policy::{Sent, may_repeat};
+/// use tower_outbound::policy::{Delivery, may_repeat};
 ///
-/// // A refused connection carried nothing, so even a POST may try another.
-/// assert!(may_repeat(false, Some(Sent::No)));
+/// // A refused connection carried nothing, so even a POST is retried.
+/// assert!(may_repeat(false, Delivery::NotSent));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
-    /// Provably not: no connection was made, or the server said that it didn't look.
-    No,
-    /// It may have been processed: everything that isn't provably unsent.
-    Maybe,
+pub enum Delivery {
+    /// The server provably did not process the request.
+    NotSent,
+    /// The server may have processed the request. Also every case that proves nothing.
+    MaybeProcessed,
 }
 
-/// Why another attempt may help; picks the back-off.
+/// Why a retry may succeed. Selects the backoff.
 ///
 /// ```
 /// use http::StatusCode;
@@ -33,20 +38,24 @@ pub enum Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The server said that we are too many: 429, or gRPC's `RESOURCE_EXHAUSTED`.
+    /// The server rejects requests because of load: 429, 529, or gRPC's `RESOURCE_EXHAUSTED`.
     Throttled,
-    /// Something that passes by itself: 408, 500, 502, 503, 504, gRPC's `UNAVAILABLE`, or a failure of transport.
+    /// A temporary failure: any other status that is retried, gRPC's `UNAVAILABLE`, or a transport error.
     Transient,
 }
 
 impl Cause {
-    /// Of an answer that is to be tried again: 429 is a throttling, any other passes by itself.
+    /// Returns the cause for a status that is retried: [`Throttled`](Self::Throttled) for 429 and 529,
+    /// [`Transient`](Self::Transient) otherwise.
     pub fn of(status: StatusCode) -> Self {
-        if status == StatusCode::TOO_MANY_REQUESTS { Self::Throttled } else { Self::Transient }
+        match status.as_u16() {
+            429 | 529 => Self::Throttled,
+            _ => Self::Transient,
+        }
     }
 }
 
-/// What came of an attempt.
+/// How an attempt ended.
 ///
 /// ```
 /// use http::StatusCode;
@@ -58,15 +67,15 @@ impl Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// The head of a response came.
+    /// A response arrived, with this status.
     Answer(StatusCode),
-    /// Transport failed before one came.
-    Failure(Sent),
-    /// It would fail the same way next time, such as a refusal by one of our own layers.
+    /// The transport failed before a response arrived.
+    Failure(Delivery),
+    /// The next attempt would fail in the same way, such as after an error of another layer of this crate.
     Fatal,
 }
 
-/// Whether another attempt would help. Whether it would do no harm is [`may_repeat`]'s to say.
+/// Whether a retry may succeed. [`may_repeat`] decides whether it is safe.
 ///
 /// ```
 /// use http::StatusCode;
@@ -78,16 +87,16 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It did what it should: 1xx, 2xx or 3xx.
+    /// The attempt succeeded: 1xx, 2xx or 3xx.
     Success,
-    /// Another attempt may help.
+    /// Another attempt may succeed.
     Retry(Cause),
-    /// Another attempt would end the same way.
+    /// Another attempt would end in the same way.
     NotRetryable,
 }
 
-/// Whether a request of that method may be sent twice by itself: GET, HEAD, OPTIONS, TRACE, PUT and DELETE
-/// (RFC 9110 §9.2.2). A method that isn't known here is not.
+/// Returns whether the method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT and DELETE (RFC 9110 §9.2.2). Any other
+/// method counts as not idempotent.
 ///
 /// ```
 /// use http::Method;
@@ -100,38 +109,47 @@ pub fn is_idempotent(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE].contains(method)
 }
 
-/// Whether another attempt would help after this outcome.
+/// Returns whether a retry may succeed after this outcome.
 ///
-/// 408, 429, 500, 502, 503, 504 and every failure of transport pass by themselves. No other status does: 501 and
-/// 505 stay, and a 409 is for the caller to resolve.
+/// | outcome | verdict |
+/// |---|---|
+/// | 1xx, 2xx, 3xx | success |
+/// | 429, 529 (overloaded) | retry, throttled |
+/// | 408, 500, 502, 503, 504 | retry, transient |
+/// | 520–524, 530: a CDN could not reach its origin | retry, transient |
+/// | any transport error | retry, transient |
+/// | any other status, such as 409, 501 and 505 | not retryable |
+///
+/// A 409 needs a decision of the caller, and a server that answers 501 or 505 does not support the request.
 pub fn classify(outcome: Outcome) -> Verdict {
     match outcome {
         Outcome::Failure(_) => Verdict::Retry(Cause::Transient),
         Outcome::Fatal => Verdict::NotRetryable,
         Outcome::Answer(status) => match status.as_u16() {
             ..400 => Verdict::Success,
-            408 | 429 | 500 | 502 | 503 | 504 => Verdict::Retry(Cause::of(status)),
+            408 | 429 | 500 | 502 | 503 | 504 | 520..=524 | 529 | 530 => Verdict::Retry(Cause::of(status)),
             _ => Verdict::NotRetryable,
         },
     }
 }
 
-/// Whether the request may be sent again after an attempt that got so far, `None` for one that was answered: always
-/// when it was provably not sent, else only when doing it twice is doing it once. A server that answers 429 or 503
-/// need not have refused before it began.
+/// Returns whether a retry is safe: after [`Delivery::NotSent`] always, otherwise only if the request is idempotent.
 ///
-/// `idempotent` is told by the request as it was before the attempt: its method ([`is_idempotent`]), an
-/// idempotency key, or the caller's word.
+/// A response counts as [`Delivery::MaybeProcessed`], whatever its status: a server may answer 429 or 503 after it has
+/// begun to process the request.
+///
+/// The caller determines `idempotent` from the request before the attempt: by its method ([`is_idempotent`]), an
+/// idempotency key that the server honours, or a declaration.
 ///
 /// ```
-/// use tower_outbound::policy::{Sent, may_repeat};
+/// use tower_outbound::policy::{Delivery, may_repeat};
 ///
-/// assert!(may_repeat(false, Some(Sent::No)));
-/// assert!(!may_repeat(false, Some(Sent::Maybe)) && !may_repeat(false, None));
-/// assert!(may_repeat(true, None));
+/// assert!(may_repeat(false, Delivery::NotSent));
+/// assert!(!may_repeat(false, Delivery::MaybeProcessed));
+/// assert!(may_repeat(true, Delivery::MaybeProcessed));
 /// ```
-pub fn may_repeat(idempotent: bool, failed: Option<Sent>) -> bool {
-    idempotent || failed == Some(Sent::No)
+pub fn may_repeat(idempotent: bool, delivery: Delivery) -> bool {
+    idempotent || delivery == Delivery::NotSent
 }
 
 #[cfg(test)]
@@ -139,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods() {
+    fn only_the_six_methods_of_the_rfc_are_idempotent() {
         let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
         // Methods are case-sensitive.
         let others = ["POST", "PATCH", "CONNECT", "PROPFIND", "QUERY", "get"];
@@ -151,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn statuses() {
+    fn classifies_every_status() {
         for status in 100..1_000 {
             let verdict = match status {
                 100..=399 => Verdict::Success,
-                429 => Verdict::Retry(Cause::Throttled),
-                408 | 500 | 502 | 503 | 504 => Verdict::Retry(Cause::Transient),
+                429 | 529 => Verdict::Retry(Cause::Throttled),
+                408 | 500 | 502 | 503 | 504 | 520..=524 | 530 => Verdict::Retry(Cause::Transient),
                 _ => Verdict::NotRetryable,
             };
             assert_eq!(classify(Outcome::Answer(StatusCode::from_u16(status).unwrap())), verdict, "{status}");
@@ -164,19 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn failures() {
-        for sent in [Sent::No, Sent::Maybe] {
-            assert_eq!(classify(Outcome::Failure(sent)), Verdict::Retry(Cause::Transient));
+    fn retries_every_transport_error_and_no_fatal_one() {
+        for delivery in [Delivery::NotSent, Delivery::MaybeProcessed] {
+            assert_eq!(classify(Outcome::Failure(delivery)), Verdict::Retry(Cause::Transient));
         }
         assert_eq!(classify(Outcome::Fatal), Verdict::NotRetryable);
     }
 
     #[test]
-    fn what_may_have_been_done_is_repeated_only_when_idempotent() {
-        let cases = [(Some(Sent::No), true), (Some(Sent::Maybe), false), (None, false)];
-        for (failed, unless_idempotent) in cases {
-            assert!(may_repeat(true, failed));
-            assert_eq!(may_repeat(false, failed), unless_idempotent, "{failed:?}");
+    fn repeats_what_may_have_been_processed_only_if_idempotent() {
+        for (delivery, unless_idempotent) in [(Delivery::NotSent, true), (Delivery::MaybeProcessed, false)] {
+            assert!(may_repeat(true, delivery));
+            assert_eq!(may_repeat(false, delivery), unless_idempotent, "{delivery:?}");
         }
     }
 }

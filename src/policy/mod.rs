@@ -7,8 +7,8 @@
 //! | a request meets | it asks |
 //! |---|---|
 //! | the limiter | [`Quota`]: how many in any window, how many back to back |
-//! | an answer or a failure | [`classify()`]: would another attempt help, and why; [`may_repeat`]: would it do no harm |
-//! | `Retry-After` in an answer | [`retry_after`]: how long the server asks for; [`asked`]: with `RateLimit` in its place |
+//! | a response or an error | [`classify()`]: may a retry succeed, and why; [`may_repeat`] by [`Delivery`]: is it safe |
+//! | `Retry-After` in a response | [`retry_after`]: the requested delay; [`asked`]: with `RateLimit` in its place |
 //! | the head of a gRPC server's answer | [`grpc::classify`], [`grpc::pushback`]: the same, by its own status and its own field |
 //! | `RateLimit` in an answer | [`remaining()`]: what the server says is left, and when more comes |
 //! | a date in a header | [`parse_http_date`]: which moment it is |
@@ -23,13 +23,13 @@
 //! ```
 //! use std::time::{Duration, SystemTime};
 //! use http::{HeaderMap, HeaderValue, Method, StatusCode, header::RETRY_AFTER};
-//! use tower_outbound::policy::{self, Cause, ExponentialBackoff, Outcome, Verdict};
+//! use tower_outbound::policy::{self, Cause, Delivery, ExponentialBackoff, Outcome, Verdict};
 //!
 //! let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
 //! let outcome = Outcome::Answer(StatusCode::TOO_MANY_REQUESTS);
 //!
 //! assert_eq!(policy::classify(outcome), Verdict::Retry(Cause::Throttled));
-//! assert!(policy::may_repeat(policy::is_idempotent(&Method::GET), None));
+//! assert!(policy::may_repeat(policy::is_idempotent(&Method::GET), Delivery::MaybeProcessed));
 //!
 //! let (backoff, retry, random) = (ExponentialBackoff::throttled(), 0, 0x9e37_79b9_7f4a_7c15);
 //! let wait = match policy::retry_after(&headers, SystemTime::now) {
@@ -62,7 +62,7 @@ mod structured;
 pub use self::{
     backoff::{ExponentialBackoff, Jitter},
     budget::{Budget, Spent},
-    classify::{Cause, Outcome, Sent, Verdict, classify, is_idempotent, may_repeat},
+    classify::{Cause, Delivery, Outcome, Verdict, classify, is_idempotent, may_repeat},
     feedback::{MAX_ASK, asked, retry_after},
     http_date::parse_http_date,
     human::parse_duration,

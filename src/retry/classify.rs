@@ -5,18 +5,23 @@ use http::{HeaderMap, StatusCode, request};
 use super::outcome;
 use crate::{
     error::Error,
-    policy::{self, Cause, Sent, Verdict},
+    policy::{self, Cause, Delivery, Verdict},
 };
 
-/// Says whether another attempt would help after the outcome of one.
+/// Decides whether another attempt may succeed after an outcome.
 ///
-/// Whether it would do harm is not asked, and can't be overruled here: a request that may have been processed is
-/// sent again only when its method is idempotent, it has an idempotency key that the server honours, or you said
-/// [`PerRequest::idempotent`](super::PerRequest::idempotent) or
-/// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent). A 101 is never asked about.
+/// [`Standard`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. The methods of this trait put custom rules
+/// in front of a classifier. The rule that was added last is evaluated first.
 ///
-/// [`Standard`] is the default, [`Grpc`](super::Grpc) is for gRPC. The methods of this trait put rules of your own before a classifier; the one that
-/// was said last is asked first.
+/// # Notes
+///
+/// - A classifier cannot make a retry unsafe. A request that may have been processed is retried only if it is idempotent:
+///   by its method, by an idempotency key that the server honours, or by
+///   [`PerRequest::idempotent`](super::PerRequest::idempotent) or
+///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).
+/// - It is not called for a 101.
+///
+/// # Example
 ///
 /// ```
 /// use http::StatusCode;
@@ -28,7 +33,7 @@ use crate::{
 /// let classify = Standard
 ///     .retry_on(StatusCode::CONFLICT)
 ///     .never_on(StatusCode::INTERNAL_SERVER_ERROR)
-///     // Some services throttle by a 403.
+///     // Some services throttle with a 403.
 ///     .when(|_request, outcome| match outcome {
 ///         Outcome::Answer { status: StatusCode::FORBIDDEN, headers }
 ///             if headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0") =>
@@ -45,10 +50,10 @@ use crate::{
     note = "rules are added to the default ones: `Standard.retry_on(status)`, `Standard.never_on(status)`, `Standard.when(|request, outcome| ..)`"
 )]
 pub trait Classify: Send + Sync {
-    /// The verdict on the outcome of an attempt of this request, which is the request as it was before the attempt.
+    /// Returns the verdict on the outcome of an attempt. `request` is the request as it was before the attempt.
     fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict;
 
-    /// Tries an answer of this status again: after a 429 with the longer back-off.
+    /// Retries after this status, with the throttled backoff if it is 429 or 529.
     fn retry_on(self, status: StatusCode) -> On<Self>
     where
         Self: Sized,
@@ -56,7 +61,7 @@ pub trait Classify: Send + Sync {
         On { inner: self, status, verdict: Verdict::Retry(Cause::of(status)) }
     }
 
-    /// Hands an answer of this status over as it is.
+    /// Returns a response with this status to the caller without a retry.
     fn never_on(self, status: StatusCode) -> On<Self>
     where
         Self: Sized,
@@ -64,7 +69,7 @@ pub trait Classify: Send + Sync {
         On { inner: self, status, verdict: Verdict::NotRetryable }
     }
 
-    /// Asks `rule` first, and goes on where it says nothing.
+    /// Evaluates `rule` first. Continues with this classifier if it returns `None`.
     fn when<F>(self, rule: F) -> When<Self, F>
     where
         Self: Sized,
@@ -74,7 +79,7 @@ pub trait Classify: Send + Sync {
     }
 }
 
-/// One that was chosen at run time.
+/// A classifier chosen at run time.
 impl<C: Classify + ?Sized> Classify for Arc<C> {
     fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
         C::classify(self, request, outcome)
@@ -85,32 +90,41 @@ impl<C: Classify + ?Sized> Classify for Arc<C> {
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Outcome<'a> {
-    /// With an answer, whose body is not read yet.
+    /// With a response, whose body is not read yet.
     Answer {
-        /// Its status.
+        /// The status.
         status: StatusCode,
-        /// Its header fields.
+        /// The response headers.
         headers: &'a HeaderMap,
     },
-    /// Without one.
+    /// With an error instead of a response.
     Failure {
-        /// What it failed with.
+        /// The error.
         error: &'a Error,
-        /// Whether the server can have seen the request.
-        sent: Sent,
+        /// Whether the server may have processed the request.
+        delivery: Delivery,
     },
 }
 
-/// Tries again after 408, 429, 500, 502, 503 and 504, after an attempt's timeout, and when transport failed; what the
-/// server says in `x-should-retry` on a 4xx or 5xx goes before the status.
+/// Retries after temporary failures. The default [`Classify`].
 ///
-/// Not after a refusal by a layer of this crate, nor where the next attempt would meet the same wrong certificate, or
-/// hyper-util's client refused the request itself, for its version, say.
+/// | outcome | retried | backoff |
+/// |---|---|---|
+/// | 429, 529 | yes | throttled |
+/// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
+/// | any other status, such as 409, 501 and 505 | no | |
+/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as it says | by status |
+/// | an attempt's timeout, a transport error | yes | transient |
+/// | an untrusted certificate, a request that hyper-util's client rejects | no | |
+/// | an error of another layer of this crate, such as the limiter | no | |
+///
+/// 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server. Contradictory
+/// `x-should-retry` fields are ignored.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Standard;
 
 impl Standard {
-    /// Whatever the request.
+    /// Returns the verdict, which does not depend on the request.
     pub(super) fn verdict(self, outcome: &Outcome<'_>) -> Verdict {
         match *outcome {
             Outcome::Answer { status, headers } => match should_retry(status, headers) {
@@ -118,9 +132,9 @@ impl Standard {
                 Some(false) => Verdict::NotRetryable,
                 None => policy::classify(policy::Outcome::Answer(status)),
             },
-            Outcome::Failure { error, sent } => policy::classify(match outcome::is_lasting(error) {
+            Outcome::Failure { error, delivery } => policy::classify(match outcome::is_lasting(error) {
                 true => policy::Outcome::Fatal,
-                false => policy::Outcome::Failure(sent),
+                false => policy::Outcome::Failure(delivery),
             }),
         }
     }
@@ -132,7 +146,7 @@ impl Classify for Standard {
     }
 }
 
-/// What the server says of a failure; nothing when it says neither or both.
+/// Reads `x-should-retry` of a 4xx or 5xx. Returns `None` unless all its fields agree on `true` or `false`.
 pub(super) fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     if status.as_u16() < 400 {
         return None;
@@ -194,8 +208,8 @@ impl fmt::Debug for Outcome<'_> {
             Self::Answer { status, .. } => {
                 f.debug_struct("Answer").field("status", status).finish_non_exhaustive()
             }
-            Self::Failure { error, sent } => {
-                f.debug_struct("Failure").field("error", error).field("sent", sent).finish()
+            Self::Failure { error, delivery } => {
+                f.debug_struct("Failure").field("error", error).field("delivery", delivery).finish()
             }
         }
     }

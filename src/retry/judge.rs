@@ -23,7 +23,7 @@ use crate::{
     error::{Error, Reason, Refusal},
     observe,
     policy::{
-        self, Cause, Spent, Verdict, feedback,
+        self, Cause, Delivery, Spent, Verdict, feedback,
         grpc::{self, Code, Pushback},
     },
 };
@@ -100,7 +100,7 @@ impl<B: Body> Kept<B> {
         (kept, Request::from_parts(head, body))
     }
 
-    /// Ends the attempt in the report, and says whether there is another one.
+    /// Ends the attempt in the report. Returns the next attempt, or why there is none.
     pub(super) fn judge<R: Body>(
         &mut self,
         policy: &Policy,
@@ -108,15 +108,16 @@ impl<B: Body> Kept<B> {
         called: bool,
         result: &Result<Response<R>, Error>,
     ) -> Result<Again<B>, Ended> {
-        let (told, outcome, failed, asked) = match result {
+        let (told, outcome, delivery, asked) = match result {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
                 let asked = feedback::asked(status, headers, clock::wall);
-                (call::Outcome::Answer(status), Outcome::Answer { status, headers }, None, asked)
+                let outcome = Outcome::Answer { status, headers };
+                (call::Outcome::Answer(status), outcome, Delivery::MaybeProcessed, asked)
             }
             Err(error) => {
-                let (told, sent) = outcome::of_error(error, called, self.replay.has_failed());
-                (told, Outcome::Failure { error, sent }, Some(sent), None)
+                let (told, delivery) = outcome::of_error(error, called, self.replay.has_failed());
+                (told, Outcome::Failure { error, delivery }, delivery, None)
             }
         };
         let headers = result.as_ref().ok().map(Response::headers);
@@ -149,7 +150,7 @@ impl<B: Body> Kept<B> {
                 Verdict::NotRetryable => return Err(Ended::NotRetryable),
             },
         };
-        if cause.is_some() && !policy::may_repeat(self.idempotent, failed) {
+        if cause.is_some() && !policy::may_repeat(self.idempotent, delivery) {
             return Err(Ended::NotIdempotent);
         }
         if cause.is_some() && self.attempts >= self.max_attempts {

@@ -1,34 +1,37 @@
-//! What an attempt came to, read off its error.
+//! Reads the outcome of an attempt from its error.
 
-use super::sent::{self, sent};
+use super::sent::proof;
 use crate::{
     call,
     error::{Error, Kind, Scope},
-    policy::Sent,
+    policy::Delivery,
 };
 
-/// The outcome as the report tells it, and how far the request got. `called` tells whether the inner service was
-/// called, or failed before it was ready to be; `body_failed` whether the request's own body did.
-pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call::Outcome, Sent) {
-    match error.kind() {
-        // The error may be the body's, of the connection that it comes over: no proof for the one that it goes over.
-        Kind::Service if called && body_failed => (call::Outcome::Failed, Sent::Maybe),
-        Kind::RateLimited { .. } | Kind::TooCostly => (call::Outcome::Refused, Sent::No),
-        Kind::Auth { .. } | Kind::Request => (call::Outcome::NotSent, Sent::No),
-        Kind::Timeout { .. } => (call::Outcome::Timeout, Sent::Maybe),
-        Kind::Service if called && matches!(sent(error), sent::Sent::Maybe | sent::Sent::Done) => {
-            (call::Outcome::Failed, Sent::Maybe)
-        }
-        Kind::Service | Kind::NotReady => (call::Outcome::NotSent, Sent::No),
-    }
+/// Returns the outcome for the report, and how far the request got.
+///
+/// `called` is false if the inner service failed before it was ready. `body_failed` is true if the request's body failed.
+pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call::Outcome, Delivery) {
+    let delivery = match error.kind() {
+        Kind::RateLimited { .. } | Kind::TooCostly => return (call::Outcome::Refused, Delivery::NotSent),
+        Kind::Timeout { .. } => return (call::Outcome::Timeout, Delivery::MaybeProcessed),
+        // The error may be the body's, about another connection than the request's.
+        Kind::Service if called && body_failed => Delivery::MaybeProcessed,
+        Kind::Service if called => proof(error).delivery,
+        Kind::Service | Kind::NotReady | Kind::Auth { .. } | Kind::Request => Delivery::NotSent,
+    };
+    let outcome = match delivery {
+        Delivery::NotSent => call::Outcome::NotSent,
+        Delivery::MaybeProcessed => call::Outcome::Failed,
+    };
+    (outcome, delivery)
 }
 
-/// Whether the next attempt would meet it, too: one of our layers has said no, or a server has shown the wrong
-/// certificate.
+/// Returns whether the next attempt would fail in the same way: another layer of this crate returned the error, or the
+/// server showed the wrong certificate.
 pub(super) fn is_lasting(error: &Error) -> bool {
     match error.kind() {
         Kind::Timeout { scope: Scope::Attempt, .. } | Kind::NotReady => false,
-        Kind::Service => matches!(sent(error), sent::Sent::Never | sent::Sent::Done),
+        Kind::Service => proof(error).lasting,
         _ => true,
     }
 }

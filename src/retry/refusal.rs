@@ -5,10 +5,7 @@ use std::time::Duration;
 
 use http::Response;
 
-use super::{
-    classify::should_retry,
-    sent::{Sent, sent},
-};
+use super::{classify::should_retry, sent::proof};
 use crate::{
     call::Report,
     clock,
@@ -35,7 +32,7 @@ pub(super) fn of_error(error: &Error) -> Option<Duration> {
         Kind::RateLimited { .. } | Kind::Timeout { .. } | Kind::NotReady => true,
         Kind::Auth { again_in } => again_in.is_some(),
         Kind::TooCostly | Kind::Request => false,
-        Kind::Service => !matches!(sent(error), Sent::Never | Sent::Done),
+        Kind::Service => !proof(error).lasting,
     };
     passes.then(|| error.retry_after().unwrap_or_default())
 }
@@ -53,7 +50,7 @@ mod tests {
     use super::*;
     use crate::{
         Body,
-        error::{Reason, Refusal, Scope},
+        error::{DeliveryError, Reason, Refusal, Scope},
         retry::Reconnect,
     };
 
@@ -106,6 +103,7 @@ mod tests {
             ("a deadline", Error::timeout(Scope::Call, secs(1)), Some(Duration::ZERO)),
             ("a refused connection", service(io::ErrorKind::ConnectionRefused), Some(Duration::ZERO)),
             ("a broken connection", service(io::ErrorKind::ConnectionReset), Some(Duration::ZERO)),
+            ("marked not sent", Error::from_service(DeliveryError::not_sent("no")), Some(Duration::ZERO)),
             ("not ready", Error::from_readiness("no"), Some(Duration::ZERO)),
             ("a path out of the base", Error::new(Kind::Request, "no"), None),
             ("no such version", Error::from_service(of_version_3().await.unwrap_err()), None),

@@ -1,8 +1,19 @@
-//! "Was it sent?": what the error of an attempt proves about the request. In doubt it was.
+//! Reads from the error of an attempt whether the server can have processed the request.
 //!
-//! The verdict is the first transport error's that the chain of causes has. What lies below it is not asked: a
-//! request's body that failed brings the errors of another connection with it. A client that isn't known here may hand
-//! those on as they are, so that nothing at all is asked where the body is known to have failed.
+//! The first transport error or [`DeliveryError`] in the chain of sources decides. Errors below it may belong to another
+//! connection, for example to one that the request's body was read from. Without either the request counts as
+//! [`Delivery::MaybeProcessed`]. Callers do not ask at all once the request's body has failed, because an unknown client may
+//! return the body's error as its own.
+//!
+//! | error | delivery |
+//! |---|---|
+//! | hyper-util's client: no connection was made, for whatever reason | not sent |
+//! | hyper-util's `HttpConnector`, also inside the error of another client | not sent |
+//! | hyper: canceled before the request was written, or the connection was closed before | not sent |
+//! | h2: the server reset the stream with `REFUSED_STREAM` (RFC 9113 §8.7) | not sent |
+//! | the service's own `DeliveryError::not_sent`, `ConnectionRefused`, or tower's `Overloaded` | not sent |
+//! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
+//! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 
 use std::{error::Error as StdError, io};
 
@@ -10,43 +21,38 @@ use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use tower::load_shed::error::Overloaded;
 
-use crate::error::{Error, Unproven};
+use crate::{
+    error::{DeliveryError, Error},
+    policy::Delivery,
+};
 
-/// How far a request got whose attempt failed.
+/// What the error of an attempt proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// Provably not into anybody's hands. It can be sent again, whatever its method.
-    No,
-    /// Nor will the next one be, before somebody changes a certificate, a setting or the request.
-    Never,
-    /// Perhaps. It can be sent again when its method is idempotent.
-    Maybe,
-    /// Perhaps, and the next attempt would come to the same.
-    Done,
+pub(super) struct Proof {
+    pub(super) delivery: Delivery,
+    /// Whether the next attempt would fail in the same way, until a certificate, a setting or the request changes.
+    pub(super) lasting: bool,
 }
+
+const NOT_SENT: Proof = Proof { delivery: Delivery::NotSent, lasting: false };
+const MAYBE: Proof = Proof { delivery: Delivery::MaybeProcessed, lasting: false };
 
 type Cause<'a> = &'a (dyn StdError + 'static);
 
-/// What hyper-util's connector fails with, which has no name that others may use. Clients that make their own
-/// connections with it, as tonic's channel does, wrap it in an error of theirs.
+/// The error of hyper-util's connector, which has no public name. Clients with connections of their own, such as tonic's
+/// channel, wrap it in their error.
 type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
-/// The verdict on what the inner service failed with.
-pub(super) fn sent(error: &Error) -> Sent {
+/// Returns what the error of the inner service proves.
+pub(super) fn proof(error: &Error) -> Proof {
     let first = error.source();
-    // No connection is refused once it stands, so this is the service's own word that it had none. Wrapped in an
-    // error that isn't known here it may be of another connection, such as one that the request's body came over.
-    if first.and_then(|error| error.downcast_ref::<io::Error>()).is_some_and(is_refused) {
-        return Sent::No;
-    }
-    // tower's `LoadShed` says so in place of calling what is under it. Of the service itself only, for the same reason.
-    if first.is_some_and(|error| error.is::<Overloaded>()) {
-        return Sent::No;
+    if first.is_some_and(states_not_sent) {
+        return NOT_SENT;
     }
     let mut next = first;
     while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<Unproven>() {
-            return if error.is_lasting() { Sent::Done } else { Sent::Maybe };
+        if let Some(error) = error.downcast_ref::<DeliveryError>() {
+            return Proof { lasting: error.is_lasting(), ..MAYBE };
         }
         if let Some(error) = error.downcast_ref() {
             return by_client(error);
@@ -58,56 +64,67 @@ pub(super) fn sent(error: &Error) -> Sent {
             return by_stream(error);
         }
         if error.is::<NotConnected>() {
-            return Sent::No;
+            return NOT_SENT;
         }
         next = cause(error);
     }
-    Sent::Maybe
+    MAYBE
 }
 
-/// hyper-util's client names the connection that an error occurred on. With none the request was not handed to any:
-/// it could not connect, or TLS or HTTP/2 failed to begin.
-fn by_client(error: &legacy::Error) -> Sent {
-    // Their kinds have no name that others may use, so their text is. Should that change, the answer is the one below.
+/// Whether the service itself states that nothing was sent. Inside another error each of these may be about another
+/// connection or request, for example the one that the request's body was read from.
+fn states_not_sent(error: Cause<'_>) -> bool {
+    // An established connection is never refused. The other kinds of failed connects also occur on one.
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
+        // tower's `LoadShed` returns it instead of calling its service.
+        || error.is::<Overloaded>()
+}
+
+/// hyper-util's client names the connection that an error occurred on. Without one the request was handed to none: the
+/// connect, TLS or the HTTP/2 handshake failed.
+fn by_client(error: &legacy::Error) -> Proof {
+    // The kinds have no public name, so their text decides. If that changes, the result is the one below.
     if error.to_string().starts_with("client error (User") {
-        return Sent::Never;
+        return Proof { lasting: true, ..NOT_SENT };
     }
     if error.is_connect() || error.connect_info().is_none() {
-        return if is_permanent(error) { Sent::Never } else { Sent::No };
+        return Proof { lasting: is_permanent(error), ..NOT_SENT };
     }
     match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
-        // hyper also says of an upgrade that it was cancelled, but this client waits for none.
+        // hyper also reports an upgrade as canceled, but this client waits for none.
         Some(error) => by_connection(error, error.is_canceled()),
-        None => Sent::Maybe,
+        None => MAYBE,
     }
 }
 
-fn by_connection(error: &hyper::Error, unbegun: bool) -> Sent {
+fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
     match error.source().and_then(|error| error.downcast_ref()) {
-        _ if unbegun => Sent::No,
-        // The body's own error, whose causes tell of something else; or hyper's task is gone, with all it knew.
-        _ if error.is_user() => Sent::Maybe,
+        _ if unbegun => NOT_SENT,
+        // The body's own error, whose sources are about something else, or hyper's task has ended without a result.
+        _ if error.is_user() => MAYBE,
         Some(error) => by_stream(error),
-        // Closed or reset, perhaps after the request was read: for HTTP/1.1 both look the same from here.
-        None => Sent::Maybe,
+        // Closed or reset, perhaps after the server read the request: over HTTP/1.1 both look the same.
+        None => MAYBE,
     }
 }
 
-/// REFUSED_STREAM is the server's word that it did not process the request (RFC 9113 §8.7). Not when it is h2 itself
-/// that refused a stream.
+/// A server that resets a stream with REFUSED_STREAM states that it did not process the request (RFC 9113 §8.7). A
+/// REFUSED_STREAM of h2 itself states nothing.
 ///
-/// GOAWAY is no proof. The word is as good for streams above its last id, and h2 gives its error to those; but it
-/// does not show the id, and hyper has the same error for a request below it: one that it queued in the moment in which
-/// another thread read the GOAWAY. h2's task may send that one yet, before it is reset.
-fn by_stream(error: &h2::Error) -> Sent {
+/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those. But h2
+/// does not expose the id, and hyper returns the same error for a request below it: one that was queued while another thread
+/// read the GOAWAY. h2's task may still send that one before the stream is reset.
+fn by_stream(error: &h2::Error) -> Proof {
     let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-    if refused { Sent::No } else { Sent::Maybe }
+    if refused { NOT_SENT } else { MAYBE }
 }
 
-/// Whether hyper, used without hyper-util's client, gave a request back before it wrote any of it, or had no connection
-/// any more when it was asked whether it was ready, which is the only time at which a client's is closed. An upgrade that
-/// did not come is cancelled too, after the request was answered: hyper's type for that can't be named, so its texts
-/// for the others are. Should they change, the answer is the careful one.
+/// Whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed. hyper checks
+/// for a closed connection only when asked whether it is ready.
+///
+/// hyper also cancels an upgrade, after the response. Its type for that has no public name, so the texts of the other
+/// causes decide. If they change, the result is "maybe processed".
 fn was_not_begun(error: &hyper::Error) -> bool {
     if error.is_closed() {
         return true;
@@ -119,12 +136,8 @@ fn was_not_begun(error: &hyper::Error) -> bool {
     })
 }
 
-fn is_refused(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionRefused
-}
-
-/// A server that shows the wrong certificate, or shares no version or cipher with us, will do so again; and whoever
-/// stands there in its place should be heard of now, and not after the attempts that went there by bad luck.
+/// A server with a wrong certificate, or without a common version or cipher, fails the next attempt in the same way. The
+/// caller should learn at once that another server may stand in its place.
 #[cfg(feature = "rustls")]
 fn is_permanent(error: &legacy::Error) -> bool {
     use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
@@ -144,7 +157,7 @@ fn is_permanent(_: &legacy::Error) -> bool {
     false
 }
 
-/// `source()` of an I/O error skips the very error that it wraps.
+/// Returns the next error of the chain. `source()` of an I/O error skips the error that it wraps.
 fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
@@ -163,7 +176,9 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
     use hyper::client::conn::http1;
     use hyper_util::rt::{TokioExecutor, TokioIo};
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset};
+    use io::ErrorKind::{
+        AddrNotAvailable, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
+    };
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
         net::{TcpListener, TcpStream},
@@ -176,7 +191,7 @@ mod tests {
 
     type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-    /// An error that isn't known here, of a client or of a body.
+    /// The error of an unknown client or body.
     #[derive(Debug)]
     struct Unknown(BoxError);
 
@@ -195,13 +210,13 @@ mod tests {
     fn request(body: impl stream::Stream<Item = BoxError> + Send + 'static) -> Request<Body> {
         let frames = body.map(Err::<Frame<Bytes>, _>);
         let mut request = Request::new(StreamBody::new(frames).boxed_unsync());
-        // hyper sends a GET without its body when it doesn't know the length.
+        // hyper sends a GET without its body if it does not know the length.
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static("http://localhost/");
         request
     }
 
-    /// What hyper-util's client says when the connector fails so.
+    /// Returns the error of hyper-util's client after its connector failed with `error`.
     async fn connect(error: impl Into<BoxError>) -> legacy::Error {
         let error = std::sync::Arc::new(std::sync::Mutex::new(Some(error.into())));
         let connector = tower::service_fn(move |_: Uri| {
@@ -215,7 +230,7 @@ mod tests {
             .unwrap_err()
     }
 
-    /// What hyper-util's client says when the request's body fails so, on a connection that stands.
+    /// Returns the error of hyper-util's client after the request's body failed with `error` on an established connection.
     async fn body(error: impl Into<BoxError>) -> legacy::Error {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut request = request(stream::iter([error.into()]));
@@ -223,12 +238,22 @@ mod tests {
         legacy::Client::builder(TokioExecutor::new()).build_http().request(request).await.unwrap_err()
     }
 
-    /// What hyper-util's connector says, to whoever uses it, of a port that nobody listens on.
+    /// Returns the error of hyper-util's connector for a port without a listener.
     async fn not_connected() -> NotConnected {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
         drop(listener);
         HttpConnector::new().oneshot(uri).await.unwrap_err()
+    }
+
+    /// Returns the error of hyper-util's connector for a local address that this machine does not have (RFC 5737).
+    async fn no_local_address() -> NotConnected {
+        let mut connector = HttpConnector::new();
+        connector.set_local_address(Some([192, 0, 2, 1].into()));
+        let error = connector.oneshot(Uri::from_static("http://127.0.0.1:1/")).await.unwrap_err();
+        let kind = error.source().and_then(|error| error.downcast_ref()).map(io::Error::kind);
+        assert_eq!(kind, Some(AddrNotAvailable), "{error:?}");
+        error
     }
 
     async fn connection()
@@ -238,7 +263,7 @@ mod tests {
         (sender, connection, theirs)
     }
 
-    /// hyper's own word, without hyper-util, for a request that waits when its connection ends or speaks first.
+    /// Returns hyper's error, without hyper-util, for a queued request whose connection ends or sends `by` first.
     async fn cancelled(by: &[u8]) -> hyper::Error {
         let (mut sender, connection, mut theirs) = connection().await;
         let sent = sender.send_request(request(stream::empty()));
@@ -247,14 +272,14 @@ mod tests {
         tokio::join!(sent, connection).0.unwrap_err()
     }
 
-    /// hyper's word, without hyper-util, on a connection that was over before there was a request.
+    /// Returns hyper's error, without hyper-util, for a connection that ended before there was a request.
     async fn closed() -> hyper::Error {
         let (mut sender, connection, _) = connection().await;
         drop(connection);
         sender.ready().await.unwrap_err()
     }
 
-    /// hyper's own word, without hyper-util, when the connection ends after the request was read.
+    /// Returns hyper's error, without hyper-util, for a connection that ends after the request was read.
     async fn unanswered() -> hyper::Error {
         let (mut sender, connection, mut theirs) = connection().await;
         let sent = sender.send_request(request(stream::empty()));
@@ -266,7 +291,7 @@ mod tests {
         tokio::join!(sent, connection, read).0.unwrap_err()
     }
 
-    /// h2's word when a server refuses a stream.
+    /// Returns h2's error after the server refused a stream.
     async fn refused_stream() -> h2::Error {
         let (ours, theirs) = duplex(1024);
         let server = async {
@@ -290,75 +315,128 @@ mod tests {
         }
     }
 
+    const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
+    #[cfg(feature = "reqwest")]
+    const MAYBE_EACH_TIME: Proof = Proof { lasting: true, ..MAYBE };
+
     #[tokio::test]
-    async fn the_first_transport_error_in_the_chain_decides() {
+    async fn the_first_transport_error_or_marker_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
+        let not_sent = || DeliveryError::not_sent("no free connection");
+        let maybe = || DeliveryError::maybe_processed(refused());
         let mut of_version_3 = request(stream::empty());
         *of_version_3.version_mut() = Version::HTTP_3;
         let unsupported = legacy::Client::builder(TokioExecutor::new()).build_http().request(of_version_3);
-        let table: Vec<(&str, BoxError, Sent)> = vec![
-            ("refused", refused().into(), Sent::No),
-            ("reset", io::Error::from(ConnectionReset).into(), Sent::Maybe),
-            ("refused, of who knows what", Unknown(refused().into()).into(), Sent::Maybe),
-            ("refused, within another", io::Error::other(refused()).into(), Sent::Maybe),
-            ("could not connect", connect(refused()).await.into(), Sent::No),
-            ("could not connect, for whatever", connect("no reason").await.into(), Sent::No),
-            ("could not connect, wrapped", Unknown(connect(refused()).await.into()).into(), Sent::No),
-            ("the same within io", io::Error::other(connect(refused()).await).into(), Sent::No),
-            ("no such version", unsupported.await.unwrap_err().into(), Sent::Never),
-            ("no connection, of its connector", not_connected().await.into(), Sent::No),
+        let mut table: Vec<(&str, BoxError, Proof)> = vec![
+            ("refused", refused().into(), NOT_SENT),
+            ("reset", io::Error::from(ConnectionReset).into(), MAYBE),
+            ("refused, in an unknown error", Unknown(refused().into()).into(), MAYBE),
+            ("refused, in an I/O error", io::Error::other(refused()).into(), MAYBE),
+            ("connect error", connect(refused()).await.into(), NOT_SENT),
+            ("connect error without a known source", connect("no reason").await.into(), NOT_SENT),
+            ("connect error, in an unknown error", Unknown(connect(refused()).await.into()).into(), NOT_SENT),
+            ("connect error, in an I/O error", io::Error::other(connect(refused()).await).into(), NOT_SENT),
+            ("unsupported version", unsupported.await.unwrap_err().into(), NEVER_SENT),
+            ("connector's error", not_connected().await.into(), NOT_SENT),
             (
-                "no connection, of another client",
+                "connector's error, in another client's",
                 Unknown(Unknown(not_connected().await.into()).into()).into(),
-                Sent::No,
+                NOT_SENT,
             ),
-            ("body had no connection", body(not_connected().await).await.into(), Sent::Maybe),
-            ("body refused", body(refused()).await.into(), Sent::Maybe),
-            ("body could not connect", body(connect(refused()).await).await.into(), Sent::Maybe),
-            ("body cancelled", body(cancelled(b"").await).await.into(), Sent::Maybe),
-            ("queued, and closed", cancelled(b"").await.into(), Sent::No),
+            ("connector without its local address", no_local_address().await.into(), NOT_SENT),
             (
-                "queued, and an answer to nothing",
-                cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(),
-                Sent::No,
+                "connector without its local address, in another client's error",
+                Unknown(no_local_address().await.into()).into(),
+                NOT_SENT,
             ),
-            ("closed before", closed().await.into(), Sent::No),
-            ("read, and closed", unanswered().await.into(), Sent::Maybe),
-            ("refused by the server's frame", refused_stream().await.into(), Sent::No),
+            ("body with a connector's error", body(not_connected().await).await.into(), MAYBE),
+            ("body refused", body(refused()).await.into(), MAYBE),
+            ("body with a connect error", body(connect(refused()).await).await.into(), MAYBE),
+            ("body canceled", body(cancelled(b"").await).await.into(), MAYBE),
+            ("queued, then closed", cancelled(b"").await.into(), NOT_SENT),
+            ("queued, then a stray response", cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(), NOT_SENT),
+            ("closed before", closed().await.into(), NOT_SENT),
+            ("read, then closed", unanswered().await.into(), MAYBE),
+            ("stream refused by the server", refused_stream().await.into(), NOT_SENT),
+            ("body's stream refused by another server", body(refused_stream().await).await.into(), MAYBE),
+            ("stream refused by h2 itself", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), MAYBE),
+            ("marked not sent", not_sent().into(), NOT_SENT),
+            ("marked not sent, around a reset", DeliveryError::not_sent(unanswered().await).into(), NOT_SENT),
+            ("marked not sent, in an unknown error", Unknown(not_sent().into()).into(), MAYBE),
+            ("marked not sent, in an I/O error", io::Error::other(not_sent()).into(), MAYBE),
+            ("marked not sent, in a body", body(not_sent()).await.into(), MAYBE),
             (
-                "body refused by another server's frame",
-                body(refused_stream().await).await.into(),
-                Sent::Maybe,
+                "marked not sent, above a connect error, in an unknown error",
+                Unknown(DeliveryError::not_sent(connect(refused()).await).into()).into(),
+                MAYBE,
             ),
-            ("unproven", Unproven::new(connect(refused()).await).into(), Sent::Maybe),
-            ("unproven, for good", Unproven::for_good(connect(refused()).await).into(), Sent::Done),
-            ("h2, by nobody's frame", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), Sent::Maybe),
-            ("shed", Overloaded::new().into(), Sent::No),
-            ("shed, somewhere", io::Error::other(Overloaded::new()).into(), Sent::Maybe),
-            ("no transport error at all", "text".into(), Sent::Maybe),
+            ("marked not sent, by a connector", connect(not_sent()).await.into(), NOT_SENT),
+            ("marked maybe processed", maybe().into(), MAYBE),
+            ("marked maybe processed, in an unknown error", Unknown(maybe().into()).into(), MAYBE),
+            (
+                "marked maybe processed, around a connect error",
+                DeliveryError::maybe_processed(connect(refused()).await).into(),
+                MAYBE,
+            ),
+            (
+                "marked maybe processed, around one in an unknown error",
+                Unknown(DeliveryError::maybe_processed(connect(refused()).await).into()).into(),
+                MAYBE,
+            ),
+            (
+                "marked maybe processed, around not sent",
+                DeliveryError::maybe_processed(not_sent()).into(),
+                MAYBE,
+            ),
+            ("marked not sent, around maybe processed", DeliveryError::not_sent(maybe()).into(), NOT_SENT),
+            ("shed", Overloaded::new().into(), NOT_SENT),
+            ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
+            ("no transport error", "text".into(), MAYBE),
         ];
+        #[cfg(feature = "reqwest")]
+        table.push((
+            "marked maybe processed, lasting",
+            DeliveryError::maybe_processed(connect(refused()).await).lasting().into(),
+            MAYBE_EACH_TIME,
+        ));
+        // Without a connector's error around it the kind may be of an established connection.
+        for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable] {
+            let error = || io::Error::from(kind);
+            table.extend([
+                ("unreachable, of the service itself", error().into(), MAYBE),
+                ("unreachable, in an unknown error", Unknown(error().into()).into(), MAYBE),
+                ("unreachable, in an I/O error", io::Error::other(error()).into(), MAYBE),
+                ("unreachable, in a body", body(error()).await.into(), MAYBE),
+                ("unreachable, in a connect error", connect(error()).await.into(), NOT_SENT),
+                (
+                    "unreachable, in a connect error, in an unknown error",
+                    Unknown(connect(error()).await.into()).into(),
+                    NOT_SENT,
+                ),
+            ]);
+        }
         for (name, error, expected) in table {
             let error = Error::from_service(error);
-            assert_eq!(sent(&error), expected, "{name}: {error:?}");
+            assert_eq!(proof(&error), expected, "{name}: {error:?}");
         }
     }
 
     #[cfg(feature = "rustls")]
     #[tokio::test]
-    async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
+    async fn does_not_retry_after_an_untrusted_certificate() {
         use rustls::{AlertDescription, CertificateError, Error as Tls};
 
         for (tls, expected) in [
-            (Tls::InvalidCertificate(CertificateError::Expired), Sent::Never),
-            (Tls::NoCertificatesPresented, Sent::Never),
-            (Tls::AlertReceived(AlertDescription::InternalError), Sent::No),
+            (Tls::InvalidCertificate(CertificateError::Expired), NEVER_SENT),
+            (Tls::NoCertificatesPresented, NEVER_SENT),
+            (Tls::AlertReceived(AlertDescription::InternalError), NOT_SENT),
         ] {
-            // As hyper-rustls wraps what tokio-rustls wraps.
+            // hyper-rustls wraps what tokio-rustls wraps.
             let error =
                 connect(io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()))).await;
-            assert_eq!(sent(&Error::from_service(error)), expected, "{tls}");
+            assert_eq!(proof(&Error::from_service(error)), expected, "{tls}");
         }
         let from_a_body = body(Tls::InvalidCertificate(CertificateError::Expired)).await;
-        assert_eq!(sent(&Error::from_service(from_a_body)), Sent::Maybe);
+        assert_eq!(proof(&Error::from_service(from_a_body)), MAYBE);
     }
 }

@@ -23,6 +23,7 @@ use tower_outbound::{
     body::{BodyTooLarge, NotReplayable, ReplayBody},
     call::{Call, Deadline, DelayReason, Ended},
     client::Transport,
+    error::DeliveryError,
     limit::{
         AnyLimiter, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
         SlidingWindow, TokenBucket,
@@ -325,11 +326,12 @@ async fn calls_and_errors(seen: &Seen) {
     seen.error(&error);
     #[cfg(feature = "json")]
     seen.error(&preset(SITE, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
-    seen.debug(&retry::Outcome::Failure { error: &error, sent: policy::Sent::No });
+    seen.debug(&retry::Outcome::Failure { error: &error, delivery: policy::Delivery::NotSent });
     let headers = HeaderMap::from_iter([(AUTHORIZATION, key().header_value())]);
     seen.debug(&retry::Outcome::Answer { status: StatusCode::OK, headers: &headers });
     seen.error(&ApiKey::new(format!("{KEY}\n")).unwrap_err());
     seen.error(&Refusal::new(Reason::Deadline, secs(1)));
+    seen.error(&DeliveryError::not_sent("no free connection"));
     seen.debug(&Reason::Deadline);
 }
 
@@ -360,7 +362,7 @@ fn rules(seen: &Seen) {
     seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
     seen.debug(&ExponentialBackoff::throttled());
     seen.both(&Jitter::none());
-    seen.debug(&policy::Sent::No);
+    seen.debug(&policy::Delivery::NotSent);
     seen.debug(&policy::Cause::Transient);
     seen.debug(&policy::Outcome::Fatal);
     seen.debug(&policy::Verdict::Retry(policy::Cause::Transient));

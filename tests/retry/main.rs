@@ -6,6 +6,7 @@ mod budget;
 mod cases;
 mod corners;
 mod deadline;
+mod delivery;
 mod drained;
 mod dropped;
 mod early;

@@ -14,7 +14,7 @@ use tower_outbound::{
     ApiKey, Quota, Report,
     call::{Call, Ended::*},
     limit::{Limiter, RateLimitLayer, TokenBucket},
-    policy::{Cause, Jitter, Sent, Verdict, backoff::ExponentialBackoff},
+    policy::{Cause, Jitter, Verdict, backoff::ExponentialBackoff},
     preset,
     request_id::RequestIdLayer,
     retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
@@ -179,7 +179,7 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
         assert_eq!(request.extensions.get(), Some(&Mark));
         told.lock().unwrap().push(match outcome {
             Outcome::Answer { status, headers } => format!("{status} {}", headers.len()),
-            Outcome::Failure { error, sent } => format!("{error:#} {}", *sent == Sent::No),
+            Outcome::Failure { error, delivery } => format!("{error:#} {delivery:?}"),
             other => format!("{other:?}"),
         });
         None
@@ -194,8 +194,8 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
         *heard.lock().unwrap(),
         [
             "503 Service Unavailable 2",
-            "the service failed: connection refused true",
-            "the service failed: connection reset false",
+            "the service failed: connection refused NotSent",
+            "the service failed: connection reset MaybeProcessed",
             "404 Not Found 0",
         ]
     );

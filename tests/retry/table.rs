@@ -27,7 +27,7 @@ use super::{
 /// A back-off's reason, of which two may be as good, and its bounds in milliseconds.
 pub(crate) type Wait = (&'static [DelayReason], RangeInclusive<u64>);
 
-/// The back-offs before each retry: after what passes by itself, and after a throttling.
+/// The backoff before each retry, after a transient failure and after a throttled response.
 const T1: Wait = (&[DelayReason::Transient], 50..=100);
 const T2: Wait = (&[DelayReason::Transient], 100..=200);
 const T3: Wait = (&[DelayReason::Transient], 200..=400);
@@ -55,6 +55,9 @@ const fn hot(step: u64) -> Wait {
 const MS_1: Headers = &[("retry-after-ms", "1")];
 const MS_700: Headers = &[("retry-after-ms", "700")];
 const MS_1500: Headers = &[("retry-after-ms", "1500")];
+const MS_1500_7: Headers = &[("retry-after-ms", "1500.7")];
+const MS_LIST: Headers = &[("retry-after-ms", "300, 1499.5"), ("retry-after-ms", "2")];
+const LINES: Headers = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
 const X_MS_1500: Headers = &[("x-ms-retry-after-ms", "1500")];
 const IMF_IN_10: Headers = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
 const RFC850_IN_10: Headers = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
@@ -101,6 +104,13 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(502), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(503), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(504), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(520), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(521), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(522), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(523), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(524), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(530), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[Is(529), Is(200)],                            &[],                            2, Status(200),                Success,       &[H1]),
     // Statuses that don't.
     ("GET",     Empty,  &[Is(400)],                                     &[],                            1, Status(400),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(401)],                                     &[],                            1, Status(401),                NotRetryable,  &[]),
@@ -110,6 +120,12 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(422)],                                     &[],                            1, Status(422),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(501)],                                     &[],                            1, Status(501),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(505)],                                     &[],                            1, Status(505),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(519)],                                     &[],                            1, Status(519),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(525)],                                     &[],                            1, Status(525),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(526)],                                     &[],                            1, Status(526),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(527)],                                     &[],                            1, Status(527),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(528)],                                     &[],                            1, Status(528),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[Is(531)],                                     &[],                            1, Status(531),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(503), Is(404)],                            &[],                            2, Status(404),                NotRetryable,  &[T1]),
     ("GET",     Empty,  &[Asks(404, "1")],                              &[],                            1, Status(404),                NotRetryable,  &[]),
     // The other idempotent methods.
@@ -124,6 +140,9 @@ const TABLE: &[Row] = &[
     ("POST",    Memory, &[Is(500)],                                     &[],                            1, Status(500),                NotIdempotent, &[]),
     ("POST",    Memory, &[Is(503)],                                     &[],                            1, Status(503),                NotIdempotent, &[]),
     ("POST",    Memory, &[Is(504)],                                     &[],                            1, Status(504),                NotIdempotent, &[]),
+    ("POST",    Memory, &[Is(520)],                                     &[],                            1, Status(520),                NotIdempotent, &[]),
+    ("POST",    Memory, &[Is(529)],                                     &[],                            1, Status(529),                NotIdempotent, &[]),
+    ("POST",    Memory, &[Is(530)],                                     &[],                            1, Status(530),                NotIdempotent, &[]),
     ("POST",    Memory, &[Asks(503, "1")],                              &[],                            1, Status(503),                NotIdempotent, &[]),
     ("POST",    Memory, &[Silent],                                      &[PerAttempt(90)],              1, Timeout,                    NotIdempotent, &[]),
     ("POST",    Memory, &[Io(ConnectionReset)],                         &[],                            1, Service(ConnectionReset),   NotIdempotent, &[]),
@@ -161,6 +180,13 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Asks(429, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_500)]),
     ("GET",     Empty,  &[Asks(500, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_050)]),
     ("GET",     Empty,  &[With(429, MS_1500), Is(200)],                 &[],                            2, Status(200),                Success,       &[asked(1_500..=2_000)]),
+    ("GET",     Empty,  &[With(429, MS_1500_7), Is(200)],               &[],                            2, Status(200),                Success,       &[asked(1_501..=2_001)]),
+    ("GET",     Empty,  &[With(503, MS_LIST), Is(200)],                 &[],                            2, Status(200),                Success,       &[asked(1_500..=1_550)]),
+    ("GET",     Empty,  &[Asks(503, "1.5"), Is(200)],                   &[],                            2, Status(200),                Success,       &[asked(2_000..=2_050)]),
+    ("GET",     Empty,  &[Asks(503, "3, 9"), Is(200)],                  &[],                            2, Status(200),                Success,       &[asked(9_000..=9_050)]),
+    ("GET",     Empty,  &[With(503, LINES), Is(200)],                   &[],                            2, Status(200),                Success,       &[asked(10_000..=10_050)]),
+    ("GET",     Empty,  &[Asks(529, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_500)]),
+    ("GET",     Empty,  &[Asks(524, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_050)]),
     ("GET",     Empty,  &[With(503, X_MS_1500), Is(200)],               &[],                            2, Status(200),                Success,       &[asked(1_500..=1_550)]),
     ("GET",     Empty,  &[With(429, MS_700), Is(200)],                  &[],                            2, Status(200),                Success,       &[either(700..=1_200)]),
     ("GET",     Empty,  &[With(503, MS_1), Is(200)],                    &[],                            2, Status(200),                Success,       &[T1]),
@@ -272,6 +298,11 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[With(429, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[H1]),
     ("GET",     Empty,  &[With(500, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[With(501, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[With(505, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[With(409, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
+    ("GET",     Empty,  &[With(529, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[H1]),
+    ("GET",     Empty,  &[With(529, NO)],                               &[],                            1, Status(529),                NotRetryable,  &[]),
+    ("GET",     Empty,  &[With(524, NO)],                               &[],                            1, Status(524),                NotRetryable,  &[]),
     ("GET",     Empty,  &[With(503, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[With(400, NO)],                               &[],                            1, Status(400),                NotRetryable,  &[]),
     ("GET",     Empty,  &[With(429, NO)],                               &[],                            1, Status(429),                NotRetryable,  &[]),

@@ -15,6 +15,8 @@ use super::server::{Act, Log, end};
 pub(crate) enum Frame {
     /// Says nothing, and counts the request as processed.
     Process,
+    /// An informational response, 103, which announces that a response follows.
+    EarlyHints,
     /// The answer, 200.
     Answer,
     /// RST_STREAM with this reason.
@@ -40,6 +42,9 @@ const END_HEADERS: u8 = 4;
 
 /// `:status: 200`, which HPACK's static table has.
 const STATUS_200: &[u8] = &[0x88];
+
+/// `:status: 103`, whose name the static table has at 8.
+const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
 
 /// Ids have 31 bits.
 pub(crate) const HIGHEST_ID: i64 = 0x7fff_ffff;
@@ -83,6 +88,7 @@ pub(crate) async fn serve(mut stream: TcpStream, act: Act, log: &Log) -> io::Res
         for frame in frames {
             match *frame {
                 Frame::Process => log.process(method.clone()),
+                Frame::EarlyHints => connection.write(HEADERS, END_HEADERS, id, STATUS_103).await?,
                 Frame::Answer => connection.write(HEADERS, END_HEADERS | END_STREAM, id, STATUS_200).await?,
                 Frame::Reset(reason) => connection.write(RST_STREAM, 0, id, &reason.to_be_bytes()).await?,
                 Frame::GoAway { reason, beyond } => {

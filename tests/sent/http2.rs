@@ -9,7 +9,7 @@ use tower_outbound::{Body, BoxError, call::Outcome};
 use super::{
     frames::{
         ANSWER, Frame,
-        Frame::{Answer, Close, GoAway, Process, Reset},
+        Frame::{Answer, Close, EarlyHints, GoAway, Process, Reset},
         HIGHEST_ID,
     },
     server::{Act, Server},
@@ -52,6 +52,28 @@ async fn a_refused_stream_is_sent_again_whatever_the_method_and_processed_once()
         })
         .await;
     }
+}
+
+/// The two contradict each other (RFC 9113 §8.7). hyper does not expose the 103, so only the refusal is seen here.
+#[tokio::test]
+async fn retries_after_a_refused_stream_even_if_the_server_sent_103_before() {
+    const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Reset(REFUSED_STREAM)]])];
+    calls(false, ACTS, |server, method, came| {
+        came.assert_sent_again_after(Outcome::NotSent, &format!("{method}"));
+        assert_eq!((server.processed(method), server.connections()), (1, 1), "on the same connection");
+    })
+    .await;
+}
+
+/// The 103 itself is no failure and no response: the 200 after it is.
+#[tokio::test]
+async fn a_103_before_the_response_changes_nothing() {
+    const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Process, Answer]])];
+    calls(false, ACTS, |server, method, came| {
+        assert_eq!(came.outcomes, [OK], "{method}");
+        assert_eq!((server.processed(method), server.connections()), (1, 1));
+    })
+    .await;
 }
 
 /// As when an upload is passed on that comes from elsewhere: that stream was refused there, and not this one here.

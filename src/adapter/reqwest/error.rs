@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt, time::Duration};
 
 use hyper_util::client::legacy;
 
-use crate::error::{Error, Unproven};
+use crate::error::{DeliveryError, Error};
 
 /// Of a call that failed after `elapsed`. `redirects` tells whether there may have been more than one request.
 pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) -> Error {
@@ -15,17 +15,20 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     let error = error.without_url();
     // `https_only`, or an answer that sent it on to another scheme: nothing tells one from the other.
     if error.is_builder() {
-        return Error::from_service(Unproven::for_good(error));
+        return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
     if is_own_timeout(&error) {
         return Error::timed_out(elapsed, error);
     }
-    if redirects { Error::from_service(Unproven::new(error)) } else { Error::from_service(error) }
+    match redirects {
+        true => Error::from_service(DeliveryError::maybe_processed(error)),
+        false => Error::from_service(error),
+    }
 }
 
 /// Of a client that did what it must not.
 pub(super) fn followed() -> Error {
-    Error::from_service(Unproven::for_good(FollowedRedirect))
+    Error::from_service(DeliveryError::maybe_processed(FollowedRedirect).lasting())
 }
 
 /// Of the client's `timeout` or `read_timeout`. One of a connection, or of connecting, has hyper's error above it.

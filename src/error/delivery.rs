@@ -1,0 +1,131 @@
+use std::{error::Error as StdError, fmt};
+
+use super::BoxError;
+
+/// Wraps the error of a custom service to state whether its request was sent.
+///
+/// The [`retry`](crate::retry) layer knows the errors of hyper and hyper-util, and takes any other error to mean that the
+/// server may have processed the request. A service over another transport returns this error where it knows better.
+///
+/// | constructor | retried |
+/// |---|---|
+/// | [`not_sent`](Self::not_sent) | every method, also POST |
+/// | [`maybe_processed`](Self::maybe_processed) | idempotent requests only |
+///
+/// # Example
+///
+/// The pool of this service has no free connection at first, so nothing of the request was sent. Later its connection
+/// breaks after the request was written:
+///
+/// ```
+/// use std::{
+///     future::{Ready, ready},
+///     io,
+///     sync::{Arc, atomic::{AtomicU32, Ordering}},
+///     task::{Context, Poll},
+/// };
+///
+/// use http::{Request, Response};
+/// use http_body_util::Empty;
+/// use tower::{Layer, Service, ServiceExt};
+/// use tower_outbound::{BoxError, error::DeliveryError, retry::RetryLayer};
+///
+/// type Body = Empty<bytes::Bytes>;
+///
+/// #[derive(Clone, Default)]
+/// struct Pool {
+///     calls: Arc<AtomicU32>,
+/// }
+///
+/// impl<B> Service<Request<B>> for Pool {
+///     type Response = Response<Body>;
+///     type Error = BoxError;
+///     type Future = Ready<Result<Response<Body>, BoxError>>;
+///
+///     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+///         Poll::Ready(Ok(()))
+///     }
+///
+///     fn call(&mut self, _: Request<B>) -> Self::Future {
+///         ready(match self.calls.fetch_add(1, Ordering::Relaxed) {
+///             0 => Err(DeliveryError::not_sent("no free connection").into()),
+///             1 => Ok(Response::new(Body::new())),
+///             _ => Err(DeliveryError::maybe_processed(io::Error::other("broken")).into()),
+///         })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), BoxError> {
+/// let pool = Pool::default();
+/// let service = RetryLayer::new().layer(pool.clone());
+///
+/// // Not sent: the POST is retried, and succeeds.
+/// service.clone().oneshot(Request::post("/letters").body(Body::new())?).await?;
+/// assert_eq!(pool.calls.load(Ordering::Relaxed), 2);
+///
+/// // Maybe processed: the POST is not retried.
+/// assert!(service.oneshot(Request::post("/letters").body(Body::new())?).await.is_err());
+/// assert_eq!(pool.calls.load(Ordering::Relaxed), 3);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Notes
+///
+/// - `not_sent` counts only as the error that the service itself returns, as it is or boxed. Inside another error it may be
+///   about another request, so it proves nothing there.
+/// - `maybe_processed` counts inside other errors too: it hides the errors below it, such as a connect error that belongs
+///   to a redirect the service followed.
+/// - If the request's body failed, the retry layer takes every error to mean "maybe processed".
+#[derive(Debug)]
+pub struct DeliveryError {
+    source: BoxError,
+    not_sent: bool,
+    lasting: bool,
+}
+
+impl DeliveryError {
+    /// States that the server did not process the request, so that every method is retried.
+    ///
+    /// A service may return this only if no server can have read the whole request, not even the target of a redirect or
+    /// an attempt of its own before this one.
+    pub fn not_sent(source: impl Into<BoxError>) -> Self {
+        Self { source: source.into(), not_sent: true, lasting: false }
+    }
+
+    /// States that the server may have processed the request, so that only idempotent requests are retried.
+    pub fn maybe_processed(source: impl Into<BoxError>) -> Self {
+        Self { source: source.into(), not_sent: false, lasting: false }
+    }
+
+    /// Also states that the next attempt would fail in the same way.
+    #[cfg(feature = "reqwest")]
+    pub(crate) fn lasting(mut self) -> Self {
+        self.lasting = true;
+        self
+    }
+
+    pub(crate) fn is_not_sent(&self) -> bool {
+        self.not_sent
+    }
+
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.lasting
+    }
+}
+
+impl fmt::Display for DeliveryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.not_sent {
+            true => "the request was not sent",
+            false => "the request may have been processed",
+        })
+    }
+}
+
+impl StdError for DeliveryError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.source)
+    }
+}

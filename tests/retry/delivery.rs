@@ -1,0 +1,117 @@
+//! What a custom service states about the delivery of its requests, and which of them are retried.
+
+use std::io::{self, ErrorKind::*};
+
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    BoxError,
+    call::{Ended, Outcome},
+    error::DeliveryError,
+    policy::{Cause, Verdict},
+    retry::{Classify, RetryLayer, Standard},
+    test_util::Answer,
+};
+
+use super::{
+    URI,
+    probe::{Probe, request},
+};
+
+/// Calls a service that returns this error once and a 200 afterwards. Returns the outcome of each attempt and why there was
+/// no further one.
+async fn attempts(
+    layer: &RetryLayer,
+    method: &str,
+    error: fn() -> BoxError,
+) -> (Vec<Outcome>, Option<Ended>) {
+    let probe = Probe::new([Answer::error(error), 200.into()]);
+    let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
+    let report = match &result {
+        Ok(response) => super::report(response).clone(),
+        Err(error) => error.report().unwrap().clone(),
+    };
+    let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+    assert_eq!(probe.calls(), outcomes.len());
+    (outcomes, report.ended())
+}
+
+fn not_sent() -> BoxError {
+    DeliveryError::not_sent("no free connection").into()
+}
+
+fn maybe_processed() -> BoxError {
+    // A source that would prove the opposite.
+    DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
+}
+
+fn not_sent_in_another_error() -> BoxError {
+    io::Error::other(DeliveryError::not_sent("no free connection")).into()
+}
+
+const OK: Outcome = Outcome::Answer(http::StatusCode::OK);
+
+#[tokio::test(start_paused = true)]
+async fn retries_post_after_not_sent_and_never_after_maybe_processed() {
+    let layer = RetryLayer::new();
+    for method in ["POST", "PATCH", "PURGE"] {
+        let retried = (vec![Outcome::NotSent, OK], Some(Ended::Success));
+        assert_eq!(attempts(&layer, method, not_sent).await, retried, "{method}");
+        let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+        assert_eq!(attempts(&layer, method, maybe_processed).await, given_up, "{method}");
+        assert_eq!(attempts(&layer, method, not_sent_in_another_error).await, given_up, "{method}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_get_after_not_sent_and_after_maybe_processed() {
+    let layer = RetryLayer::new();
+    for method in ["GET", "PUT", "DELETE"] {
+        for (error, first) in [
+            (not_sent as fn() -> BoxError, Outcome::NotSent),
+            (maybe_processed, Outcome::Failed),
+            (not_sent_in_another_error, Outcome::Failed),
+        ] {
+            let retried = (vec![first, OK], Some(Ended::Success));
+            assert_eq!(attempts(&layer, method, error).await, retried, "{method} {first:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_classifier_retries_post_after_maybe_processed() {
+    let always = Standard.when(|_, _| Some(Verdict::Retry(Cause::Transient)));
+    let layer = RetryLayer::new().with_classify(always);
+    let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+    assert_eq!(attempts(&layer, "POST", maybe_processed).await, given_up);
+}
+
+/// A custom service may fail with these kinds on a connection that it had used before.
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_post_after_a_bare_io_error_other_than_connection_refused() {
+    let layer = RetryLayer::new();
+    let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+    for error in [
+        || io::Error::from(HostUnreachable).into(),
+        || io::Error::from(NetworkUnreachable).into(),
+        (|| io::Error::from(AddrNotAvailable).into()) as fn() -> BoxError,
+    ] {
+        assert_eq!(attempts(&layer, "POST", error).await, given_up, "{}", error());
+        let (outcomes, _) = attempts(&layer, "GET", error).await;
+        assert_eq!(outcomes, [Outcome::Failed, OK], "{}", error());
+    }
+    let (outcomes, _) = attempts(&layer, "POST", || io::Error::from(ConnectionRefused).into()).await;
+    assert_eq!(outcomes, [Outcome::NotSent, OK]);
+}
+
+#[test]
+fn a_delivery_error_shows_its_statement_and_leads_to_the_error_it_wraps() {
+    for (error, text) in
+        [(not_sent(), "the request was not sent"), (maybe_processed(), "the request may have been processed")]
+    {
+        assert_eq!(error.to_string(), text);
+        assert!(error.source().is_some());
+    }
+    let error = maybe_processed();
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(source.map(io::Error::kind), Some(ConnectionRefused));
+}
