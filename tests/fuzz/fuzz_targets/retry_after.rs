@@ -17,14 +17,23 @@ fuzz_target!(|data: &[u8]| {
     assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
     assert_eq!(asked, expected(&headers, now), "{headers:?}");
 
-    // Said twice is said once, and one who says more in another line is heard.
+    // A repeated field changes nothing. A longer delay in another field counts.
     assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), asked, "{headers:?}");
     let mut more = headers.clone();
     more.append(RETRY_AFTER, HeaderValue::from_static("86400"));
     let longer = with_clock(now, |wall| retry_after(&more, wall));
     assert!(longer >= asked, "{headers:?}");
     assert!(longer == asked || longer == Some(Duration::from_secs(86_400)), "{headers:?}");
-    // What can't be read changes nothing.
+    // A proxy may join fields. Those of numbers alone request the same delay in one.
+    for name in NAMES {
+        let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+        if name != "date" && !lines.is_empty() && lines.iter().all(|line| numbers(line).is_some()) {
+            let mut joined = headers.clone();
+            joined.insert(name, HeaderValue::from_str(&lines.join(", ")).expect("they were headers before"));
+            assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), asked, "{headers:?}");
+        }
+    }
+    // An invalid field changes nothing.
     for name in NAMES {
         let mut noise = headers.clone();
         noise.append(name, HeaderValue::from_static("soon"));
@@ -32,25 +41,40 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The rules once more, as plainly as they are documented.
+/// The documented rules again, written as plainly as possible.
 fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     let values = |name: &str| -> Vec<&str> {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
         values.map(|value| value.trim_matches([' ', '\t'])).collect()
     };
-    let number = |text: &str| -> Option<u64> {
-        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        digits.then(|| text.parse().unwrap_or(u64::MAX))
-    };
     for name in ["retry-after-ms", "x-ms-retry-after-ms"] {
-        if let Some(longest) = values(name).into_iter().filter_map(number).max() {
+        if let Some(longest) = values(name).into_iter().filter_map(numbers).max() {
             return Some(Duration::from_millis(longest).min(MAX_ASK));
         }
     }
     let served = values("date").first().and_then(|date| parse_http_date(date, wall)).unwrap_or(wall);
-    let ask = |text: &str| match number(text) {
+    let ask = |text: &str| match numbers(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
         None => Some(parse_http_date(text, served)?.duration_since(served).unwrap_or_default()),
     };
     values("retry-after").into_iter().filter_map(ask).max().map(|asked| asked.min(MAX_ASK))
+}
+
+/// Returns the largest of a list of numbers, rounded up. `None` if any member is not a number.
+fn numbers(text: &str) -> Option<u64> {
+    let members: Option<Vec<u64>> =
+        text.split(',').map(|member| up(member.trim_matches([' ', '\t']))).collect();
+    members?.into_iter().max()
+}
+
+/// Returns `12` and `12.0` as 12, and `12.1` as 13.
+fn up(text: &str) -> Option<u64> {
+    let is_number = |part: &&str| !part.is_empty() && part.chars().all(|char| char.is_ascii_digit());
+    let parts: Vec<&str> = text.split('.').collect();
+    if parts.len() > 2 || !parts.iter().all(|part| is_number(part)) {
+        return None;
+    }
+    let whole: u64 = parts[0].parse().unwrap_or(u64::MAX);
+    let has_fraction = parts.get(1).is_some_and(|part| part.chars().any(|char| char != '0'));
+    Some(if has_fraction { whole.saturating_add(1) } else { whole })
 }
