@@ -45,23 +45,22 @@
 //!
 //! # A circuit breaker below
 //!
-//! It hides the error that it wraps from `source()`, and its own says nothing that retry could know. Unwrapped, the
-//! client's error proves what it proved, and an [`io::Error`](std::io::Error) of `ConnectionRefused` says that nothing was
-//! sent:
+//! Its error hides the client's error from `source()`, so the retry layer takes it to mean "maybe processed". Unwrap the
+//! client's error, and wrap that of an open circuit in a [`DeliveryError`](crate::error::DeliveryError):
 //!
 //! ```ignore
-//! fn told(error: CircuitBreakerError<BoxError>) -> BoxError {
+//! fn unwrapped(error: CircuitBreakerError<BoxError>) -> BoxError {
 //!     match error {
-//!         open @ CircuitBreakerError::OpenCircuit => io::Error::new(ErrorKind::ConnectionRefused, open).into(),
+//!         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
 //!         CircuitBreakerError::Inner(error) => error,
 //!     }
 //! }
 //!
-//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client);
+//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker).service(client);
 //! ```
 //!
-//! The same goes for any layer that refuses before it calls. By default a breaker counts errors and no answers: an answer
-//! of 503 is none, unless its classifier says so.
+//! The same applies to any layer that returns an error without calling its service. By default a breaker counts errors and
+//! no responses: a 503 is not a failure unless its classifier makes it one.
 //!
 //! # Surprises
 //!

@@ -32,7 +32,7 @@
 //!   half of the schedule's own back-off is added to it, so that callers who were told the same moment don't come back
 //!   together.
 //! - A schedule begins at the first failure that asks it for a back-off, not at the beginning of the call, and is made
-//!   anew for each call. After a 429 the layer asks its
+//!   anew for each call. After a 429 or 529 the layer asks its
 //!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule), after anything else its
 //!   [`with_schedule`](crate::retry::RetryLayer::with_schedule): whoever wants one make of back-off sets both.
 //! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.

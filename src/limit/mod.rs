@@ -37,7 +37,7 @@
 //! - "100 per minute" means at most 100 in *any* 60 seconds, so a [`TokenBucket`] refills at less than 100 per
 //!   minute: what may go at once counts too. See [`Quota`](crate::Quota).
 //! - What can't fit in the deadline is refused at once with the time that it would have taken.
-//! - An answer of 429 or 503 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
+//! - A response of 429, 503 or 529 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
 //!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
 //! - Who waits for the end of a pause, or comes right after it, leaves in order and by the quota. Without a quota one
 //!   goes at its end, or as many as the server had left before, and with every 100 ms twice as many, for 2 s: no

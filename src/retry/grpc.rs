@@ -6,44 +6,43 @@ use crate::policy::{
     grpc::{self, Code, Codes},
 };
 
-/// Judges the answers of a gRPC server, which are HTTP 200 also where the call has failed.
+/// Classifies gRPC responses, which are HTTP 200 even if the call failed.
 ///
 /// # Default
 ///
-/// Tries again after `grpc-status` 14, `UNAVAILABLE`, and with the longer back-off after 8, `RESOURCE_EXHAUSTED`; after an
-/// answer that is not the gRPC server's but a proxy's, of HTTP 429, 502, 503 or 504; and where there is no answer, as
-/// [`Standard`] does. `grpc-retry-pushback-ms` is obeyed like `Retry-After`, and what is not a number of 0 or more is the
-/// server's wish that there be no other attempt.
+/// | outcome | retried | backoff |
+/// |---|---|---|
+/// | `grpc-status` 14, `UNAVAILABLE` | yes | transient |
+/// | `grpc-status` 8, `RESOURCE_EXHAUSTED` | yes | throttled |
+/// | HTTP 429 without a `grpc-status`, as from a proxy | yes | throttled |
+/// | HTTP 502, 503 or 504 without a `grpc-status` | yes | transient |
+/// | any other status | no | |
+/// | no response | as [`Standard`] decides | transient |
 ///
-/// # What is not tried again
+/// `grpc-retry-pushback-ms` delays a retry like `Retry-After`. Any value but a whole number from 0 forbids a retry.
 ///
-/// Only the head of an answer is read. An error in the trailers comes after the head was handed over, and with that, by
-/// gRPC's own design of retries (proposal A6), the call is committed.
+/// # Idempotent methods
 ///
-/// And a gRPC call is a POST, of which nobody knows what it does: no code proves that the server has done nothing. It is
-/// sent again by itself only when nothing was sent, and otherwise when you say that it is idempotent, of the method by
-/// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) or of one call by
-/// [`PerRequest::idempotent`](super::PerRequest::idempotent). In gRPC's own implementations there is no retry, either,
-/// before somebody has written down a `retryPolicy` for the method.
+/// A gRPC call is a POST, and no code proves that the server did not process it. It is retried only after an error that
+/// proves that it was not sent, or if it is declared idempotent: for a method with
+/// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent), for one call with
+/// [`PerRequest::idempotent`](super::PerRequest::idempotent). gRPC's own implementations do not retry without a
+/// `retryPolicy` for the method, either.
 ///
-/// # A key that was refused
+/// # Notes
 ///
-/// `UNAUTHENTICATED` in the head of an answer replaces a key that can be replaced, and an idempotent call is sent once
-/// more with the new one, unless a negative pushback comes with it; see [after a 401](super#after-a-401).
+/// - Only the response headers are read. An error in the trailers arrives after the headers were returned, and the call is
+///   committed by then (gRPC proposal A6).
+/// - After `UNAUTHENTICATED` in the headers an idempotent call is resent once if its key can be replaced: see
+///   [after a 401](super#after-a-401).
+/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. To tell the server, set the time of one attempt
+///   with tonic's `Request::set_timeout`.
+/// - tonic's channel wraps every failed connect in its own error. A connector's error and a refused stream are recognized
+///   inside it, but not a failure of TLS or of tonic's `connect_timeout`. For those add a `map_err` directly above the
+///   channel that returns [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a
+///   `tonic::ConnectError`.
 ///
-/// # The deadline
-///
-/// It ends the call here, which cancels its HTTP/2 stream, and is not sent as `grpc-timeout`: by itself the server does
-/// not know how long there is. Whoever wants it to know sets that field, as tonic's `Request::set_timeout` does, to the
-/// time of one attempt, for each has the same.
-///
-/// # What a channel does not tell
-///
-/// That nothing was sent is read off the error of a connection that was refused or a stream that was. tonic's channel has
-/// one error of its own for what else its connector fails with, TLS and its `connect_timeout` among it, which this crate
-/// does not know: a call that is not idempotent is not sent again after it. A `map_err` right above the channel can say
-/// so, by an [`io::Error`](std::io::Error) of `ConnectionRefused` around an error whose `source()` is a
-/// `tonic::ConnectError`.
+/// # Example
 ///
 /// ```
 /// use tower_outbound::{policy::grpc::Code, retry::{Grpc, RetryLayer}};
@@ -58,18 +57,18 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    /// The default.
+    /// Returns the default classifier.
     pub fn new() -> Self {
         Self { codes: Codes::PASSING }
     }
 
-    /// Tries again after this code, too. [`Code::OK`] stays a success.
+    /// Also retries after this code. [`Code::OK`] stays a success.
     pub fn retry_on_code(mut self, code: Code) -> Self {
         self.codes = self.codes.with(code);
         self
     }
 
-    /// Hands an answer of this code over as it is.
+    /// Returns a response with this code to the caller without a retry.
     pub fn never_on_code(mut self, code: Code) -> Self {
         self.codes = self.codes.without(code);
         self

@@ -135,12 +135,12 @@ impl RetryLayer {
         self.set(|policy| policy.idempotency_key = Some(key))
     }
 
-    /// The back-off after a failure that is not a throttling.
+    /// Sets the backoff after a transient failure. [`ExponentialBackoff::transient`] by default.
     pub fn with_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.transient = Backoff::Exponential(backoff))
     }
 
-    /// The back-off after a 429, or gRPC's `RESOURCE_EXHAUSTED`.
+    /// Sets the backoff after a 429, a 529, or gRPC's `RESOURCE_EXHAUSTED`. [`ExponentialBackoff::throttled`] by default.
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.throttled = Backoff::Exponential(backoff))
     }

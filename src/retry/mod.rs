@@ -1,4 +1,4 @@
-//! Layer 3: a request that failed in passing is sent again, after a back-off, when that can't do harm.
+//! Middleware that retries requests after temporary failures, with backoff, if a retry is safe.
 //!
 //! ```
 //! use http_body_util::Empty;
@@ -10,7 +10,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! # static CALLS: AtomicU32 = AtomicU32::new(0);
 //! let service = ServiceBuilder::new().layer(RetryLayer::new()).service_fn(|_| async {
-//!     // Fails twice, then answers.
+//!     // Fails twice, then succeeds.
 //!     let status = if CALLS.fetch_add(1, Ordering::Relaxed) < 2 { 503 } else { 200 };
 //!     http::Response::builder().status(status).body(Empty::<bytes::Bytes>::new())
 //! });
@@ -22,85 +22,101 @@
 //! # }
 //! ```
 //!
-//! # What is sent again
+//! # When a request is retried
 //!
-//! Two questions, asked one after the other.
+//! A [`Classify`] decides whether a retry may succeed. [`Standard`] retries after these outcomes, and [`Grpc`] reads gRPC
+//! responses:
 //!
-//! *Would it help?* is a [`Classify`]'s to say. [`Standard`] says yes to answers of 408, 429, 500, 502, 503 and 504, to
-//! timeouts of an attempt and to failures of the connection; the server's own `x-should-retry` goes before that, and
-//! rules of yours before both. It says no to a refusal by another layer of ours and to a certificate that is not
-//! trusted. [`Grpc`] says it of a gRPC server's answers.
+//! | outcome | backoff |
+//! |---|---|
+//! | 429, 529 (overloaded) | throttled |
+//! | 408, 500, 502, 503, 504 | transient |
+//! | 520–524, 530: a CDN could not reach its origin | transient |
+//! | an attempt's timeout, a transport error | transient |
 //!
-//! *Would it do harm?* is decided here and can't be overruled: not when the method is idempotent (GET, HEAD, OPTIONS,
-//! TRACE, PUT, DELETE), when you have said so, of one request ([`PerRequest::idempotent`]) or of a kind
-//! ([`RetryLayer::with_idempotent`]), when it has an [`IdempotencyKey`] that the server honours, or when it was provably not processed: no connection was made, the connection ended before the
-//! request was written, or the server refused its HTTP/2 stream.
+//! It does not retry after any other status, an error of another layer of this crate, or an untrusted certificate. A
+//! server's `x-should-retry` overrides the status, and custom rules override both.
 //!
-//! Then there must be an attempt left, of this call and of the [`Budget`](crate::policy::Budget) of them all; the wait
-//! must fit into the deadline; and the body must have been kept, which one over the replay limit or not read to its
-//! end was not. Whatever it is that stands in the way, the last answer or error is handed over at once, and its
-//! [`Report`](crate::Report) says which ([`Ended`](crate::call::Ended)).
+//! The layer decides whether a retry is safe, and no classifier overrides it. A retry is safe in any of these cases:
+//!
+//! - The method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE.
+//! - The request carries an [`IdempotencyKey`] that the server honours.
+//! - The caller declared it idempotent, with [`PerRequest::idempotent`] or [`RetryLayer::with_idempotent`].
+//! - The request was provably not processed, because there was no connection, the connection closed before the request was
+//!   written, or the server refused its HTTP/2 stream. A custom service states this with a
+//!   [`DeliveryError`](crate::error::DeliveryError).
+//!
+//! A retry also needs an attempt left, credit in the [`Budget`](crate::policy::Budget) that all calls share, enough time
+//! before the deadline, and a recorded body. A body over the replay limit, or one that was not read to its end, is not
+//! recorded. Otherwise the layer returns the last response or error at once, and its [`Report`](crate::Report) states the
+//! [reason](crate::call::Ended).
 //!
 //! # After a 401
 //!
-//! An answer of 401 with [`KeyReplaced`](crate::call::KeyReplaced) in its extensions, which the auth layer puts there when
-//! another key is there or on its way, is no failure of the server's and no matter for a rule: the request is sent once
-//! more with the new key, without a back-off, through all that is below. It is counted neither against the attempts, not
-//! even where there is only one, nor in the budget; the report and the log have it as an attempt like any other, its
-//! reason [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced). A method that is not idempotent makes no
-//! difference: a request that was answered with a 401 has not been applied (RFC 9110 §15.5.2).
+//! The auth layer puts [`KeyReplaced`](crate::call::KeyReplaced) into the extensions of a 401 if it has, or is about to get,
+//! another key. The retry layer then resends the request once with the new key:
 //!
-//! `UNAUTHENTICATED` in the head of a gRPC server's answer is marked so, too, but gRPC does not say that nothing was
-//! done: a server may have had that answer from another one, half way. The call is sent once more when it is idempotent,
-//! which a gRPC call is where you have said so, and where no `grpc-retry-pushback-ms` of less than 0 says that the server
-//! wants no other attempt; it is handed over otherwise, and the next one has the new key.
+//! - It resends without a backoff, through all layers below. A delay that the 401 itself requests is kept.
+//! - It resends any method, because a request that got a 401 was not applied (RFC 9110 §15.5.2).
+//! - The resend counts neither as an attempt nor against the budget. The report lists it, with
+//!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
+//! - It happens once in a call, however many retry layers are stacked. [`Standard`] returns the next 401.
+//! - [`PerRequest::never`], an unrecorded body, or a deadline without time after 100 ms for draining the body prevent it.
 //!
-//! The deadline holds, a pause that the 401 itself asks for is kept, and a body that was not kept leaves the 401 as the
-//! answer. So do [`PerRequest::never`], and a deadline that leaves no time after the 100 ms that its body may be read for. It
-//! happens once in a call, however many retry layers are stacked: the next 401 is judged as any other answer, and with
-//! [`Standard`] it is the last.
+//! The auth layer marks a gRPC `UNAUTHENTICATED` in the response headers, too. gRPC does not guarantee that such a call was
+//! not processed. The layer resends it only if it was declared idempotent and no negative `grpc-retry-pushback-ms` forbids
+//! it. Otherwise the next call uses the new key.
 //!
-//! # How long it waits
+//! # Delay
 //!
-//! [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), after a 429
-//! [`throttled`](crate::ExponentialBackoff::throttled), or a [`Schedule`] of another make; at least as long as the server
-//! asked for in `Retry-After` or, of gRPC, in `grpc-retry-pushback-ms`, or on a 429 or 503 without one by a `RateLimit`
-//! or `X-RateLimit` field with nothing left ([`policy::asked`](crate::policy::asked)), with jitter only ever added to
-//! that. When the server asks for more than [`max_retry_after`](RetryLayer::with_max_retry_after) the answer is handed
-//! over at once, the ask in it.
+//! The delay is the longer of two: the backoff, and the delay that the server requested.
+//!
+//! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
+//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Schedule`].
+//! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), with
+//!   `grpc-retry-pushback-ms`, or, on a 429, 503 or 529 without these, with a `RateLimit` or `X-RateLimit` header without
+//!   remaining permits ([`asked`](crate::policy::asked)).
+//! - Jitter only adds to a requested delay.
+//! - A requested delay longer than [`max_retry_after`](RetryLayer::with_max_retry_after) ends the call at once with the
+//!   response.
 //!
 //! # Order
 //!
-//! Outside limit and auth, so that every attempt pays and reads the current key; inside the total deadline,
-//! which it reads. Among other people's layers: see [`interplay`](crate::interplay). The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//! The layer goes inside the total timeout, whose deadline it reads, and outside limit and auth, so that every attempt
+//! acquires a permit and uses the current key. For the layers of other crates see [`interplay`](crate::interplay). The inner
+//! service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
 //!
-//! # Surprises
+//! # Notes
 //!
-//! - A gRPC call that failed is an HTTP 200: without [`Grpc`] it is a success.
-//! - The last answer is a response, whatever its status. Why there was no further attempt stands in its
-//!   [`Report`](crate::Report), as it does in the error.
-//! - A 401 with the mark must be an answer to the request itself, as an error must be its own: a layer or client below that
-//!   follows a redirect after a POST was processed, and is refused where it leads, has the POST sent again. Follow
-//!   redirects above.
-//! - The proof is read off hyper's and hyper-util's errors, those of its `HttpConnector` among them, also where another
-//!   client's error wraps them, and off an [`io::Error`](std::io::Error) of `ConnectionRefused` or tower's `Overloaded`
-//!   that the inner service itself failed with. An error must be of the request it was called with, and not of another one that it sends after
-//!   that.
-//! - Where the request's body has failed, whatever the error says proves nothing: it may be of the connection that the
-//!   body comes over. Of a body that a layer below puts in the place of the one it was given nothing is known here: it
-//!   must not fail with an error that reads like a connection's.
-//! - After an HTTP/2 GOAWAY a POST is not sent again: hyper's error does not prove that the request was above its
-//!   last stream.
-//! - Where a later attempt can't begin, because the inner service fails to become ready, the error is that of the
-//!   attempt before it, if that had one.
-//! - What the limiter refused was no attempt either: the error is that of the attempt before it, and its
-//!   `retry_after()` the wait for the limiter. After an answer, whose body is gone by then, it is the refusal.
-//! - A body of announced length, by its own size hint or by `content-length`, is whole when so much was read of it;
-//!   trailers after it are sent again only with a `trailer` field in the head.
-//! - A 101 ends the call, whatever a rule says: the connection is the caller's.
-//! - A body that the inner service still holds when it answers can't be sent again: it may yet be read.
-//! - A failed answer's body is read to its end (within 64 KiB, 100 ms and the back-off) and dropped before the back-off, so
-//!   that its connection can be used again. For a key that was replaced there is no back-off, and the 100 ms alone bound it.
+//! Responses and errors:
+//!
+//! - Every status is returned as `Ok`. The [`Report`](crate::Report) in the response, or in the error, states why there was
+//!   no further attempt.
+//! - A failed gRPC call is an HTTP 200, so it counts as a success without [`Grpc`].
+//! - A 101 ends the call, whatever a rule decides, because the connection then belongs to the caller.
+//! - If the inner service fails to become ready for a retry, or the limiter refuses one, the call returns the error of the
+//!   attempt before it. After a response, whose body is gone by then, it returns the new error. The refused wait is in
+//!   `retry_after()`.
+//! - The layer reads the body of a failed response to its end before the backoff, so that its connection can be reused:
+//!   within 64 KiB, 100 ms and the backoff. After a 401 there is no backoff, and only the other two apply.
+//!
+//! Proofs that a request was not processed:
+//!
+//! - They come from hyper's, hyper-util's and h2's errors, also inside another client's error, and from the service's own
+//!   [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
+//! - An error must belong to the request that the service was called with. A client that follows redirects returns errors of
+//!   other requests: follow them above this layer. The same holds for a 401.
+//! - If the request's body fails, no error proves anything, because it may belong to the connection that the body came from.
+//!   A layer below that replaces the body must not let it fail with a connection's error.
+//! - A GOAWAY proves nothing, because hyper's error does not show whether the request was above the last stream.
+//! - A server that sends a 103 and then `REFUSED_STREAM` contradicts RFC 9113 §8.7, which reserves that code for requests
+//!   that were not processed. hyper does not expose the 103 of HTTP/2, so the request is retried, also a POST.
+//!
+//! Bodies:
+//!
+//! - A body of known length, by its size hint or by `content-length`, is complete once that many bytes were read. Trailers
+//!   after it are replayed only if the request has a `trailer` header.
+//! - A body that the inner service still holds when it responds cannot be replayed, because it may still be read.
 
 mod classify;
 mod future;

@@ -1,14 +1,12 @@
 //! tower-resilience's circuit breaker.
 
-use std::{
-    io::{self, ErrorKind, ErrorKind::ConnectionReset},
-    time::Duration,
-};
+use std::{io::ErrorKind::ConnectionReset, time::Duration};
 
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Body, Error, Report,
     call::{Ended, Outcome},
+    error::DeliveryError,
     limit::RateLimitLayer,
     retry::RetryLayer,
 };
@@ -27,10 +25,10 @@ fn breaker() -> CircuitBreakerLayer {
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// To the letter of the manual: what the breaker refuses was not sent, and what it passes on is what it was.
-fn told(error: CircuitBreakerError<BoxError>) -> BoxError {
+/// As on the page `interplay`: an open circuit sends nothing, and the client's error proves what it proved before.
+fn unwrapped(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
-        open @ CircuitBreakerError::OpenCircuit => io::Error::new(ErrorKind::ConnectionRefused, open).into(),
+        open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
         CircuitBreakerError::Inner(error) => error,
     }
 }
@@ -69,7 +67,8 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
 async fn below_its_error_can_be_told_as_not_sent() {
     let probe = Probe::new([Io(ConnectionReset)]);
     let (breaker, client) = (breaker(), probe.clone());
-    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker).service(client);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker).service(client);
     for expected in [vec![Outcome::Failed], vec![Outcome::Failed], vec![Outcome::NotSent; 3]] {
         let error = service.clone().oneshot(request("POST", URI)).await.unwrap_err();
         assert_eq!(outcomes(error.report().unwrap()), expected);
@@ -86,7 +85,7 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
 
     let probe = Probe::new([Refused, Is(200)]);
-    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(told).layer(breaker());
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
     assert_eq!(outcomes(Report::of(&response).unwrap()), expected);

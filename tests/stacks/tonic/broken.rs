@@ -13,7 +13,7 @@ use hyper_util::{
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::ServiceExt;
 
-use tower_outbound::call::Outcome;
+use tower_outbound::{call::Outcome, error::DeliveryError};
 
 use super::*;
 
@@ -96,16 +96,15 @@ async fn a_reset_call_is_sent_again_when_it_is_idempotent_or_the_server_refused_
     }
 }
 
-/// A channel has one error for all that its connector fails with, TLS among it; which error of its connector's that is
-/// can't be known without tonic.
+/// A channel has one error for every failure of its connector, also of TLS. Only tonic can identify it.
 fn unsent(error: tonic::transport::Error) -> BoxError {
     let connecting = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
-    if connecting { io::Error::new(io::ErrorKind::ConnectionRefused, error).into() } else { error.into() }
+    if connecting { DeliveryError::not_sent(error).into() } else { error.into() }
 }
 
 #[tokio::test]
-async fn a_failure_of_tls_proves_nothing_before_it_is_said_in_words_that_are_known() {
-    for (said, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
+async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
+    for (marked, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
         let tls = tower::service_fn(|_: http::Uri| async {
             Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "no handshake"))
         });
@@ -113,13 +112,13 @@ async fn a_failure_of_tls_proves_nothing_before_it_is_said_in_words_that_are_kno
         let stack = ServiceBuilder::new()
             .layer(retry().with_idempotent(|_| false))
             .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
-            .map_err(move |error| if said { unsent(error) } else { error.into() })
+            .map_err(move |error| if marked { unsent(error) } else { error.into() })
             .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(tls));
         let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "{said}");
+        assert_eq!(status.code(), Code::Unavailable, "{marked}");
         let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
         let attempts = error.report().unwrap().attempts();
         let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
-        assert_eq!(outcomes, expected, "{said}");
+        assert_eq!(outcomes, expected, "{marked}");
     }
 }
