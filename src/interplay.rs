@@ -49,14 +49,14 @@
 //! client's error, and wrap that of an open circuit in a [`DeliveryError`](crate::error::DeliveryError):
 //!
 //! ```ignore
-//! fn unwrapped(error: CircuitBreakerError<BoxError>) -> BoxError {
+//! fn mark(error: CircuitBreakerError<BoxError>) -> BoxError {
 //!     match error {
 //!         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
 //!         CircuitBreakerError::Inner(error) => error,
 //!     }
 //! }
 //!
-//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker).service(client);
+//! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker).service(client);
 //! ```
 //!
 //! The same applies to any layer that returns an error without calling its service. By default a breaker counts errors and

@@ -120,7 +120,7 @@ pub fn is_idempotent(method: &Method) -> bool {
 /// | any transport error | retry, transient |
 /// | any other status, such as 409, 501 and 505 | not retryable |
 ///
-/// A 409 needs a decision of the caller, and a server that answers 501 or 505 does not support the request.
+/// A 409 needs a decision of the caller, and a server that returns 501 or 505 does not support the request.
 pub fn classify(outcome: Outcome) -> Verdict {
     match outcome {
         Outcome::Failure(_) => Verdict::Retry(Cause::Transient),
@@ -135,7 +135,7 @@ pub fn classify(outcome: Outcome) -> Verdict {
 
 /// Returns whether a retry is safe: after [`Delivery::NotSent`] always, otherwise only if the request is idempotent.
 ///
-/// A response counts as [`Delivery::MaybeProcessed`], whatever its status: a server may answer 429 or 503 after it has
+/// A response counts as [`Delivery::MaybeProcessed`], whatever its status: a server may send a 429 or 503 after it has
 /// begun to process the request.
 ///
 /// The caller determines `idempotent` from the request before the attempt: by its method ([`is_idempotent`]), an

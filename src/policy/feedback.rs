@@ -161,7 +161,7 @@ fn largest(text: &str) -> Option<u64> {
 /// | any other status | no |
 ///
 /// A `Retry-After` with a throttled response pauses every caller of a limiter. With any other status it delays only the call
-/// that received it. That includes 520–524 and 530: like 502 and 504 they report that one exchange between a CDN and its
+/// that received it. 520–524 and 530 are no exception: like 502 and 504 they report that one exchange between a CDN and its
 /// origin failed, and one slow resource must not stop the callers of all others.
 ///
 /// Costs one lookup for other responses, because only a gRPC response has a `grpc-status`.
@@ -176,8 +176,8 @@ pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<D
 
 /// Returns for how long the server wants no further request.
 ///
-/// That is [`pause`]. If there is none and the response is [throttled](is_throttled), it is the longest time until a quota
-/// without [remaining] permits has more. Returns `None` if nothing is requested, or if the delay is over.
+/// Reads [`pause`] first. Without it, a [throttled](is_throttled) response counts for as long as any quota with no
+/// [remaining] permits needs to get more. Returns `None` if nothing is requested, or if the delay is over.
 ///
 /// [remaining]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
@@ -328,7 +328,7 @@ mod tests {
         let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
         assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
         assert_eq!(ask(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
-        // One reading serves the century of the date and of the ask.
+        // The same reading of the clock gives the century of both dates.
         let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
         assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
         assert_eq!(ask(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
@@ -388,7 +388,7 @@ mod tests {
             }
         }
 
-        /// What looks like numbers, lists and dates, in several fields of each name.
+        /// Tries text that resembles numbers, lists and dates, in several fields of each name.
         #[test]
         fn any_mix_of_fields_is_read_without_panic(
             fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),

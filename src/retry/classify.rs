@@ -113,7 +113,7 @@ pub enum Outcome<'a> {
 /// | 429, 529 | yes | throttled |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |
-/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as it says | by status |
+/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as specified | by status |
 /// | an attempt's timeout, a transport error | yes | transient |
 /// | an untrusted certificate, a request that hyper-util's client rejects | no | |
 /// | an error of another layer of this crate, such as the limiter | no | |

@@ -35,8 +35,8 @@ use crate::policy::{
 ///   committed by then (gRPC proposal A6).
 /// - After `UNAUTHENTICATED` in the headers an idempotent call is resent once if its key can be replaced: see
 ///   [after a 401](super#after-a-401).
-/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. To tell the server, set the time of one attempt
-///   with tonic's `Request::set_timeout`.
+/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. To send the time of one attempt, use
+///   tonic's `Request::set_timeout`.
 /// - tonic's channel wraps every failed connect in its own error. A connector's error and a refused stream are recognized
 ///   inside it, but not a failure of TLS or of tonic's `connect_timeout`. For those add a `map_err` directly above the
 ///   channel that returns [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a

@@ -83,7 +83,7 @@
 //! # Order
 //!
 //! The layer goes inside the total timeout, whose deadline it reads, and outside limit and auth, so that every attempt
-//! acquires a permit and uses the current key. For the layers of other crates see [`interplay`](crate::interplay). The inner
+//! acquires a permit and uses the current key. [`interplay`](crate::interplay) places the layers of other crates. The inner
 //! service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
 //!
 //! # Notes

@@ -2,8 +2,8 @@
 //!
 //! The first transport error or [`DeliveryError`] in the chain of sources decides. Errors below it may belong to another
 //! connection, for example to one that the request's body was read from. Without either the request counts as
-//! [`Delivery::MaybeProcessed`]. Callers do not ask at all once the request's body has failed, because an unknown client may
-//! return the body's error as its own.
+//! [`Delivery::MaybeProcessed`]. Callers skip this check if the request's body failed, because an unknown client may return
+//! the body's error as its own.
 //!
 //! | error | delivery |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::{
     policy::Delivery,
 };
 
-/// What the error of an attempt proves.
+/// The proof in the error of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) delivery: Delivery,
@@ -112,7 +112,7 @@ fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
 /// A server that resets a stream with REFUSED_STREAM states that it did not process the request (RFC 9113 §8.7). A
 /// REFUSED_STREAM of h2 itself states nothing.
 ///
-/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those. But h2
+/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those. However, h2
 /// does not expose the id, and hyper returns the same error for a request below it: one that was queued while another thread
 /// read the GOAWAY. h2's task may still send that one before the stream is reset.
 fn by_stream(error: &h2::Error) -> Proof {
@@ -121,7 +121,7 @@ fn by_stream(error: &h2::Error) -> Proof {
 }
 
 /// Whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed. hyper checks
-/// for a closed connection only when asked whether it is ready.
+/// for a closed connection only in `poll_ready`.
 ///
 /// hyper also cancels an upgrade, after the response. Its type for that has no public name, so the texts of the other
 /// causes decide. If they change, the result is "maybe processed".

@@ -1,4 +1,4 @@
-//! What a custom service states about the delivery of its requests, and which of them are retried.
+//! A custom service states whether its requests were sent, and the layer retries accordingly.
 
 use std::io::{self, ErrorKind::*};
 

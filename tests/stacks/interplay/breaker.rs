@@ -26,7 +26,7 @@ fn breaker() -> CircuitBreakerLayer {
 }
 
 /// As on the page `interplay`: an open circuit sends nothing, and the client's error proves what it proved before.
-fn unwrapped(error: CircuitBreakerError<BoxError>) -> BoxError {
+fn mark(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),
         CircuitBreakerError::Inner(error) => error,
@@ -64,11 +64,10 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_its_error_can_be_told_as_not_sent() {
+async fn below_retries_post_once_an_open_circuit_is_marked_not_sent() {
     let probe = Probe::new([Io(ConnectionReset)]);
     let (breaker, client) = (breaker(), probe.clone());
-    let service =
-        ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker).service(client);
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker).service(client);
     for expected in [vec![Outcome::Failed], vec![Outcome::Failed], vec![Outcome::NotSent; 3]] {
         let error = service.clone().oneshot(request("POST", URI)).await.unwrap_err();
         assert_eq!(outcomes(error.report().unwrap()), expected);
@@ -85,7 +84,7 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
 
     let probe = Probe::new([Refused, Is(200)]);
-    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(unwrapped).layer(breaker());
+    let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
     assert_eq!(outcomes(Report::of(&response).unwrap()), expected);
