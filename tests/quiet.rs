@@ -143,7 +143,9 @@ fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo 
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new().with_seed(1))
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(2).unwrap().with_burst(1).unwrap())))
+        .layer(RateLimitLayer::new(TokenBucket::new(
+            Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin(),
+        )))
         .layer(AttemptLayer::new())
         .layer(auth)
         .service(service_fn(server));

@@ -49,7 +49,7 @@ pub struct LocalLimiter<M: Meter> {
 /// for _ in 0..100 {
 ///     bucket.acquire(Ask::default()).await?;
 /// }
-/// /// // 10 at once, and 90 in a minute and the margin of 1 s.
+/// // 10 at once, and 90 in a minute and the margin of 1 s.
 /// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }

@@ -35,7 +35,7 @@ async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
     let preset = preset.clone().with_limiter(window(&preset));
     let times = times_of(&preset, 101).await;
     assert_eq!(left_at_once(&times), 100);
-    assert!(times[100] >= MINUTE + SECOND, "the minute and the guard: {:?}", times[100]);
+    assert!(times[100] >= MINUTE + SECOND, "the window and the margin: {:?}", times[100]);
     assert_eq!(preset.quotas(), known);
 }
 

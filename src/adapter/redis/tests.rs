@@ -62,7 +62,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn limiter() -> RedisLimiter {
-    let quota = Quota::new(100, Duration::from_secs(10)).unwrap();
+    let quota = Quota::new(100, Duration::from_secs(10)).unwrap().without_margin();
     RedisLimiter::token_bucket("redis://localhost", "key", [quota]).unwrap().with_hold(millis(100)).unwrap()
 }
 
