@@ -20,7 +20,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt::AttemptLayer,
     auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
-    limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, AnySelect, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -111,6 +111,12 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
     ] {
         let shown = format!("{any:?}");
         assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare + boxed, "{shown}");
+    }
+    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unmetered());
+    let shared = std::sync::Arc::new(limit.limiter().clone());
+    for any in [AnySelect::new(limit.limiter().clone()), AnySelect::new(keyed), AnySelect::new(shared)] {
+        let shown = format!("{any:?}");
+        assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare, "{shown}");
     }
 
     let by_hand = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {

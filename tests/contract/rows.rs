@@ -17,7 +17,7 @@ use tower_outbound::{
         AuthLayer, Authorize, BearerAuthLayer, Form, FreshKey, KeyFile, Keys, Origin, ProvidedKey, QueryKey,
         Rotating, Sign, SignLayer, Signing,
     },
-    limit::{AnyLimiter, Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
     preset::{self, Preset},
     request_id::RequestIdLayer,
@@ -138,7 +138,7 @@ fn window() -> (SlidingWindow, Books) {
     (window, Books::limiter(quota, move || books.snapshot()))
 }
 
-fn keyed() -> (RateLimitLayer<Keyed<String>>, Books) {
+fn keyed() -> (RateLimitLayer<KeyedBucket<String>>, Books) {
     let host = |head: tower_outbound::limit::Head<'_>| head.uri.host().unwrap_or_default().to_owned();
     let keyed = Keyed::new(host, |_| TokenBucket::new(quota()));
     let books = keyed.clone();

@@ -24,7 +24,7 @@ use tower_outbound::{
     call::{Call, Deadline, DelayReason, Ended},
     client::Transport,
     limit::{
-        AnyLimiter, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
+        AnyLimiter, AnySelect, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
         SlidingWindow, TokenBucket,
     },
     policy,
@@ -260,6 +260,7 @@ fn layers(seen: &Seen) {
         )
     };
     seen.debug(&keyed());
+    seen.debug(&AnySelect::new(keyed()));
     seen.layer(RateLimitLayer::new(keyed()));
     seen.layer(RateLimitLayer::new(bucket));
     let headers = HeaderMap::from_iter([
