@@ -11,11 +11,14 @@ pub struct Rings {
     rings: Vec<Ring>,
 }
 
-/// The last permits granted, oldest first: at most as many as the limit, once it has granted.
-#[derive(Debug)]
+/// The last permits granted, oldest first: at most as many as the limit, once it has granted. Counts of permits wrap
+/// around: only their differences are used.
+#[derive(Debug, Clone)]
 struct Ring {
     grants: VecDeque<Grant>,
-    /// Permits that the log has forgotten, since the start. Counts wrap around: only differences are used.
+    /// Permits granted since the start.
+    granted: u64,
+    /// Of them, those that have left the log.
     forgotten: u64,
     limit: u64,
     /// How long a grant counts: 1 ns more than the window and its margin, because both ends of a window count.
@@ -32,15 +35,14 @@ struct Grant {
 
 impl Ring {
     fn new(quota: &Quota) -> Self {
-        let mut ring = Self { grants: VecDeque::new(), forgotten: 0, limit: 0, window: 0 };
-        ring.change(quota);
-        ring
+        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
-    fn change(&mut self, quota: &Quota) {
+    /// The same log under another quota. A lower limit shortens it with the next grant: the limit may grow again before.
+    fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
         self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
-        // A shorter limit shortens the log with the next grant: the limit may grow again before.
+        self
     }
 
     /// Permits in the log up to this grant, oldest first.
@@ -50,11 +52,14 @@ impl Ring {
 
     /// Permits in the log.
     fn len(&self) -> u64 {
-        self.grants.back().map_or(0, |last| self.up_to(last))
+        self.granted.wrapping_sub(self.forgotten)
     }
 
     /// The moment at which the `oldest`-th permit of the log was granted, counted from 1.
     fn granted_at(&self, oldest: u64) -> Option<u64> {
+        if oldest == 1 {
+            return self.grants.front().map(|grant| grant.at);
+        }
         let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
         // Grants of one permit each, the usual case, need no search: no grant has less.
         let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
@@ -65,8 +70,11 @@ impl Ring {
     /// The moment at which `total` more permits can be granted: those of the log that do not fit beside them must have
     /// left the window.
     fn forecast(&self, start: u64, total: u64) -> u64 {
-        let last = total.saturating_sub(1);
-        let (windows, rest) = (last / self.limit, last % self.limit + 1);
+        let (windows, rest) = match total {
+            // The usual case, without a division.
+            total if total <= self.limit => (0, total),
+            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
+        };
         let leaving = (self.len() + rest).saturating_sub(self.limit);
         let first = self.granted_at(leaving).map_or(start, |at| at.saturating_add(self.window).max(start));
         first.saturating_add(windows.saturating_mul(self.window))
@@ -75,7 +83,8 @@ impl Ring {
     fn grant(&mut self, now: u64, cost: u64) {
         // The surplus has left the window, or the grant would not be possible.
         let mut surplus = (self.len() + cost).saturating_sub(self.limit);
-        while let Some(oldest) = self.grants.front() {
+        self.granted = self.granted.wrapping_add(cost);
+        while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {
             let permits = self.up_to(oldest);
             if permits > surplus {
                 self.forgotten = self.forgotten.wrapping_add(surplus);
@@ -85,10 +94,9 @@ impl Ring {
             self.forgotten = oldest.sum;
             self.grants.pop_front();
         }
-        let sum = self.grants.back().map_or(self.forgotten, |last| last.sum).wrapping_add(cost);
         match self.grants.back_mut() {
-            Some(last) if last.at == now => last.sum = sum,
-            _ => self.grants.push_back(Grant { at: now, sum }),
+            Some(last) if last.at == now => last.sum = self.granted,
+            _ => self.grants.push_back(Grant { at: now, sum: self.granted }),
         }
     }
 
@@ -143,15 +151,8 @@ impl Meter for Rings {
     fn change(&mut self, quotas: &[Quota], _: u64) {
         // Each new quota starts with the longest log there is: every grant counts for all quotas.
         let longest = self.rings.drain(..).max_by_key(Ring::len);
-        let (grants, forgotten) = longest.map(|ring| (ring.grants, ring.forgotten)).unwrap_or_default();
-        self.rings = quotas
-            .iter()
-            .map(|quota| {
-                let mut ring = Ring { grants: grants.clone(), forgotten, limit: 0, window: 0 };
-                ring.change(quota);
-                ring
-            })
-            .collect();
+        let ring = |quota| longest.clone().map_or_else(|| Ring::new(quota), |log| log.under(quota));
+        self.rings = quotas.iter().map(ring).collect();
     }
 
     /// Returns `due`: a later grant leaves the window later, so each moment of patience would be lost.
@@ -201,7 +202,7 @@ mod tests {
     fn counts_may_wrap_around() {
         let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
         let mut rings = Rings::new(&[quota], None);
-        rings.rings[0].forgotten = u64::MAX - 25;
+        (rings.rings[0].granted, rings.rings[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
         let mut naive = Naive::new(&quota);
         for now in 0..1_000 {
             for permits in [2, 1, 7] {
