@@ -44,7 +44,7 @@ const QUANTA: &str = "governor check, quanta clock";
 /// Nothing waits, for a permit comes back every nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
     const MANY: u32 = 1_000_000_000;
-    let endless = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?;
+    let endless = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
     // A log has to remember what it granted: 1,000 of the last microsecond.
     let (limit, window) = (1_000, Duration::from_micros(1));
     let mut contest = Contest::new(true)?;
@@ -68,7 +68,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     contest.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
         matches!(poll_once(ours.acquire(Ask::default())), Some(Ok(())))
     });
-    let ours = SlidingWindow::new(Quota::new(limit, window)?);
+    let ours = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
     contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
     let ours = TokenBucket::all_of([endless, endless]);
     contest.row("tower-outbound TokenBucket of two quotas", STD, move || ours.try_acquire(ONE).is_ok());
@@ -106,7 +106,7 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
 /// The one permit of the hour is gone.
 fn refusal(settings: Settings) -> Result<Table, BoxError> {
     const HOUR: Duration = Duration::from_secs(3_600);
-    let quota = Quota::new(2, HOUR)?.with_burst(1)?;
+    let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
     let mut contest = Contest::new(false)?;
 
     let ours = TokenBucket::new(quota).starting_empty();
@@ -146,7 +146,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     const STD: &str = "governor dashmap check_key, std clock";
     const QUANTA: &str = "governor dashmap check_key, quanta clock";
     const MANY: u32 = 100_000_000;
-    let quota = Quota::new(MANY + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(MANY)?;
+    let quota = Quota::new(MANY + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(MANY)?.without_margin();
     let same = bucket(quota.refill_interval(), MANY)?;
     // Room to spare, for the keys don't fall on the shards evenly.
     let room = 2 * keys as usize;
@@ -256,7 +256,7 @@ fn fairness(length: Duration) -> Result<Table, BoxError> {
 /// "100 in any window", and callers who take what they get.
 fn window(window: Duration) -> Result<Table, BoxError> {
     const LIMIT: u32 = 100;
-    let quota = Quota::new(LIMIT, window)?;
+    let quota = Quota::new(LIMIT, window)?.without_margin();
     let columns = [
         Column::new("worst window, steady", "grants", 0),
         Column::new("worst window, sly", "grants", 0).plotted(),

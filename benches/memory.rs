@@ -39,7 +39,7 @@ fn preset(quota: Quota, queue: usize) -> Result<Preset, BoxError> {
 }
 
 fn idle_limiters() -> Result<Table, BoxError> {
-    let quota = Quota::new(100, MINUTE)?;
+    let quota = Quota::new(100, MINUTE)?.without_margin();
     let columns = [
         Column::new("in the handle", "bytes", 0),
         Column::new("on the heap", "bytes", 0).plotted(),
@@ -118,7 +118,7 @@ fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
     // One at once, and one more in 100 s: the last would wait for 115 days.
     let per = Duration::from_secs(100);
     each_waiter!(1, per, 1, run);
-    each_stack!(Quota::new(2, per)?.with_burst(1)?, tasks, run);
+    each_stack!(Quota::new(2, per)?.with_burst(1)?.without_margin(), tasks, run);
     run!("tokio Semaphore", 0, || {
         let none = Arc::new(Semaphore::new(0));
         Ok(move || Arc::clone(&none).acquire_owned().map(|permit| permit.is_ok()))
@@ -164,7 +164,7 @@ fn served(tasks: usize) -> Result<Table, BoxError> {
         }};
     }
     each_waiter!(RATE, second, BURST, run);
-    each_stack!(Quota::new(RATE + BURST, second)?.with_burst(BURST)?, tasks, run);
+    each_stack!(Quota::new(RATE + BURST, second)?.with_burst(BURST)?.without_margin(), tasks, run);
     Ok(table)
 }
 

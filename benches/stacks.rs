@@ -26,7 +26,8 @@ const BUFFERED: &str = "tower-http + tower, Buffer + RateLimit inside retry";
 const RESILIENCE: &str = "tower-http + tower-resilience";
 
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<Call>, BoxError> {
-    let quota = Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?;
+    let quota =
+        Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let preset = Preset::new("bench", "https://api.example.com")?
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)

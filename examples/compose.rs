@@ -24,7 +24,7 @@ async fn main() -> Result<(), BoxError> {
     let faults = vec![(When::Nth(1), Answer::Unavailable)]; // so that there is something to retry
     let server = StandIn::start(Plan { faults, ..Plan::new("compose", "s3cret") }).await?;
     // One at once and one more in each second, so that there is something to wait for.
-    let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?);
+    let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(30))?)

@@ -61,7 +61,8 @@ impl ApiClient {
 
 /// A preset for a service of your own: its quota and its key; the rest has defaults.
 fn preset(server: &StandIn) -> Result<Preset, BoxError> {
-    let quota = Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_guard(Duration::from_millis(200))?;
+    let quota =
+        Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_margin(Duration::from_millis(200))?;
     Ok(preset::realtime_messaging(&server.base_url())?.with_api_key(ApiKey::new(KEY)?).with_quota(quota))
 }
 

@@ -29,7 +29,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// So many at once, and then one a second.
 fn quota(burst: u32) -> Quota {
-    Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap()
+    Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
 }
 
 fn ask(change: impl FnOnce(&mut Ask)) -> Ask {

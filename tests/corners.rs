@@ -31,7 +31,7 @@ fn millis(millis: u64) -> Duration {
 
 /// One permit at once, and then one a second.
 fn one_a_second() -> Quota {
-    Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap()
+    Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin()
 }
 
 /// The line is made for the first who has to ask it: most keys of a service never do.
@@ -51,16 +51,18 @@ async fn a_request_that_need_not_wait_allocates_nothing_from_the_first_one_on() 
     assert!(kept.count_current <= 2, "the limiter and its bucket: {kept:?}");
 }
 
-/// Half of the guard, or of 100 ms or a sixteenth of the window, whichever of the two is shorter, where that is longer.
+/// Without a margin: half of a sixteenth of the window, at most 50 ms.
 #[tokio::test(start_paused = true)]
-async fn permits_may_be_held_for_half_of_the_guard_or_of_a_breath() {
-    let quota = |window, guard| Quota::new(10, millis(window)).unwrap().with_guard(millis(guard)).unwrap();
+async fn permit_expires_after_a_quarter_of_the_margin() {
+    let quota = |window, margin| Quota::new(10, millis(window)).unwrap().with_margin(millis(margin)).unwrap();
     for (quotas, longest) in [
+        (vec![quota(60_000, 1_000)], 250),
+        (vec![quota(60_000, 100)], 25),
+        (vec![quota(60_000, 4)], 1),
+        (vec![quota(160, 40)], 10),
+        (vec![Quota::new(10, millis(64)).unwrap()], 1),
         (vec![quota(60_000, 0)], 50),
-        (vec![quota(60_000, 99)], 50),
-        (vec![quota(60_000, 1_000)], 500),
         (vec![quota(160, 0)], 5),
-        (vec![quota(160, 40)], 20),
         (vec![quota(60_000, 1_000), quota(160, 0)], 5),
     ] {
         for limiter in [
@@ -75,7 +77,7 @@ async fn permits_may_be_held_for_half_of_the_guard_or_of_a_breath() {
     }
     assert!(
         !TokenBucket::unmetered().is_stale(Duration::MAX),
-        "without a quota there is no window to fall into"
+        "permits of an unlimited limiter do not expire"
     );
 }
 
@@ -222,8 +224,9 @@ async fn what_was_refused_is_counted_from_nothing_on() {
 /// A million permits owed, each of which takes a year to come back.
 #[tokio::test(start_paused = true)]
 async fn a_change_to_a_quota_of_years_neither_overflows_nor_forgets() {
-    let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap();
-    let slow = Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap();
+    let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap().without_margin();
+    let slow =
+        Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap().without_margin();
     let bucket = TokenBucket::new(fast);
     bucket.try_acquire(NonZeroU32::new(1_000_000).unwrap()).unwrap();
     bucket.set_quotas([slow]);
@@ -239,7 +242,7 @@ async fn a_change_to_a_quota_of_years_neither_overflows_nor_forgets() {
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_is_full_finds_any_key_that_is_idle() {
     // 40 keys a shard, half of them idle after a second. A few looks would miss those now and then.
-    let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
+    let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap().without_margin();
     let make = move |key: &u32| TokenBucket::new(if key % 2 == 0 { long } else { one_a_second() });
     let keyed = Keyed::with_max_keys(640, |_| 0, make);
     assert!(keyed.is_empty());
@@ -291,7 +294,7 @@ macro_rules! goes_when_it_may {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
-    let window = Quota::new(1, millis(1_000)).unwrap();
+    let window = Quota::new(1, millis(1_000)).unwrap().without_margin();
     goes_when_it_may!(TokenBucket, [one_a_second()]);
     goes_when_it_may!(TokenBucket, [one_a_second(), one_a_second()]);
     goes_when_it_may!(SlidingWindow, [window]);
@@ -301,7 +304,7 @@ async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
 #[cfg(feature = "quanta")]
 #[tokio::test(start_paused = true)]
 async fn the_fast_clock_knows_nothing_of_paused_time() {
-    let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap();
+    let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
     let bucket = TokenBucket::with_fast_clock([hours]);
     bucket.try_acquire(ONE).unwrap();
     advance(Duration::from_secs(36_000)).await;

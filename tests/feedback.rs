@@ -179,12 +179,12 @@ fn seconds(seconds: u64) -> Duration {
 
 /// A quota that stands in nobody's way.
 fn wide<L: Strategy>() -> L {
-    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap())
+    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin())
 }
 
 /// One a second, whatever the strategy.
 fn narrow<L: Strategy>() -> L {
-    L::of(Quota::per_second(1).unwrap())
+    L::of(Quota::per_second(1).unwrap().without_margin())
 }
 
 fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {

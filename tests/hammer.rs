@@ -103,7 +103,7 @@ fn check(name: &str, quotas: &[Quota], take: impl Fn() -> Result<(), Refusal> + 
 
 fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
     let quota = Quota::new((limit / SLOWER) as u32, Duration::from_millis(millis)).unwrap();
-    quota.with_burst((burst / SLOWER) as u32).unwrap()
+    quota.with_burst((burst / SLOWER) as u32).unwrap().without_margin()
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn one_grant_too_many_is_seen() {
     assert_eq!((most(&stamps, 100), most(&stamps, 101)), (11, 12));
 
     // And by a limiter that breaks it: a bucket of the whole limit, refilled with the whole limit.
-    let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap();
+    let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap().without_margin();
     let _turn = turn();
     let bucket = TokenBucket::new(naive);
     let (stamps, _) = hammer(160, || bucket.try_acquire(NonZeroU32::MIN));
@@ -168,11 +168,11 @@ fn a_server_that_counts_arrivals_sees_no_violation_and_the_quota_used() {
     runtime.unwrap().block_on(hammer_the_server());
 }
 
-/// Sixty-four tasks for two windows, over several clients of one preset, with the guard that all presets have.
+/// Runs 64 tasks for two windows, over several clients of one preset, with the margin of the presets.
 async fn hammer_the_server() {
     const TASKS: usize = 64;
     const WINDOW: Duration = Duration::from_secs(3);
-    let quota = Quota::new(100, WINDOW).unwrap().with_guard(Preset::GUARD).unwrap();
+    let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let server =
         StandIn::start(Plan { quota: Some((100, WINDOW)), ..Plan::new("hammer", "k3y") }).await.unwrap();
     let preset = Preset::new("hammer", &server.base_url())

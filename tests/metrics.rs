@@ -95,7 +95,7 @@ fn stack(
     script: &[Answer],
 ) -> impl tower::Service<http::Request<probe::Content>, Response: fmt::Debug, Error = tower_outbound::Error> + Clone
 {
-    let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap();
+    let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin();
     ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(TimeoutLayer::total(secs(60)).unwrap())
@@ -283,7 +283,7 @@ async fn a_request_whose_permit_is_renewed_is_granted_once() {
         Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
     });
     let auth = AuthLayer::with(Rotating::new(Form::bearer(), slow), Origin::parse(URI).unwrap()).unwrap();
-    let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap());
+    let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
     let probe = Probe::new([Is(200)]);
     (RateLimitLayer::new(bucket.clone()), auth).layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let series = meters.series();

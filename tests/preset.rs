@@ -311,7 +311,7 @@ fn debug_shows_no_key() {
 // What is shared. Two permits, and the next comes in an hour.
 
 fn two_an_hour() -> Quota {
-    Quota::new(3, HOUR).unwrap().with_burst(2).unwrap()
+    Quota::new(3, HOUR).unwrap().with_burst(2).unwrap().without_margin()
 }
 
 #[tokio::test]
@@ -395,7 +395,7 @@ fn stack<const N: usize>(preset: &Preset, script: [Does; N]) -> (Stack, Times) {
 fn exact() -> Preset {
     let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
     keyed("https://host")
-        .with_quota(Quota::new(3, MINUTE).unwrap().with_burst(2).unwrap())
+        .with_quota(Quota::new(3, MINUTE).unwrap().with_burst(2).unwrap().without_margin())
         .with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 

@@ -147,7 +147,7 @@ async fn promise_2_order() {
 
 #[tokio::test(start_paused = true)]
 async fn promise_3_cancel() {
-    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap();
+    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let (service, seen) = stack(&rates().with_quota(quota), |_, _| async { answer(200) });
     let start = Instant::now();
     service.clone().oneshot(get()).await.unwrap();

@@ -20,7 +20,7 @@ use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt::AttemptLayer,
     auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
-    limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, AnySelect, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -112,6 +112,12 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
         let shown = format!("{any:?}");
         assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare + boxed, "{shown}");
     }
+    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unmetered());
+    let shared = std::sync::Arc::new(limit.limiter().clone());
+    for any in [AnySelect::new(limit.limiter().clone()), AnySelect::new(keyed), AnySelect::new(shared)] {
+        let shown = format!("{any:?}");
+        assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare, "{shown}");
+    }
 
     let by_hand = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {
         let key = HeaderValue::from_static("Bearer k3y");
@@ -143,7 +149,9 @@ fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo 
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new().with_seed(1))
-        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(2).unwrap().with_burst(1).unwrap())))
+        .layer(RateLimitLayer::new(TokenBucket::new(
+            Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin(),
+        )))
         .layer(AttemptLayer::new())
         .layer(auth)
         .service(service_fn(server));

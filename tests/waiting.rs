@@ -39,7 +39,7 @@ fn millis(millis: u64) -> Duration {
 
 /// Refills `rate` a second.
 fn refilling(rate: u32, burst: u32) -> TokenBucket {
-    let quota = Quota::per_second(rate + burst).unwrap().with_burst(burst).unwrap();
+    let quota = Quota::per_second(rate + burst).unwrap().with_burst(burst).unwrap().without_margin();
     TokenBucket::new(quota)
 }
 
@@ -145,7 +145,8 @@ async fn a_long_line_is_served_in_groups_and_nobody_waits_a_sixteenth_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn after_its_deadline_a_request_spends_nothing() {
-    let (bucket, window) = (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap()));
+    let (bucket, window) =
+        (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap().without_margin()));
     tokio::time::advance(millis(5_000)).await;
     let late = ask(|ask| ask.deadline = Some(Instant::now() - millis(1)));
     assert_eq!(bucket.acquire(late).await.unwrap_err().reason(), Reason::Deadline);
@@ -190,7 +191,7 @@ async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
 /// The gap that an indivisible cost leaves is not foretold: it shows when the request is next.
 #[tokio::test(start_paused = true)]
 async fn who_is_next_and_can_not_go_in_time_is_told_the_wait_from_then_on() {
-    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap());
+    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = NonZeroU32::new(2).unwrap();
     window.try_acquire(ONE).unwrap();
     tokio::time::advance(millis(5_000)).await;
@@ -229,12 +230,12 @@ impl tower::Service<Request<()>> for Room {
     }
 }
 
-/// However late a task is polled and the service below has room, what leaves, leaves within the guard.
 #[tokio::test(start_paused = true)]
-async fn late_polls_and_late_room_together_stay_within_the_guard() {
+async fn window_holds_however_late_a_task_is_polled_and_the_inner_service_is_ready() {
     let window = Duration::from_secs(10);
-    let quota = Quota::new(2, window).unwrap().with_guard(Duration::from_secs(1)).unwrap();
-    for (polled, room) in [(0, 0), (499, 499), (501, 0), (0, 501), (1_099, 1_000), (3_000, 3_000)] {
+    let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
+    for (polled, room) in [(0, 0), (249, 249), (251, 0), (0, 251), (499, 499), (1_099, 1_000), (3_000, 3_000)]
+    {
         let limiter = SlidingWindow::new(quota).starting_empty();
         let called = Arc::default();
         let service = |after| {

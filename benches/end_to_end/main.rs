@@ -45,7 +45,8 @@ where
 }
 
 fn preset(base: &str) -> Result<Preset, BoxError> {
-    let quota = Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?;
+    let quota =
+        Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     Ok(Preset::new("bench", base)?.with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
 }
 

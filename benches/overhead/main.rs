@@ -62,7 +62,8 @@ const FOUR_WITH_TOWERS: &str = "the four layers, tower::retry for ours";
 
 fn rows() -> Result<Vec<Call>, BoxError> {
     // So large that nothing waits: the price of the permit is measured, not the wait.
-    let quota = Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?;
+    let quota =
+        Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let limit = || RateLimitLayer::new(TokenBucket::new(quota));
     let key = ApiKey::new("s3cret")?;
     let auth = BearerAuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;

@@ -18,7 +18,7 @@ pub(crate) enum Strategy {
 }
 
 const QUOTA: &str = "1000/1s";
-const GUARD: &str = "0s";
+const MARGIN: &str = "0s";
 const STRATEGY: &str = "token";
 const TASKS: &str = "64";
 const SECONDS: &str = "5";
@@ -36,7 +36,7 @@ Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
 
   --quota LIMIT/WINDOW   so many permits in any window of this length          [{QUOTA}]
   --burst PERMITS        of them, so many back to back; token only             [a tenth of the limit]
-  --guard DURATION       widens the window, for what the way there may vary    [{GUARD}]
+  --margin DURATION      the quota's safety margin, which widens the window    [{MARGIN}]
   --strategy STRATEGY    token: the burst, then evenly. window: the whole quota as it comes  [{STRATEGY}]
   --tasks TASKS          that ask at the same time                             [{TASKS}]
   --seconds SECONDS      that it takes                                         [{SECONDS}]
@@ -77,8 +77,8 @@ impl Arguments {
                 format!("a token bucket of {quota}, refilled every {:.3?}", quota.refill_interval())
             }
             Strategy::Window => {
-                let guard = if quota.guard().is_zero() { "no" } else { &format!("{:?}", quota.guard()) };
-                format!("a sliding window of {} per {:?}, {guard} guard", quota.limit(), quota.window())
+                let (limit, window, margin) = (quota.limit(), quota.window(), quota.margin());
+                format!("a sliding window of {limit} per {window:?}, margin {margin:?}")
             }
         };
         format!("{limiter}\n{tasks} tasks for {lasting:?}\n\n")
@@ -90,7 +90,7 @@ impl Arguments {
 struct Given {
     quota: Option<String>,
     burst: Option<String>,
-    guard: Option<String>,
+    margin: Option<String>,
     strategy: Option<String>,
     tasks: Option<String>,
     seconds: Option<String>,
@@ -101,7 +101,7 @@ impl Given {
         Some(match name {
             "--quota" => &mut self.quota,
             "--burst" => &mut self.burst,
-            "--guard" => &mut self.guard,
+            "--margin" => &mut self.margin,
             "--strategy" => &mut self.strategy,
             "--tasks" => &mut self.tasks,
             "--seconds" => &mut self.seconds,
@@ -125,9 +125,9 @@ impl Given {
             }
             quota = quota.with_burst(burst).map_err(|error| Wrong::refused("--burst", text, &error))?;
         }
-        let text = given(&self.guard, GUARD);
-        let guard = duration("--guard", &text)?;
-        quota = quota.with_guard(guard).map_err(|error| Wrong::refused("--guard", &text, &error))?;
+        let text = given(&self.margin, MARGIN);
+        let margin = duration("--margin", &text)?;
+        quota = quota.with_margin(margin).map_err(|error| Wrong::refused("--margin", &text, &error))?;
         let seconds = number("--seconds", &given(&self.seconds, SECONDS), 1, MOST_SECONDS)?;
         Ok(Arguments {
             quota,

@@ -64,7 +64,7 @@ fn allowed(arguments: &Arguments, length: Duration) -> u64 {
         Strategy::Token => u64::from(quota.burst()) + fit(quota.refill_interval()),
         // Both ends of a window count in it, so that the next begins a nanosecond later.
         Strategy::Window => {
-            let window = quota.window() + quota.guard() + Duration::from_nanos(1);
+            let window = quota.window() + quota.margin() + Duration::from_nanos(1);
             u64::from(quota.limit()) * (1 + fit(window))
         }
     }

@@ -80,8 +80,8 @@ async fn run(url: Option<String>, parts: u32) -> Result<bool, BoxError> {
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // The operating system puts a process aside for some tens of ms now and then, between grant and arrival.
-        quota: Quota::per_second(200)?.with_guard(Duration::from_millis(100))?,
+        // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
+        quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
         parts,
         tasks: TASKS,
     };

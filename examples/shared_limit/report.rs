@@ -32,7 +32,7 @@ pub(crate) fn title(job: &Job, store: &Store) -> String {
         "{PROCESSES} processes of {TASKS} tasks share one quota: {quota}.\n\
          Each asks redis at {}, {whose}.\n\
          While redis does not answer, each {}.\n\
-         With the guard, and the {:?} for which a permit is held, a window is of {length:?}: of its {} permits {} are \
+         With the margin, and the {:?} for which a permit is held, a window is of {length:?}: of its {} permits {} are \
          refilled in it,\nwhich allows {:.1} requests a second, and {:.0} in each line below.\n",
         store.address(),
         if job.parts == 0 {

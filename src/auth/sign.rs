@@ -70,7 +70,7 @@ impl<G: Sign + ?Sized> Sign for Arc<G> {
 /// a [`FromBuffered`](crate::body::FromBuffered). Trailers of such a body are dropped.
 ///
 /// It stands where [`AuthLayer`](super::AuthLayer) stands: what signing takes is time between a limiter's permit and
-/// the server, which the guard of a quota should allow for.
+/// the server, which the margin of a quota should allow for.
 ///
 /// # Clone
 ///

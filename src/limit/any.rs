@@ -18,11 +18,10 @@ use super::{
     ring::Rings,
 };
 
-/// Any limiter behind one type: what a [`Preset`](crate::preset::Preset) holds, and whoever chooses a limiter while the
-/// program runs.
+/// Any limiter behind one type, for a program that chooses its limiter at run time.
 ///
-/// A request waits, is refused and is counted as by the limiter inside. A [`TokenBucket`] and a [`SlidingWindow`] cost
-/// nothing more for it; every other limiter costs one allocation, for its future, for a request whose permits it does not
+/// A request waits, is refused and is counted as by the limiter inside. A [`TokenBucket`] and a [`SlidingWindow`] add no
+/// cost. Every other limiter adds one allocation, for its future, to each request whose permits it does not
 /// [take at once](Limiter::take_at_once).
 ///
 /// ```
@@ -37,7 +36,7 @@ use super::{
 /// };
 /// let layer = RateLimitLayer::new(limiter.clone());
 ///
-/// // What is particular to one of them is still at hand.
+/// // The limiter inside is still accessible.
 /// if let Some(bucket) = limiter.downcast_ref::<TokenBucket>() {
 ///     assert_eq!(bucket.snapshot().granted, 0);
 /// }
@@ -50,8 +49,8 @@ use super::{
 ///
 /// # Debug
 ///
-/// Shows how a [`TokenBucket`] or a [`SlidingWindow`] stands. Of another limiter, which need not be `Debug`, it shows
-/// the name of the type.
+/// Shows the state of a [`TokenBucket`] or a [`SlidingWindow`], and only the type name of another limiter, which need
+/// not be `Debug`.
 #[derive(Clone)]
 pub struct AnyLimiter {
     inner: Inner,
@@ -59,14 +58,14 @@ pub struct AnyLimiter {
 
 #[derive(Clone)]
 enum Inner {
-    // The two without a box around their futures, the first the path of every preset.
+    // The limiters of this crate need no box for their futures. Presets use the first.
     Bucket(TokenBucket),
     Window(SlidingWindow),
     Other(Arc<dyn erased::Erased>),
 }
 
 impl AnyLimiter {
-    /// Goes through `limiter`, and shares it with its clones.
+    /// Erases the type of `limiter`, and shares it with its clones.
     pub fn new<L>(limiter: L) -> Self
     where
         L: Limiter + Send + Sync + 'static,
@@ -85,14 +84,17 @@ impl AnyLimiter {
         Self { inner: Inner::Other(Arc::new(limiter)) }
     }
 
-    /// The limiter inside, when it is an `L`: for its snapshot, or to change its quotas.
+    /// Returns the limiter inside if it is an `L`, for its snapshot or to change its quotas.
     pub fn downcast_ref<L: Limiter + 'static>(&self) -> Option<&L> {
-        let any: &dyn Any = match &self.inner {
+        self.as_any().downcast_ref()
+    }
+
+    pub(super) fn as_any(&self) -> &dyn Any {
+        match &self.inner {
             Inner::Bucket(bucket) => bucket,
             Inner::Window(window) => window,
             Inner::Other(other) => other.as_any(),
-        };
-        any.downcast_ref()
+        }
     }
 }
 
@@ -174,7 +176,7 @@ impl fmt::Debug for AnyLimiter {
 }
 
 pin_project! {
-    /// The wait of one request for its permits from an [`AnyLimiter`]: that of the limiter inside.
+    /// The future of [`AnyLimiter`]: waits for the permits of one request, as the limiter inside does.
     pub struct AnyAcquire {
         #[pin]
         wait: Wait,

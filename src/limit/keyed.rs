@@ -6,20 +6,26 @@ use std::{
 
 use hashbrown::HashTable;
 
-use super::{Head, LocalLimiter, Reason, Refusal, Select, gcra::Gcra, meter::Meter};
+use super::{Head, LocalLimiter, Reason, Refusal, Select, SlidingWindow, TokenBucket, meter::Meter};
 
-/// A limiter for each key: host, tenant, API key, whatever is drawn from the request.
+/// A limiter for each key, such as a host, a tenant or an API key.
 ///
-/// A key costs memory, some 250 bytes, only while something is owed or awaited under it: whenever a key is added,
-/// others that are idle, their quota whole again, nobody waiting and nothing that the server said still holding, are
-/// let go. Nothing runs in the background, and no key that still owes something is forgotten: when there is no room, a
-/// request under a new one is refused. A server that says what is left until the end of the day keeps a key for as
-/// long: make room for as many as come in that time. The keys are spread over 16 shards by their hash, each with a
-/// sixteenth of the room, so one may be full before all are.
+/// The layer computes the key of each request from its [`Head`]. [`limiter`](Self::limiter) gives the limiter of a
+/// key to code outside the layer. [`KeyedBucket`] and [`KeyedWindow`] name the two kinds, for a struct field or a
+/// function signature.
 ///
 /// # Default
 ///
 /// At most 100,000 keys.
+///
+/// # Memory
+///
+/// - A key takes about 250 bytes while it is in use. A key is idle if its quota is whole, nobody waits under it and no
+///   server limit holds.
+/// - Adding a key removes idle ones. No background task runs, and a key that is in use is never removed.
+/// - A request under a new key is rejected if there is no room for it.
+/// - A server that reports remaining permits until midnight keeps a key in use until then: make room for a day's keys.
+/// - 16 shards share the room evenly, by the key's hash, so one may be full before the others.
 ///
 /// # Clone
 ///
@@ -36,46 +42,113 @@ use super::{Head, LocalLimiter, Reason, Refusal, Select, gcra::Gcra, meter::Mete
 /// let layer = RateLimitLayer::new(by_host);
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub struct Keyed<K, M: Meter = Gcra> {
-    shared: Arc<Shared<K, M>>,
+pub struct Keyed<K, L> {
+    shared: Arc<Shared<K, L>>,
 }
 
-struct Shared<K, M: Meter> {
+/// A [`TokenBucket`] for each key.
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use http::{Request, Response};
+/// use http_body_util::Empty;
+/// use tower::{Layer, ServiceExt, service_fn};
+/// use tower_outbound::{
+///     ApiKey, BoxError, Quota,
+///     limit::{Head, KeyedBucket, TokenBucket},
+///     preset::{self, PresetLayer},
+/// };
+///
+/// #[derive(Clone)]
+/// struct Tenant(String);
+///
+/// /// A client of one service for many tenants, each with a quota of its own.
+/// struct Rates {
+///     buckets: KeyedBucket<String>,
+///     layer: PresetLayer,
+/// }
+///
+/// impl Rates {
+///     fn new(key: ApiKey) -> Result<Self, BoxError> {
+///         let tenant = |head: Head<'_>| {
+///             head.extensions.get().map_or_else(String::new, |Tenant(name)| name.clone())
+///         };
+///         let quota = Quota::per_minute(100)?;
+///         let buckets = KeyedBucket::new(tenant, move |_tenant| TokenBucket::new(quota));
+///         let rates = preset::currency_rates("https://rates.example.com")?.with_api_key(key);
+///         let layer = rates.with_limiter(buckets.clone()).layer()?;
+///         Ok(Self { buckets, layer })
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), BoxError> {
+/// let rates = Rates::new(ApiKey::new("s3cret")?)?;
+/// let client = rates.layer.layer(service_fn(|_| async {
+///     Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
+/// }));
+///
+/// let request = Request::get("https://rates.example.com/v1/latest");
+/// let request = request.extension(Tenant("a".to_owned())).body(Empty::<bytes::Bytes>::new())?;
+/// client.oneshot(request).await?;
+/// assert_eq!(rates.buckets.limiter(&"a".to_owned())?.snapshot().granted, 1);
+/// assert_eq!(rates.buckets.limiter(&"b".to_owned())?.snapshot().granted, 0);
+/// # Ok(())
+/// # }
+/// ```
+pub type KeyedBucket<K> = Keyed<K, TokenBucket>;
+
+/// A [`SlidingWindow`] for each key.
+///
+/// ```
+/// use tower_outbound::{Quota, limit::{KeyedWindow, Refusal, SlidingWindow}};
+///
+/// fn available(windows: &KeyedWindow<u64>, tenant: u64) -> Result<u32, Refusal> {
+///     Ok(windows.limiter(&tenant)?.snapshot().available)
+/// }
+///
+/// let quota = Quota::per_second(5)?;
+/// let windows = KeyedWindow::new(|_head| 0, move |_tenant| SlidingWindow::new(quota));
+/// assert_eq!(available(&windows, 7)?, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub type KeyedWindow<K> = Keyed<K, SlidingWindow>;
+
+struct Shared<K, L> {
     key: Box<dyn Fn(Head<'_>) -> K + Send + Sync>,
-    make: Make<K, M>,
-    /// By the key's hash, so that keys of different shards don't contend.
-    shards: [Mutex<Shard<K, M>>; SHARDS],
-    /// In each shard.
+    make: Box<dyn Fn(&K) -> L + Send + Sync>,
+    /// Selected by the key's hash, so that keys of different shards do not contend.
+    shards: [Mutex<Shard<K, L>>; SHARDS],
+    /// The largest number of keys in each shard.
     room: usize,
     hasher: RandomState,
 }
 
-type Make<K, M> = Box<dyn Fn(&K) -> LocalLimiter<M> + Send + Sync>;
-
 const SHARDS: usize = 16;
 
-/// Keys that are looked at whenever one is added: more than one, so that the idle go faster than new ones come.
+/// Keys that each new key checks: more than one, so that idle keys leave faster than new ones arrive.
 const LOOKS: usize = 2;
 
-/// Keys that are looked at in a full shard before a new one is refused. The next one looks at others.
+/// Keys that a new key checks in a full shard before it is rejected. The next one checks others.
 const LOOKS_IF_FULL: usize = 64;
 
-/// Slots that are passed for each of these looks, at most: where most keys are gone, most slots are empty.
+/// The largest number of slots passed for each check: most slots are empty after most keys have left.
 const SLOTS_A_LOOK: usize = 8;
 
-struct Shard<K, M: Meter> {
-    limiters: HashTable<(K, LocalLimiter<M>)>,
-    /// The slot that is looked at next. To go round the slots, and not down a list, takes no second copy of the
-    /// keys. When the table grows, some keys are looked at before their turn and some after it.
+struct Shard<K, L> {
+    limiters: HashTable<(K, L)>,
+    /// The slot that is checked next. Walking the slots, and not a list, needs no second copy of the keys. When the
+    /// table grows, some keys are checked before their turn and some after it.
     hand: usize,
 }
 
-impl<K, M> Keyed<K, M>
+impl<K, M> Keyed<K, LocalLimiter<M>>
 where
     K: Hash + Eq + Clone,
     M: Meter,
 {
-    /// Draws the key from a request by `key`, and makes the limiter of a new one by `make`.
+    /// Computes the key of a request by `key`, and creates the limiter of a new key by `make`.
     pub fn new(
         key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
@@ -83,7 +156,7 @@ where
         Self::with_max_keys(100_000, key, make)
     }
 
-    /// The same with room for so many keys at once, rounded up to a multiple of 16.
+    /// Like [`new`](Self::new), with room for `max_keys` keys, rounded up to a multiple of 16.
     pub fn with_max_keys(
         max_keys: usize,
         key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
@@ -101,14 +174,16 @@ where
         }
     }
 
-    /// The limiter of `key`, made when there is none.
+    /// Returns the limiter of `key`, and creates it if there is none.
+    ///
+    /// The key stays in use while a clone of its limiter exists.
     ///
     /// # Errors
     ///
-    /// When there is no room for another key, and none of those looked at is idle.
+    /// Returns a refusal if there is no room for another key, and none of the checked keys is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<M>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
-        // The table goes by the lowest and the highest bits.
+        // The table uses the lowest and the highest bits.
         let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
         if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
             return Ok(limiter.clone());
@@ -124,27 +199,29 @@ where
         shard.limiters.insert_unique(hash, entry, |(key, _)| self.shared.hasher.hash_one(key));
         Ok(limiter)
     }
+}
 
-    /// How many keys there are at the moment.
+impl<K, L> Keyed<K, L> {
+    /// Returns the current number of keys.
     pub fn len(&self) -> usize {
         (0..SHARDS).map(|shard| self.shared.shard(shard).limiters.len()).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-impl<K, M: Meter> Shared<K, M> {
-    fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, M>> {
+impl<K, L> Shared<K, L> {
+    fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, L>> {
         // A panic of `make` or of the key's own code leaves at most one key less behind.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K, M: Meter> Shard<K, M> {
-    /// Looks at so many keys, or until one place is free in a full shard.
+impl<K, M: Meter> Shard<K, LocalLimiter<M>> {
+    /// Checks `looks` keys and removes the idle ones. Stops at the first idle one in a full shard.
     fn let_idle_go(&mut self, looks: usize, room: usize) {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
         let mut looked = 0;
@@ -168,7 +245,7 @@ impl<K, M: Meter> Shard<K, M> {
     }
 }
 
-impl<K, M> Select for Keyed<K, M>
+impl<K, M> Select for Keyed<K, LocalLimiter<M>>
 where
     K: Hash + Eq + Clone,
     M: Meter,
@@ -180,14 +257,14 @@ where
     }
 }
 
-impl<K, M: Meter> Clone for Keyed<K, M> {
+impl<K, L> Clone for Keyed<K, L> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<K, M: Meter> fmt::Debug for Keyed<K, M> {
-    // Keys may be secrets: tenants, or API keys.
+impl<K, L> fmt::Debug for Keyed<K, L> {
+    // Keys may be secrets, such as API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")
             .field("room", &self.shared.room.saturating_mul(SHARDS))
@@ -200,18 +277,19 @@ mod tests {
     use std::{num::NonZeroU32, time::Duration};
 
     use super::*;
-    use crate::{limit::TokenBucket, policy::Quota};
+    use crate::policy::Quota;
 
     const ONE: NonZeroU32 = NonZeroU32::MIN;
 
     /// One permit, which comes back after an hour.
-    fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> Keyed<K> {
-        let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1)).unwrap();
+    fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
+        let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
+        let quota = quota.unwrap().without_margin();
         let make = move |_: &K| TokenBucket::new(quota);
         Keyed::with_max_keys(max_keys, |_| panic!("no request is sent here"), make)
     }
 
-    fn takes<K: Hash + Eq + Clone>(keyed: &Keyed<K>, key: K) -> bool {
+    fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
         keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire(ONE).is_ok())
     }
 

@@ -14,25 +14,29 @@ use super::{
 };
 use crate::{clock::Instant, policy::Quota};
 
-/// A limiter in this process: a strategy, with a fair line before it and an ear for the server's word.
-/// [`TokenBucket`] and [`SlidingWindow`] are its two forms.
+/// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
+/// [`TokenBucket`] and [`SlidingWindow`] name its two algorithms.
 ///
 /// # Clone
 ///
-/// Clones share the quota and the line.
+/// Clones share the quota and the queue.
 pub struct LocalLimiter<M: Meter> {
     queue: Arc<Queue<M>>,
 }
 
-/// Spreads the requests over the window: the burst at once, then one every [`Quota::refill_interval`].
+/// Spreads the requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
 ///
-/// Governor's arithmetic, one compare-and-swap a grant. Its burst counts in the window like everything else, so
-/// the refill is as slow as that asks for: "100 per minute, burst 10" lets 10 go at once and then 90 a minute.
-/// For the whole quota, in bursts as they come, take a [`SlidingWindow`].
+/// The burst counts in the window, so the refill is slower than the quota. For example, 100 per minute with a burst of
+/// 10 grants 10 permits at once and then 90 per 61 s, a minute and the default margin. [`Quota::sustained`] returns this
+/// rate. [`SlidingWindow`] grants the whole quota.
 ///
-/// Timers tick in milliseconds, and a bucket that is full by the time that its timer fires loses what would have
-/// come. So the window is always kept, but a rate only by a burst of what refills in 2 ms and one request's cost
-/// beside it: 21 for 10,000 a second, 2 for 300.
+/// A grant takes one compare-and-swap, with governor's arithmetic.
+///
+/// # Notes
+///
+/// A bucket that is full before its timer fires loses permits, and tokio's timers tick in milliseconds. The window holds
+/// for every burst. The rate holds if the burst is at least one request's cost more than what refills in 2 ms: 21 at
+/// 10,000 per second, 2 at 300 per second.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,22 +44,27 @@ pub struct LocalLimiter<M: Meter> {
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let bucket = TokenBucket::new(Quota::per_minute(100)?.with_burst(10)?);
+/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..100 {
 ///     bucket.acquire(Ask::default()).await?;
 /// }
-/// assert!(start.elapsed() >= Duration::from_secs(60), "the hundredth belongs to the next minute");
+/// // 10 at once, and 90 in a minute and the margin of 1 s.
+/// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
 /// ```
 pub type TokenBucket = LocalLimiter<Gcra>;
 
-/// Lets the whole quota go at once, and each further request when the one that many before it has left the
-/// window: full burst and full throughput.
+/// Grants the whole quota in any pattern: each permit becomes available again when it leaves the window.
 ///
-/// For servers that are known to count a window. It remembers the moments of the last requests, 8 bytes for each
-/// that the quota allows in a window, taken as they are needed. The quota's burst does not count here.
+/// Suits a server that is known to count a sliding window. The quota's burst has no effect. The sustained rate is
+/// `limit / (window + margin)`.
+///
+/// # Memory
+///
+/// The log takes 16 bytes for each moment at which permits were granted, whatever their number. It has at most as many
+/// entries as there were grants in the window and as the limit has permits, and grows as they are needed.
 ///
 /// ```
 /// use std::time::Duration;
@@ -68,87 +77,89 @@ pub type TokenBucket = LocalLimiter<Gcra>;
 /// for _ in 0..100 {
 ///     window.acquire(Ask::default()).await?;
 /// }
-/// assert!(start.elapsed().is_zero(), "all hundred at once");
+/// assert!(start.elapsed().is_zero());
 /// window.acquire(Ask::default()).await?;
-/// assert!(start.elapsed() >= Duration::from_secs(60));
+/// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
 /// ```
 pub type SlidingWindow = LocalLimiter<Rings>;
 
 impl<M: Meter> LocalLimiter<M> {
-    /// A limiter of this quota, with nothing spent.
+    /// Creates a limiter of one quota, with nothing spent.
     pub fn new(quota: Quota) -> Self {
         Self::build(&[quota], Ticker::tokio())
     }
 
-    /// A limiter of several quotas at once, such as 10 a second and 100 a minute: a request takes its permits of
-    /// all of them, or waits and has taken none of any.
+    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes its permits from
+    /// all of them at once, and nothing from any while it waits.
     ///
-    /// None at all is [`unmetered`](Self::unmetered).
+    /// No quota at all gives [`unmetered`](Self::unmetered).
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::tokio())
     }
 
-    /// No quota: every request goes at once, but for what the server asks for. For a service whose limit is not
-    /// known.
+    /// Creates a limiter without a quota, for a service whose limit is unknown. Only the server's limits hold.
     pub fn unmetered() -> Self {
         Self::build(&[], Ticker::tokio())
     }
 
-    /// The same on `quanta`'s clock, which costs a third of the operating system's to read and knows nothing of
-    /// tokio's paused time.
+    /// Like [`all_of`](Self::all_of), on `quanta`'s clock. Reading it takes a third of the time of the operating
+    /// system's clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_fast_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::fast())
     }
 
-    /// Spends all that is there now: a process that restarts must not burst on top of the one before it.
+    /// Spends all available permits, so that a restarted process does not add a burst to that of the previous one.
     pub fn starting_empty(self) -> Self {
         self.queue.empty();
         self
     }
 
-    /// Takes the permits now or not at all, for those who would rather shed than wait. Overtakes nobody who
-    /// waits. Call [`release`](Limiter::release) when the request is over: until then it counts as in flight, and
-    /// is taken off whatever the server says is left.
+    /// Takes the permits immediately, or returns an error instead of waiting. Does not overtake waiters.
+    ///
+    /// Call [`release`](Limiter::release) when the request is over. Until then the request counts as in flight, and its
+    /// permits are subtracted from what the server reports as remaining.
     ///
     /// # Errors
     ///
-    /// The wait that it would have been.
+    /// Returns a refusal with the wait that would have been needed.
     pub fn try_acquire(&self, cost: NonZeroU32) -> Result<(), Refusal> {
         self.queue.try_take(&Ask { cost, ..Ask::default() })
     }
 
-    /// Goes on under other quotas. What is spent stays spent, and no more can go at once than before: a larger burst
-    /// comes by and by. Of a longer window only what the old one remembered is known. Whoever waits for more than
-    /// the new quotas can ever give is refused. A permit costs a lock more from then on.
+    /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
+    ///
+    /// - A longer window starts with the grants of the old one.
+    /// - A waiter whose cost exceeds the new quotas is refused.
+    /// - Every later grant takes a lock.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         self.queue.change(&quotas.into_iter().collect::<Vec<_>>());
     }
 
-    /// Grants nothing before `until`. A pause is only ever extended: an earlier moment changes nothing.
+    /// Grants nothing before `until`. Extends a pause and never shortens it.
     pub fn pause_until(&self, until: Instant) {
         self.queue.pause_until(until);
     }
 
-    /// Lifts the server's pause and forgets what it said is left, for somebody who knows better.
+    /// Lifts the server's pause and discards the remaining permits that it reported.
     pub fn resume(&self) {
         self.queue.resume();
     }
 
-    /// How it stands, for people and meters.
+    /// Returns the current state, for people and metrics.
     pub fn snapshot(&self) -> Snapshot {
         self.queue.snapshot()
     }
 
-    /// Nothing is owed, awaited or in use: a new limiter would be no different.
+    /// Returns whether a new limiter would be no different: nothing is spent, awaited or in use.
     pub(super) fn is_idle(&self) -> bool {
-        // Whoever holds a clone may be about to use it.
+        // The holder of a clone may be about to use it.
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }
-        // What the last one took before it let its clone go is seen from here on.
+        // Makes visible what the holder of the last clone took before it dropped the clone.
         fence(Ordering::Acquire);
         self.queue.is_idle()
     }

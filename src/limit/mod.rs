@@ -28,14 +28,14 @@
 //! # Surprises
 //!
 //! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
-//! - A permit goes stale when its task is polled, or the inner service has room, too long after it was granted, in
-//!   a pause, or while the server has said that nothing is left. It is lost then, and the request waits for another: in its old place, or with the room held. Too long is
-//!   half the quota's guard for each of the two; without a guard half of a sixteenth of the window, 50 ms at most,
-//!   which a server that counts to the millisecond can see. Give the quota a guard.
+//! - A permit expires if its task is polled late, or if the inner service becomes ready late: later than a quarter of the
+//!   quota's margin each. It also expires during a pause and while the server reports no remaining permits. The request
+//!   waits for another permit then, in its old place in the queue, or with the inner service held ready. See
+//!   [`Quota`](crate::Quota#margin).
 //! - Whoever takes permits in a loop and does nothing else never yields to other tasks: a grant that is there is given
 //!   at once. A call that sends something yields in its client.
-//! - "100 per minute" means at most 100 in *any* 60 seconds, so a [`TokenBucket`] refills at less than 100 per
-//!   minute: what may go at once counts too. See [`Quota`](crate::Quota).
+//! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window, and the margin widens it, so a
+//!   [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the rate.
 //! - What can't fit in the deadline is refused at once with the time that it would have taken.
 //! - A response of 429, 503 or 529 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
 //!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
@@ -51,6 +51,7 @@
 
 mod abandoned;
 mod any;
+mod any_select;
 mod core;
 mod erased;
 mod feedback;
@@ -77,9 +78,10 @@ mod ticker;
 mod ticket;
 
 pub use self::any::{AnyAcquire, AnyLimiter};
+pub use self::any_select::AnySelect;
 pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;
-pub use self::keyed::Keyed;
+pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
 pub use self::layer::RateLimitLayer;
 pub use self::limiter::{Ask, Cost, Limiter};
 pub use self::local::{LocalLimiter, SlidingWindow, TokenBucket};

@@ -1,4 +1,4 @@
-//! The arithmetic of the sliding window: the moments of the last grants, exactly.
+//! The algorithm of the sliding window: an exact log of the last grants.
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
@@ -11,51 +11,100 @@ pub struct Rings {
     rings: Vec<Ring>,
 }
 
-/// The moments of the last grants, oldest first, no more than the quota's limit of them once it has granted.
-#[derive(Debug)]
+/// The last permits granted, oldest first: at most as many as the limit, once it has granted. Counts of permits wrap
+/// around: only their differences are used.
+#[derive(Debug, Clone)]
 struct Ring {
-    grants: VecDeque<u64>,
-    limit: usize,
-    /// A grant counts for this long. One nanosecond more than the window, whose both ends count.
+    grants: VecDeque<Grant>,
+    /// Permits granted since the start.
+    granted: u64,
+    /// Of them, those that have left the log.
+    forgotten: u64,
+    limit: u64,
+    /// How long a grant counts: 1 ns more than the window and its margin, because both ends of a window count.
     window: u64,
+}
+
+/// All permits granted at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Grant {
+    at: u64,
+    /// Permits granted since the start, these included. A sum finds the k-th oldest permit by binary search.
+    sum: u64,
 }
 
 impl Ring {
     fn new(quota: &Quota) -> Self {
-        let mut ring = Self { grants: VecDeque::new(), limit: 0, window: 0 };
-        ring.change(quota);
-        ring
+        Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
-    fn change(&mut self, quota: &Quota) {
-        self.limit = quota.limit() as usize;
-        self.window = nanos(quota.window().saturating_add(quota.guard())).saturating_add(1);
-        // The log stays as long as it is until the next grant: the limit may grow again.
+    /// The same log under another quota. A lower limit shortens it with the next grant: the limit may grow again before.
+    fn under(mut self, quota: &Quota) -> Self {
+        self.limit = u64::from(quota.limit());
+        self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
+        self
     }
 
-    /// When `total` more grants are possible: as many of the oldest must have left the window as don't fit
-    /// beside them.
+    /// Permits in the log up to this grant, oldest first.
+    fn up_to(&self, grant: &Grant) -> u64 {
+        grant.sum.wrapping_sub(self.forgotten)
+    }
+
+    /// Permits in the log.
+    fn len(&self) -> u64 {
+        self.granted.wrapping_sub(self.forgotten)
+    }
+
+    /// The moment at which the `oldest`-th permit of the log was granted, counted from 1.
+    fn granted_at(&self, oldest: u64) -> Option<u64> {
+        if oldest == 1 {
+            return self.grants.front().map(|grant| grant.at);
+        }
+        let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
+        // Grants of one permit each, the usual case, need no search: no grant has less.
+        let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
+        let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
+        exact.or_else(search).map(|grant| grant.at)
+    }
+
+    /// The moment at which `total` more permits can be granted: those of the log that do not fit beside them must have
+    /// left the window.
     fn forecast(&self, start: u64, total: u64) -> u64 {
-        let limit = self.limit as u64;
-        let (windows, rest) = (total.saturating_sub(1) / limit, total.saturating_sub(1) % limit + 1);
-        let leaving = (self.grants.len() as u64 + rest).saturating_sub(limit) as usize;
-        let first = match leaving.checked_sub(1).and_then(|oldest| self.grants.get(oldest)) {
-            Some(grant) => grant.saturating_add(self.window).max(start),
-            None => start,
+        let (windows, rest) = match total {
+            // The usual case, without a division.
+            total if total <= self.limit => (0, total),
+            total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
         };
+        let leaving = (self.len() + rest).saturating_sub(self.limit);
+        let first = self.granted_at(leaving).map_or(start, |at| at.saturating_add(self.window).max(start));
         first.saturating_add(windows.saturating_mul(self.window))
     }
 
-    fn grant(&mut self, now: u64, cost: u32) {
-        // What has to make way has left the window, or the grant could not be.
-        let surplus = (self.grants.len() + cost as usize).saturating_sub(self.limit);
-        self.grants.drain(..surplus.min(self.grants.len()));
-        self.grants.extend(std::iter::repeat_n(now, cost as usize));
+    fn grant(&mut self, now: u64, cost: u64) {
+        // The surplus has left the window, or the grant would not be possible.
+        let mut surplus = (self.len() + cost).saturating_sub(self.limit);
+        self.granted = self.granted.wrapping_add(cost);
+        while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {
+            let permits = self.up_to(oldest);
+            if permits > surplus {
+                self.forgotten = self.forgotten.wrapping_add(surplus);
+                break;
+            }
+            surplus -= permits;
+            self.forgotten = oldest.sum;
+            self.grants.pop_front();
+        }
+        match self.grants.back_mut() {
+            Some(last) if last.at == now => last.sum = self.granted,
+            _ => self.grants.push_back(Grant { at: now, sum: self.granted }),
+        }
     }
 
-    fn available(&self, now: u64) -> u32 {
-        let gone = self.grants.partition_point(|grant| grant.saturating_add(self.window) <= now);
-        (self.limit - (self.grants.len() - gone).min(self.limit)) as u32
+    fn available(&self, now: u64) -> u64 {
+        let left = self.grants.partition_point(|grant| grant.at.saturating_add(self.window) <= now);
+        let gone =
+            left.checked_sub(1).and_then(|last| self.grants.get(last)).map_or(0, |last| self.up_to(last));
+        self.limit.saturating_sub(self.len() - gone)
     }
 }
 
@@ -69,9 +118,10 @@ impl Meter for Rings {
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        let free = self.forecast(now, u64::from(cost.get())) <= now;
+        let cost = u64::from(cost.get());
+        let free = self.forecast(now, cost) <= now;
         if free {
-            self.rings.iter_mut().for_each(|ring| ring.grant(now, cost.get()));
+            self.rings.iter_mut().for_each(|ring| ring.grant(now, cost));
         }
         free
     }
@@ -85,34 +135,27 @@ impl Meter for Rings {
     }
 
     fn available(&self, now: u64) -> u32 {
-        self.rings.iter().map(|ring| ring.available(now)).min().unwrap_or(u32::MAX)
+        self.rings.iter().map(|ring| ring.available(now) as u32).min().unwrap_or(u32::MAX)
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.rings.iter().all(|ring| ring.available(now) as usize == ring.limit)
+        self.rings.iter().all(|ring| ring.available(now) == ring.limit)
     }
 
     fn empty(&mut self, now: u64) {
         for ring in &mut self.rings {
-            ring.grant(now, ring.limit as u32);
+            ring.grant(now, ring.limit);
         }
     }
 
     fn change(&mut self, quotas: &[Quota], _: u64) {
-        // Each new quota begins with the longest log there is: what was granted counts for all of them.
-        let longest = self.rings.drain(..).max_by_key(|ring| ring.grants.len());
-        let grants = longest.map(|ring| ring.grants).unwrap_or_default();
-        self.rings = quotas
-            .iter()
-            .map(|quota| {
-                let mut ring = Ring { grants: grants.clone(), limit: 0, window: 0 };
-                ring.change(quota);
-                ring
-            })
-            .collect();
+        // Each new quota starts with the longest log there is: every grant counts for all quotas.
+        let longest = self.rings.drain(..).max_by_key(Ring::len);
+        let ring = |quota| longest.clone().map_or_else(|| Ring::new(quota), |log| log.under(quota));
+        self.rings = quotas.iter().map(ring).collect();
     }
 
-    /// Who goes later makes way later, a window on: each moment of patience would be lost.
+    /// Returns `due`: a later grant leaves the window later, so each moment of patience would be lost.
     fn gather(&self, _: u64, due: u64, _: u64, _: u64) -> u64 {
         due
     }
@@ -120,19 +163,124 @@ impl Meter for Rings {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
     use super::*;
 
+    fn cost(cost: u32) -> NonZeroU32 {
+        NonZeroU32::new(cost).unwrap()
+    }
+
     #[test]
-    fn the_log_is_no_longer_than_the_quota() {
-        let quota = Quota::new(10, std::time::Duration::from_nanos(99)).unwrap();
+    fn log_is_at_most_as_long_as_the_limit() {
+        let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
         let mut rings = Rings::new(&[quota], None);
         let mut granted = 0;
         for now in 0..10_000 {
-            for cost in [1, 3, 10] {
-                granted += u32::from(rings.take(NonZeroU32::new(cost).unwrap(), now)) * cost;
-                assert!(rings.rings[0].grants.len() <= 10);
+            for permits in [1, 3, 10] {
+                granted += u32::from(rings.take(cost(permits), now)) * permits;
+                assert!(rings.rings[0].grants.len() <= 10 && rings.rings[0].len() <= 10);
             }
         }
         assert_eq!(granted, 1_000);
+    }
+
+    #[test]
+    fn permits_of_one_moment_are_one_entry() {
+        let quota = Quota::new(u32::MAX, Duration::from_secs(1)).unwrap();
+        let mut rings = Rings::new(&[quota], None);
+        for permits in [1, 5, u32::MAX - 6] {
+            assert!(rings.take(cost(permits), 7));
+        }
+        assert!(!rings.take(cost(1), 7));
+        assert_eq!((rings.rings[0].grants.len(), rings.rings[0].len()), (1, u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn counts_may_wrap_around() {
+        let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
+        let mut rings = Rings::new(&[quota], None);
+        (rings.rings[0].granted, rings.rings[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
+        let mut naive = Naive::new(&quota);
+        for now in 0..1_000 {
+            for permits in [2, 1, 7] {
+                assert_eq!(rings.take(cost(permits), now), naive.take(permits, now), "{permits} at {now}");
+                assert_eq!(rings.available(now), naive.available(now), "{now}");
+            }
+        }
+        assert!(rings.rings[0].forgotten < 1_000, "{}", rings.rings[0].forgotten);
+    }
+
+    /// The log with an entry for each permit.
+    struct Naive {
+        grants: VecDeque<u64>,
+        limit: usize,
+        window: u64,
+    }
+
+    impl Naive {
+        fn new(quota: &Quota) -> Self {
+            let mut naive = Self { grants: VecDeque::new(), limit: 0, window: 0 };
+            naive.change(quota);
+            naive
+        }
+
+        fn change(&mut self, quota: &Quota) {
+            (self.limit, self.window) = (quota.limit() as usize, nanos(quota.window() + quota.margin()) + 1);
+        }
+
+        /// When the last of `total` permits is granted, one at a time, each as early as possible.
+        fn forecast(&self, start: u64, total: u64) -> u64 {
+            let (mut grants, mut now) = (self.grants.clone(), start);
+            for _ in 0..total {
+                if let Some(oldest) = grants.len().checked_sub(self.limit) {
+                    now = now.max(grants[oldest] + self.window);
+                }
+                grants.push_back(now);
+            }
+            now
+        }
+
+        fn take(&mut self, cost: u32, now: u64) -> bool {
+            let free = self.forecast(now, cost.into()) <= now;
+            if free {
+                self.grants.extend((0..cost).map(|_| now));
+                self.grants.drain(..self.grants.len().saturating_sub(self.limit));
+            }
+            free
+        }
+
+        fn available(&self, now: u64) -> u32 {
+            let counting = self.grants.iter().filter(|at| **at + self.window > now).count();
+            self.limit.saturating_sub(counting) as u32
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decides_as_a_log_of_single_permits(
+            limits in prop::collection::vec((1_u32..20, 1_u64..50), 1..4),
+            steps in prop::collection::vec((0_u64..20, 1_u32..20, 1_u64..60), 1..60),
+        ) {
+            let quota = |(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap().without_margin();
+            let quotas: Vec<_> = limits.into_iter().map(quota).collect();
+            let mut rings = Rings::new(&quotas[..1], None);
+            let mut naive = Naive::new(&quotas[0]);
+            let (mut now, mut of) = (0, 0);
+            for (pause, permits, total) in steps {
+                now += pause;
+                if pause == 19 {
+                    of = (of + 1) % quotas.len();
+                    rings.change(&quotas[of..=of], now);
+                    naive.change(&quotas[of]);
+                }
+                prop_assert_eq!(rings.forecast(now, total), naive.forecast(now, total));
+                let permits = 1 + permits % rings.largest();
+                prop_assert_eq!(rings.take(cost(permits), now), naive.take(permits, now));
+                prop_assert_eq!(rings.available(now), naive.available(now));
+            }
+        }
     }
 }

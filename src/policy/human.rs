@@ -89,15 +89,15 @@ impl fmt::Display for Human {
     }
 }
 
-/// `LIMIT/WINDOW` or `LIMIT per WINDOW`, then, where they are not to be the default, the burst and the guard.
+/// Reads `LIMIT/WINDOW`, then the burst and the margin where they are not the default: the form that `{:#}` writes.
 ///
 /// ```
 /// use tower_outbound::Quota;
 ///
-/// let quota: Quota = "100/60s, burst 20, guard 1s".parse()?;
-/// assert_eq!(quota.to_string(), "100 per 60s, burst 20, guard 1s");
-/// assert_eq!("100/60s, guard 0s".parse::<Quota>()?, Quota::per_minute(100)?);
+/// let quota: Quota = "100/60s, burst 20, margin 2s".parse()?;
+/// assert_eq!(format!("{quota:#}"), "100/60s, burst 20, margin 2s");
 /// assert_eq!("100/1m".parse::<Quota>()?, Quota::per_minute(100)?);
+/// assert_eq!("100/60s, margin 0s".parse::<Quota>()?, Quota::per_minute(100)?.without_margin());
 /// assert_eq!(
 ///     "100/60".parse::<Quota>().unwrap_err().to_string(),
 ///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
@@ -109,24 +109,22 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let invalid = || {
-            let expected =
-                "LIMIT/WINDOW, such as 100/60s, and perhaps a burst and a guard: 100/60s, burst 10, guard 1s";
+            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s";
             InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
         };
         let mut parts = text.split(',').map(str::trim);
         let rate = parts.next().unwrap_or_default();
-        let (limit, window) =
-            rate.split_once('/').or_else(|| rate.split_once(" per ")).ok_or_else(invalid)?;
+        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
         let limit = whole(limit.trim()).ok_or_else(invalid)?;
         let mut quota = Self::new(limit, parse_duration(window.trim())?)?;
-        let (mut burst, mut guard) = (None, None);
+        let (mut burst, mut margin) = (None, None);
         for part in parts {
             match part.split_once(' ') {
                 Some(("burst", number)) if burst.is_none() => {
                     burst = Some(whole(number.trim()).ok_or_else(invalid)?);
                 }
-                Some(("guard", duration)) if guard.is_none() => {
-                    guard = Some(parse_duration(duration.trim())?);
+                Some(("margin", duration)) if margin.is_none() => {
+                    margin = Some(parse_duration(duration.trim())?);
                 }
                 _ => return Err(invalid()),
             }
@@ -134,7 +132,7 @@ impl FromStr for Quota {
         if let Some(burst) = burst {
             quota = quota.with_burst(burst)?;
         }
-        guard.map_or(Ok(quota), |guard| quota.with_guard(guard))
+        margin.map_or(Ok(quota), |margin| quota.with_margin(margin))
     }
 }
 
@@ -242,19 +240,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_amiss_with_a_quota_or_a_jitter_is_said() {
+    fn invalid_quota_and_jitter_texts_are_rejected_with_the_reason() {
         for (text, expected) in [
+            ("100 per 60s", "invalid quota `100 per 60s`: expected LIMIT/WINDOW"),
+            (
+                "100 per 60s, burst 10, margin 1s, sustains 1.475 per second",
+                "invalid quota `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`: expected LIMIT/WINDOW",
+            ),
             ("100", "invalid quota `100`: expected LIMIT/WINDOW"),
             ("ten/1s", "invalid quota `ten/1s`: expected LIMIT/WINDOW"),
             ("+1/1s", "invalid quota `+1/1s`: expected LIMIT/WINDOW"),
             ("100/60s, burst", "invalid quota `100/60s, burst`: expected LIMIT/WINDOW"),
             ("100/60s, burst 1, burst 2", "invalid quota `100/60s, burst 1, burst 2`: expected"),
-            ("100/60s, guard 1s, guard 2s", "invalid quota `100/60s, guard 1s, guard 2s`: expected"),
+            ("100/60s, margin 1s, margin 2s", "invalid quota `100/60s, margin 1s, margin 2s`: expected"),
             ("100/60s, speed 1", "invalid quota `100/60s, speed 1`: expected LIMIT/WINDOW"),
             ("100/minute", "invalid duration `minute`: expected whole numbers with their units"),
             ("0/60s", "invalid quota limit `0`: expected at least 1"),
             ("100/60s, burst 100", "invalid quota burst `100`: expected at most 99"),
-            ("100/60s, guard 61s", "invalid quota guard `61s`: expected at most the window"),
+            ("100/60s, margin 61s", "invalid quota margin `61s`: expected at most the window"),
         ] {
             let error = text.parse::<Quota>().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
@@ -266,18 +269,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(duration: Duration, limit in 1_u32.., burst: u32, guard in proptest::option::of(0_u8..=100)) {
+        fn settings_form_of_any_quota_parses_to_the_same_quota(duration: Duration, limit in 1_u32.., burst: u32, percent in proptest::option::of(0_u8..=100)) {
             prop_assert_eq!(parse_duration(&Human(duration).to_string()).unwrap(), duration);
             let window = Duration::from_nanos(u64::from(duration.subsec_nanos()) + 1);
             let quota = Quota::new(limit, window).unwrap();
             let quota = quota.with_burst(1 + burst % (limit - 1).max(1)).unwrap_or(quota);
-            let guarded = guard.map_or(Ok(quota), |guard| quota.with_guard(window * u32::from(guard) / 100));
-            let quota = guarded.unwrap();
-            prop_assert_eq!(quota.to_string().parse::<Quota>().unwrap(), quota);
-            // A guard of zero that was said, too.
-            let read = format!("{quota:#}").parse::<Quota>().unwrap();
-            prop_assert_eq!(format!("{read:?}"), format!("{quota:?}"));
-            let jitter = Jitter::percent(guard.unwrap_or_default()).unwrap();
+            let margin = percent.map_or(quota.margin(), |percent| window * u32::from(percent) / 100);
+            let quota = quota.with_margin(margin).unwrap();
+            prop_assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
+            let jitter = Jitter::percent(percent.unwrap_or_default()).unwrap();
             prop_assert_eq!(jitter.to_string().parse::<Jitter>().unwrap(), jitter);
         }
 

@@ -1,59 +1,65 @@
-//! How many requests a server allows, and the refill that keeps to it in every window.
+//! The quota of a server, and the refill interval that keeps it in every window.
 
 use std::{fmt, time::Duration};
 
 use super::{LONGEST, human::Human, saturating_nanos};
 use crate::error::InvalidConfig;
 
-/// The most nanoseconds that refilling a whole burst may take, 146 years: a limiter adds it to its clock in
-/// 64 bits.
+/// The longest time in which a burst may refill, 146 years in nanoseconds: a limiter adds it to its 64-bit clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
+
+/// The default margin for windows of 16 s and more: a request overtakes another by a connection's handshake at most.
+const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
 ///
-/// A bucket that holds `limit` and refills `limit` per window admits nearly twice the quota: 100 at once,
-/// then 99 more while the same minute lasts. Here the burst and the refill share the limit: `burst` requests
-/// may go back to back and `limit - burst` are refilled per window.
+/// The burst and the refill share the limit: `burst` requests may leave back to back, and the token bucket
+/// refills `limit - burst` requests per `window + margin`. A bucket that holds the whole limit and refills it
+/// once per window would admit nearly twice the quota.
 ///
 /// # Default
 ///
-/// The burst is a tenth of the limit, at least 1, which leaves nine tenths of the quota as the sustained
-/// rate. There is no guard.
+/// - Burst: a tenth of the limit, at least 1.
+/// - Margin: a sixteenth of the window, at most 1 s.
+///
+/// # Margin
+///
+/// The server counts arrivals, and the limiter counts grants. Two requests that are granted a window apart arrive
+/// closer together when the first is delayed more than the second. The margin widens the window to cover this
+/// difference. Four causes share it, a quarter each:
+///
+/// 1. A timer fires late.
+/// 2. A task is polled late after its permits were granted.
+/// 3. The inner service is not ready when the permits are granted.
+/// 4. The network delays one request more than another.
+///
+/// The limiter enforces the second and the third quarter: permits that are held longer expire. The fourth is an
+/// assumption about the network. At a window of 1 s the default margin covers 62 ms of network jitter if nothing
+/// else is late, and 15 ms in the worst case. Raise it for a distant server.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_outbound::Quota;
 ///
-/// let quota = Quota::per_minute(100)?.with_guard(Duration::from_secs(1))?;
-/// assert_eq!(quota.burst(), 10);
-/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, guard 1s");
+/// let quota = Quota::per_minute(100)?;
+/// assert_eq!((quota.burst(), quota.margin()), (10, Duration::from_secs(1)));
+/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, margin 1s, sustains 1.475 per second");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,
     window: Duration,
     burst: u32,
-    /// None where nobody has said one, which counts as zero.
-    guard: Option<Duration>,
+    margin: Duration,
 }
-
-/// By what they admit: no guard is a guard of zero.
-impl PartialEq for Quota {
-    fn eq(&self, other: &Self) -> bool {
-        let admits = |quota: &Self| (quota.limit, quota.window, quota.burst, quota.guard());
-        admits(self) == admits(other)
-    }
-}
-
-impl Eq for Quota {}
 
 impl Quota {
-    /// At most `limit` requests in any `window`.
+    /// Creates a quota of at most `limit` requests in any `window`, with the default burst and margin.
     ///
     /// # Errors
     ///
-    /// When the limit is 0, or the window is 0 or longer than 366 days.
+    /// Returns an error if the limit is 0, or if the window is 0 or longer than 366 days.
     ///
     /// ```
     /// use std::time::Duration;
@@ -70,46 +76,66 @@ impl Quota {
             let expected = "more than zero and at most 366 days";
             return Err(InvalidConfig::new("quota window", format!("{window:?}"), expected));
         }
-        // Needs no check: a tenth of the limit is refilled within a ninth of the window.
-        Ok(Self { limit, window, burst: (limit / 10).max(1), guard: None })
+        // Needs no check: a burst of a tenth refills in about a ninth of the window.
+        Ok(Self {
+            limit,
+            window,
+            burst: (limit / 10).max(1),
+            margin: LARGEST_DEFAULT_MARGIN.min(window / 16),
+        })
     }
 
-    /// At most `limit` requests in any second; an error when the limit is 0.
+    /// Creates a quota of at most `limit` requests in any second.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limit is 0.
     ///
     /// ```
     /// use tower_outbound::Quota;
     ///
-    /// assert_eq!(Quota::per_second(5)?.to_string(), "5 per 1s, burst 1");
-    /// assert_eq!(Quota::per_minute(100)?.to_string(), "100 per 60s, burst 10");
-    /// assert_eq!(Quota::per_hour(5_000)?.to_string(), "5000 per 3600s, burst 500");
+    /// assert_eq!(format!("{:#}", Quota::per_second(5)?), "5/1s, burst 1, margin 62500us");
+    /// assert_eq!(format!("{:#}", Quota::per_minute(100)?), "100/60s, burst 10, margin 1s");
+    /// assert_eq!(format!("{:#}", Quota::per_hour(5_000)?), "5000/3600s, burst 500, margin 1s");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn per_second(limit: u32) -> Result<Self, InvalidConfig> {
         Self::new(limit, Duration::from_secs(1))
     }
 
-    /// At most `limit` requests in any minute; an error when the limit is 0.
+    /// Creates a quota of at most `limit` requests in any minute.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limit is 0.
     pub fn per_minute(limit: u32) -> Result<Self, InvalidConfig> {
         Self::new(limit, Duration::from_secs(60))
     }
 
-    /// At most `limit` requests in any hour; an error when the limit is 0.
+    /// Creates a quota of at most `limit` requests in any hour.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limit is 0.
     pub fn per_hour(limit: u32) -> Result<Self, InvalidConfig> {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// Lets `burst` requests go back to back after a pause; the more, the slower the refill.
+    /// Sets how many requests may leave back to back. A larger burst lowers the sustained rate.
     ///
     /// # Errors
     ///
-    /// When the burst is 0 or over the limit; when it is the limit itself, unless that is 1, for nothing
-    /// would be left to refill with; and when refilling it would take more than 146 years.
+    /// Returns an error in these cases:
+    ///
+    /// - The burst is 0 or above the limit.
+    /// - The burst equals the limit, unless both are 1: nothing would be left to refill with.
+    /// - The burst takes more than 146 years to refill.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tower_outbound::Quota;
     ///
-    /// let quota = Quota::per_minute(100)?.with_burst(40)?;
+    /// let quota = Quota::per_minute(100)?.with_burst(40)?.without_margin();
     /// assert_eq!(quota.refill_interval(), Duration::from_secs(1)); // 60 s / (100 - 40)
     ///
     /// assert!(Quota::per_minute(100)?.with_burst(100).is_err());
@@ -129,74 +155,81 @@ impl Quota {
         self.checked("quota burst", burst.to_string())
     }
 
-    /// Keeps the limit in the window and a `guard` more, since a server counts arrivals and we count
-    /// departures: requests that leave a window apart arrive closer together when the first is delayed. Give
-    /// the most that the time under way can vary by.
+    /// Sets the safety margin, by which the window is longer than the server's. See [Margin](#margin).
     ///
-    /// A guard of zero makes a quota that is equal to one without. Only settings tell them apart: they give their own guard to
-    /// a quota that has said none, so that `{:#}`, their form, writes it.
+    /// Give four times the largest difference in network delay between two requests, a connection's handshake
+    /// included. A margin below 100 ms lets permits expire after less than 25 ms, so a busy runtime wastes some.
     ///
     /// # Errors
     ///
-    /// When the guard is longer than the window, or refilling the burst would take more than 146 years.
+    /// Returns an error if the margin is longer than the window, or if the burst would take more than 146 years to
+    /// refill.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tower_outbound::Quota;
     ///
-    /// let quota = Quota::per_second(2)?.with_guard(Duration::from_millis(200))?;
+    /// let quota = Quota::per_second(2)?.with_margin(Duration::from_millis(200))?;
     /// assert_eq!(quota.refill_interval(), Duration::from_millis(1_200));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_guard(mut self, guard: Duration) -> Result<Self, InvalidConfig> {
-        if guard > self.window {
+    pub fn with_margin(mut self, margin: Duration) -> Result<Self, InvalidConfig> {
+        if margin > self.window {
             let expected = format!("at most the window, {:?}", self.window);
-            return Err(InvalidConfig::new("quota guard", format!("{guard:?}"), expected));
+            return Err(InvalidConfig::new("quota margin", format!("{margin:?}"), expected));
         }
-        self.guard = Some(guard);
-        self.checked("quota guard", format!("{guard:?}"))
+        self.margin = margin;
+        self.checked("quota margin", format!("{margin:?}"))
     }
 
-    /// The most requests in any window.
+    /// Sets the safety margin to zero, for a server in the same process or for comparing rates.
+    ///
+    /// # Notes
+    ///
+    /// Nothing protects the window against late requests then. A permit still stays valid for half of a sixteenth
+    /// of the window, at most 50 ms, until its task is polled, and as long again until the inner service is ready.
+    /// A server that counts to the millisecond can see more than `limit` requests in a window.
+    pub fn without_margin(mut self) -> Self {
+        self.margin = Duration::ZERO;
+        self
+    }
+
+    /// Returns the largest number of requests in any window.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// The length of the window that the limit is for, without the guard.
+    /// Returns the length of the window that the limit applies to, without the margin.
     pub fn window(&self) -> Duration {
         self.window
     }
 
-    /// The most requests that may go back to back.
+    /// Returns the largest number of requests that may leave back to back.
     pub fn burst(&self) -> u32 {
         self.burst
     }
 
-    /// What the window is widened by; zero when nobody has said it.
-    pub fn guard(&self) -> Duration {
-        self.guard.unwrap_or_default()
+    /// Returns the safety margin, zero after [`without_margin`](Self::without_margin).
+    pub fn margin(&self) -> Duration {
+        self.margin
     }
 
-    pub(crate) fn own_guard(&self) -> Option<Duration> {
-        self.guard
-    }
-
-    /// The time between two refilled requests: a bucket of [`burst`](Self::burst) that gets one back in each
-    /// interval admits at most [`limit`](Self::limit) in any closed window of `window + guard`.
+    /// Returns the time in which a token bucket refills one request.
     ///
-    /// Such a bucket admits at most `burst + floor(length / interval)` in a closed window. The interval is
-    /// `(window + guard) / (limit - burst)`, rounded up to the nanosecond, and just over `window + guard` for
-    /// a limit of 1. Multiplied by the burst it is at most `u64::MAX / 4` nanoseconds.
+    /// It is `(window + margin) / (limit - burst)`, rounded up to the nanosecond, and 1 ns more than
+    /// `window + margin` for a limit of 1. A bucket of [`burst`](Self::burst) requests with this interval admits at
+    /// most [`limit`](Self::limit) requests in any closed window of `window + margin`.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use tower_outbound::Quota;
-    /// assert_eq!(Quota::per_minute(100)?.refill_interval(), Duration::from_nanos(666_666_667));
+    /// let quota = Quota::per_minute(100)?.without_margin();
+    /// assert_eq!(quota.refill_interval(), Duration::from_nanos(666_666_667));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn refill_interval(&self) -> Duration {
         // At most 732 days, which 64 bits hold.
-        let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.guard()));
+        let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.margin));
         let interval = match self.limit - self.burst {
             0 => length.saturating_add(1),
             refilled => length.div_ceil(u64::from(refilled)),
@@ -204,23 +237,50 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Itself, unless a limiter's 64-bit clock could overflow; blames the setting that was given last.
+    /// Returns the requests per second that a token bucket sustains: `(limit - burst) / (window + margin)`.
+    ///
+    /// A sliding window sustains `limit / (window + margin)`.
+    ///
+    /// ```
+    /// # use tower_outbound::Quota;
+    /// assert!((Quota::per_minute(100)?.sustained() - 90.0 / 61.0).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sustained(&self) -> f64 {
+        self.refill_interval().as_secs_f64().recip()
+    }
+
+    /// Rejects a quota that could overflow a limiter's 64-bit clock, and names the setting that was given last.
     fn checked(self, field: &'static str, value: String) -> Result<Self, InvalidConfig> {
         if self.refill_interval().as_nanos() * u128::from(self.burst) <= LONGEST_BURST {
             return Ok(self);
         }
-        Err(InvalidConfig::new(field, value, "a burst that is refilled within 146 years"))
+        Err(InvalidConfig::new(field, value, "a burst that refills within 146 years"))
     }
 }
 
-/// Such as `100 per 60s, burst 10, guard 1s`; the guard is left out when it is zero. By `{:#}` as settings write it,
-/// `100/60s, burst 10, guard 1s`; there it is left out when none was said. `parse` reads both, and what it read is equal.
+/// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes
+/// `100/60s, burst 10, margin 1s`, the form of settings: `parse` reads that form and returns an equal quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per = if f.alternate() { "/" } else { " per " };
-        write!(f, "{}{per}{}, burst {}", self.limit, Human(self.window), self.burst)?;
-        let guard = self.own_guard().filter(|guard| f.alternate() || !guard.is_zero());
-        guard.map_or(Ok(()), |guard| write!(f, ", guard {}", Human(guard)))
+        let Self { limit, window, burst, margin } = *self;
+        let (per, window, margin) = (if f.alternate() { "/" } else { " per " }, Human(window), Human(margin));
+        write!(f, "{limit}{per}{window}, burst {burst}, margin {margin}")?;
+        if f.alternate() {
+            return Ok(());
+        }
+        write!(f, ", sustains {} per second", Rounded(self.sustained()))
+    }
+}
+
+/// A positive number with four significant digits, without trailing zeros.
+struct Rounded(f64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = (3.0 - self.0.log10().floor()).max(0.0) as usize;
+        let digits = format!("{:.decimals$}", self.0);
+        f.write_str(if decimals > 0 { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits })
     }
 }
 
@@ -284,12 +344,12 @@ mod tests {
     fn quotas() -> impl Strategy<Value = Quota> {
         let scale = prop_oneof![Just(1), Just(1_000), Just(1_000_000_007)];
         (1u32..60, 1u64..5_000, scale, any::<u32>(), 0u64..=100).prop_map(
-            |(limit, window, scale, burst, guard)| {
+            |(limit, window, scale, burst, margin)| {
                 let window = window * scale;
                 let burst = 1 + burst % (limit - 1).max(1);
-                let guard = Duration::from_nanos(window / 100 * guard);
+                let margin = Duration::from_nanos(window / 100 * margin);
                 let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
-                quota.with_burst(burst).unwrap().with_guard(guard).unwrap()
+                quota.with_burst(burst).unwrap().with_margin(margin).unwrap()
             },
         )
     }
@@ -303,7 +363,7 @@ mod tests {
             gaps in prop::collection::vec((0u8..8, any::<u32>()), 400),
         ) {
             let mut gcra = Gcra::new(quota.refill_interval(), quota.burst());
-            let length = quota.window() + quota.guard();
+            let length = quota.window() + quota.margin();
             let (mut now, mut admitted) = (0, Vec::new());
             for (kind, random) in gaps {
                 let up_to = match kind {
@@ -324,12 +384,12 @@ mod tests {
 
         #[test]
         fn every_quota_is_refused_or_fits_a_limiters_clock(
-            limit: u32, burst: u32, window: Duration, guard: Duration,
+            limit: u32, burst: u32, window: Duration, margin: Duration,
         ) {
             let short = Duration::from_nanos(u64::from(window.subsec_nanos()) + 1);
-            for (window, guard) in [(window, guard), (short, guard), (LONGEST, LONGEST)] {
+            for (window, margin) in [(window, margin), (short, margin), (LONGEST, LONGEST)] {
                 let quota = Quota::new(limit, window).and_then(|quota| quota.with_burst(burst));
-                if let Ok(quota) = quota.and_then(|quota| quota.with_guard(guard)) {
+                if let Ok(quota) = quota.and_then(|quota| quota.with_margin(margin)) {
                     let burst = quota.refill_interval().as_nanos() * u128::from(quota.burst());
                     prop_assert!(!quota.refill_interval().is_zero() && burst <= LONGEST_BURST);
                 }
@@ -343,7 +403,7 @@ mod tests {
         let naive = greedy(Duration::from_millis(600), 100, 400);
         assert_eq!(most_in_window(&naive, minute - Duration::from_nanos(1)), 199);
 
-        let quota = Quota::per_minute(100).unwrap();
+        let quota = Quota::per_minute(100).unwrap().without_margin();
         let ours = greedy(quota.refill_interval(), quota.burst(), 400);
         assert_eq!(most_in_window(&ours, minute), 99); // 100 but for the rounding
     }
@@ -359,7 +419,7 @@ mod tests {
             (quota.with_burst(0), "invalid quota burst `0`: expected 1 to 99"),
             (quota.with_burst(101), "invalid quota burst `101`: expected 1 to 99"),
             (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst of the whole"),
-            (quota.with_guard(second * 61), "invalid quota guard `61s`: expected at most the window, 60s"),
+            (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most the window, 60s"),
         ];
         for (result, text) in cases {
             let error = result.unwrap_err().to_string();
@@ -369,17 +429,29 @@ mod tests {
         let endless = Quota::new(1_001, LONGEST).unwrap().with_burst(1_000);
         assert_eq!(endless.unwrap_err().field(), "quota burst");
         let nearly = Quota::new(101, LONGEST).unwrap().with_burst(100).unwrap();
-        assert_eq!(nearly.with_guard(LONGEST).unwrap_err().field(), "quota guard");
+        assert_eq!(nearly.with_margin(LONGEST).unwrap_err().field(), "quota margin");
     }
 
     #[test]
-    fn a_guard_of_zero_is_none_but_for_settings() {
+    fn default_margin_is_a_sixteenth_of_the_window_and_at_most_a_second() {
+        let margin = |window| Quota::new(10, window).unwrap().margin();
+        for (window, expected) in
+            [(1, 62_500), (8, 500_000), (16, 1_000_000), (17, 1_000_000), (60, 1_000_000)]
+        {
+            assert_eq!(margin(Duration::from_secs(window)), Duration::from_micros(expected), "{window} s");
+        }
+        assert_eq!(margin(Duration::from_millis(1)), Duration::from_nanos(62_500));
+        assert_eq!(margin(LONGEST), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn quotas_are_equal_if_all_four_parts_are() {
         let quota = Quota::per_minute(100).unwrap();
-        let zero = quota.with_guard(Duration::ZERO).unwrap();
-        assert_eq!((quota, quota.to_string()), (zero, zero.to_string()));
-        assert_eq!(format!("{quota:#}; {zero:#}"), "100/60s, burst 10; 100/60s, burst 10, guard 0s");
+        assert_eq!(quota, quota.with_margin(Duration::from_secs(1)).unwrap());
+        assert_eq!(quota.without_margin(), quota.with_margin(Duration::ZERO).unwrap());
         let others = [
-            quota.with_guard(Duration::from_nanos(1)),
+            Ok(quota.without_margin()),
+            quota.with_margin(Duration::from_nanos(1)),
             quota.with_burst(11),
             Quota::per_minute(101).and_then(|it| it.with_burst(10)),
             Quota::new(100, Duration::from_secs(61)),
@@ -388,9 +460,37 @@ mod tests {
     }
 
     #[test]
+    fn displays_the_sustained_rate_with_four_digits() {
+        let shown = |quota: Result<Quota, InvalidConfig>| quota.unwrap().to_string();
+        let second = Duration::from_secs(1);
+        for (quota, expected) in [
+            (Quota::per_second(10), "10 per 1s, burst 1, margin 62500us, sustains 8.471 per second"),
+            (
+                Quota::per_second(10).map(Quota::without_margin),
+                "10 per 1s, burst 1, margin 0s, sustains 9 per second",
+            ),
+            (
+                Quota::new(1, 100_000 * second).map(Quota::without_margin),
+                "1 per 100000s, burst 1, margin 0s, sustains 0.00001 per second",
+            ),
+            (
+                Quota::per_second(40_000).and_then(|quota| quota.with_margin(second)),
+                "40000 per 1s, burst 4000, margin 1s, sustains 18000 per second",
+            ),
+            (
+                Quota::new(u32::MAX, Duration::from_nanos(1)),
+                "4294967295 per 1ns, burst 429496729, margin 0s, sustains 1000000000 per second",
+            ),
+        ] {
+            assert_eq!(shown(quota), expected);
+        }
+    }
+
+    #[test]
     fn a_limit_of_one_is_one_in_a_closed_window() {
         let quota = Quota::per_second(1).unwrap().with_burst(1).unwrap();
-        assert_eq!(quota.refill_interval(), Duration::from_nanos(1_000_000_001));
+        assert_eq!(quota.refill_interval(), Duration::from_nanos(1_062_500_001));
+        assert_eq!(quota.without_margin().refill_interval(), Duration::from_nanos(1_000_000_001));
         assert!(quota.with_burst(2).is_err());
     }
 }

@@ -21,5 +21,5 @@ use crate::{error::InvalidConfig, policy::Quota};
 pub fn currency_rates(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("currency_rates", base_url)?
         .with_key_env("CURRENCY_RATES_API_KEY")
-        .with_quota(Quota::per_minute(100)?.with_guard(Preset::GUARD)?))
+        .with_quota(Quota::per_minute(100)?))
 }

@@ -22,5 +22,5 @@ use crate::{error::InvalidConfig, policy::Quota};
 pub fn email_delivery(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("email_delivery", base_url)?
         .with_key_env("EMAIL_DELIVERY_API_KEY")
-        .with_quota(Quota::per_minute(1000)?.with_guard(Preset::GUARD)?))
+        .with_quota(Quota::per_minute(1000)?))
 }

@@ -16,7 +16,7 @@
 //! # }
 //! ```
 //!
-//! | | quota | guard | burst | key, when none is given | timeouts: call, attempt |
+//! | | quota | margin | burst | key, when none is given | timeouts: call, attempt |
 //! |---|---|---|---|---|---|
 //! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |

@@ -8,7 +8,7 @@ use crate::{
     attempt::AttemptLayer,
     auth::Origin,
     error::InvalidConfig,
-    limit::{AnyLimiter, Limiter, RateLimitLayer, TokenBucket},
+    limit::{AnySelect, Limiter, RateLimitLayer, Select, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -29,7 +29,7 @@ pub struct Preset {
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
     quotas: Vec<Quota>,
-    limit: RateLimitLayer<AnyLimiter>,
+    limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
     attempt: AttemptLayer,
@@ -39,10 +39,6 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// What the presets of this crate widen a quota's window by: servers count arrivals, and on the way there a
-    /// request may overtake the one before it, by a connection's handshake at the most.
-    pub const GUARD: Duration = Duration::from_secs(1);
-
     /// One window of a quota per minute, so that a call that finds the window spent can wait for the next.
     pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -62,7 +58,7 @@ impl Preset {
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
             quotas: Vec::new(),
-            limit: RateLimitLayer::new(TokenBucket::unmetered().into()),
+            limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unmetered())),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
             attempt: AttemptLayer::new(),
@@ -88,24 +84,24 @@ impl Preset {
         self.quotas.first().copied()
     }
 
-    /// All quotas that are known of the service, and hold at once: the preset's own, or those last given to
-    /// [`with_quotas`](Self::with_quotas). The limiter keeps to them, unless it was given by
-    /// [`with_limiter`](Self::with_limiter) after them: it then keeps to its own, of which nothing is known here.
+    /// Returns the quotas of the service, which hold at once: the preset's own, or those last given to
+    /// [`with_quotas`](Self::with_quotas). A limiter given to [`with_limiter`](Self::with_limiter) keeps its own quotas
+    /// instead, which the preset does not know.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
 
-    /// The limiter that requests go through, a [`TokenBucket`] unless another one was given: for how it stands.
+    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or what [`with_limiter`](Self::with_limiter) was given.
     ///
     /// ```
     /// use tower_outbound::{limit::TokenBucket, preset};
     ///
     /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("it was given another one")?;
+    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("another limiter")?;
     /// assert_eq!(bucket.snapshot().available, 10);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    pub fn limiter(&self) -> &AnyLimiter {
+    pub fn limiter(&self) -> &AnySelect {
         self.limit.limiter()
     }
 
@@ -121,32 +117,33 @@ impl Preset {
         self
     }
 
-    /// Another quota, with a limiter of its own from here on, a [`TokenBucket`]. The guard is part of the quota:
-    /// [`Quota::with_guard`] with [`GUARD`](Self::GUARD) is what the presets use.
+    /// Sets the quota, and starts a new limiter for it, a [`TokenBucket`].
     pub fn with_quota(self, quota: Quota) -> Self {
         self.with_quotas([quota])
     }
 
-    /// Several quotas that hold at once, such as 10 a second and 100 a minute, as
-    /// [`with_quota`](Self::with_quota) otherwise. None at all waits for the server's word alone. It takes the place of
-    /// what was given to [`with_limiter`](Self::with_limiter) before.
+    /// Sets several quotas that hold at once, such as 10 per second and 100 per minute, and starts a new
+    /// [`TokenBucket`] for them. Without any quota only the server's limits hold.
+    ///
+    /// Replaces what [`with_limiter`](Self::with_limiter) was given before.
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
-        self.limit = self.limit.with_limiter(TokenBucket::all_of(self.quotas.iter().copied()).into());
+        self.limit =
+            self.limit.with_limiter(AnySelect::new(TokenBucket::all_of(self.quotas.iter().copied())));
         self
     }
 
-    /// Requests go through this limiter from here on, in place of the [`TokenBucket`]: a
-    /// [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that other clients share, or one of your own. The bounds
-    /// of the [wait](Self::with_limit) stay, and what the server says of its limits is told to this one.
+    /// Replaces the limiter: by a [`SlidingWindow`](crate::limit::SlidingWindow), by a limiter that other clients share,
+    /// by one for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or by a custom one.
     ///
-    /// [`quotas`](Self::quotas) goes on to tell what is known of the service, and has no say any more. The later of
-    /// [`with_quotas`](Self::with_quotas) and this one holds.
+    /// The bounds of the [wait](Self::with_limit) stay. The new limiter receives the server's rate-limit headers.
+    /// [`quotas`](Self::quotas) keeps its value, but only the limiter's own quota holds. The later call of
+    /// [`with_quotas`](Self::with_quotas) and `with_limiter` wins.
     ///
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};
     ///
-    /// // A server that is known to count a window: the whole quota may go at once.
+    /// // For a server that is known to count a sliding window: the whole quota may leave at once.
     /// let rates = preset::currency_rates("https://rates.example.com")?;
     /// let window = SlidingWindow::all_of(rates.quotas().iter().copied());
     /// let rates = rates.with_limiter(window);
@@ -154,17 +151,18 @@ impl Preset {
     /// ```
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
-        L: Limiter + Send + Sync + 'static,
-        L::Acquire: Send,
+        L: Select + Send + Sync + 'static,
+        L::Limiter: Send + Sync + 'static,
+        <L::Limiter as Limiter>::Acquire: Send,
     {
-        self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
+        self.limit = self.limit.with_limiter(AnySelect::new(limiter));
         self
     }
 
-    /// Changes how a request waits for its permit: the longest wait, the longest queue.
+    /// Changes the bounds of the wait for a permit: the longest wait and the longest queue.
     pub fn with_limit(
         mut self,
-        change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
+        change: impl FnOnce(RateLimitLayer<AnySelect>) -> RateLimitLayer<AnySelect>,
     ) -> Self {
         self.limit = change(self.limit);
         self

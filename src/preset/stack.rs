@@ -8,7 +8,7 @@ use tower_layer::Layer;
 use crate::{
     attempt::{Attempt, AttemptLayer},
     auth::{Auth, AuthLayer, Authorize, Keys, Sign, SignLayer, Signed},
-    limit::{AnyLimiter, RateLimit, RateLimitLayer},
+    limit::{AnySelect, RateLimit, RateLimitLayer},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
     timeout::{BodyIdleTimeout, BodyIdleTimeoutLayer, Timeout, TimeoutLayer},
@@ -29,7 +29,7 @@ pub struct PresetLayer {
     pub(super) content_type: SetRequestHeaderLayer<HeaderValue>,
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
-    pub(super) limit: RateLimitLayer<AnyLimiter>,
+    pub(super) limit: RateLimitLayer<AnySelect>,
     pub(super) attempt: AttemptLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
@@ -47,7 +47,7 @@ impl PresetLayer {
 pub type PresetService<S> = BodyIdleTimeout<
     RequestId<
         SetRequestHeader<
-            Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnyLimiter>>>,
+            Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>,
             HeaderValue,
         >,
     >,

@@ -41,7 +41,6 @@ impl ServiceSettings {
             key_file_interval: self.key_file.is_some().then_some(KeyFile::DEFAULT_INTERVAL),
             key_place: Some(KeyPlace::Bearer),
             limit: LimitSettings {
-                guard: Some(Preset::GUARD),
                 max_queue: Some(Ask::DEFAULT_MAX_QUEUE),
                 starting_empty: Some(false),
                 ..LimitSettings::default()

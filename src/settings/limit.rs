@@ -9,73 +9,67 @@ use crate::{
 };
 
 settings! {
-    /// How many requests may leave, and how they wait: [`RateLimitLayer`] and its limiter.
+    /// Settings of the quota and of the queue in front of it: [`RateLimitLayer`] and its limiter.
     ///
-    /// A preset's limiter is a [`TokenBucket`], unless code gives it another by [`Preset::with_limiter`]; whoever
-    /// composes layers chooses by [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
+    /// A preset uses a [`TokenBucket`] unless code replaces it by [`Preset::with_limiter`]. A stack of single layers
+    /// takes [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
     pub struct LimitSettings {
-        /// One quota or a list of them, which then hold at once: `100/60s`, or `100/60s, burst 10, guard 1s`. The preset's
-        /// by default; an empty list is no quota. Whatever guard a quota spells out is its guard, `guard 0s` as well.
+        /// One quota or a list of quotas that hold at once, such as `100/60s` or `100/60s, burst 10, margin 1s`. Default:
+        /// the quota of the preset. An empty list means unlimited.
+        ///
+        /// `parse` reads the same text, so a file and code give the same quota, default burst and margin included.
         #[serde(with = "text::list")]
         pub quota: Option<Vec<Quota>>,
-        /// What widens the window of each quota that spells out none, and of the preset's own quotas. [`Preset::GUARD`] by
-        /// default, or the window where that is shorter; `0s` for none. A quota's own guard goes before it.
+        /// Replaces the margin of every quota, whether it comes from `quota` or from the preset. `0s` sets no margin.
+        /// Default: each quota keeps its own margin. See [`Quota`] for what the margin covers.
         #[serde(with = "text")]
-        pub guard: Option<Duration>,
-        /// The longest wait for a permit: [`RateLimitLayer::with_max_wait`]. As long as the deadline allows by default.
+        pub margin: Option<Duration>,
+        /// The longest wait for a permit: [`RateLimitLayer::with_max_wait`]. Default: until the deadline of the call.
         #[serde(with = "text")]
         pub max_wait: Option<Duration>,
-        /// How many may wait: [`RateLimitLayer::with_max_queue`]. 10,000 by default.
+        /// The largest number of waiters: [`RateLimitLayer::with_max_queue`]. Default: 10,000.
         pub max_queue: Option<usize>,
-        /// Whether the limiter has nothing to give at first: [`TokenBucket::starting_empty`]. Not by default.
+        /// Whether the limiter starts without permits: [`TokenBucket::starting_empty`]. Default: `false`.
         pub starting_empty: Option<bool>,
     }
 }
 
 impl LimitSettings {
-    /// The quotas, each with its own guard, else with that of these settings, else with the default; none where none is
-    /// given.
+    /// Returns the quotas of these settings, with [`margin`](Self::margin) applied. Empty if `quota` is not set.
     ///
     /// # Errors
     ///
-    /// As [`Quota::with_guard`].
+    /// Returns the errors of [`Quota::with_margin`].
     pub fn quotas(&self) -> Result<Vec<Quota>, InvalidConfig> {
-        let quotas = self.quota.iter().flatten().copied();
-        quotas
-            .map(|quota| if quota.own_guard().is_some() { Ok(quota) } else { self.guarded(quota) })
-            .collect()
+        self.with_margin(self.quota.as_deref().unwrap_or_default())
     }
 
-    fn guarded(&self, quota: Quota) -> Result<Quota, InvalidConfig> {
-        match self.guard {
-            Some(guard) => quota.with_guard(guard).map_err(|error| error.within("guard")),
-            None => {
-                quota.with_guard(Preset::GUARD.min(quota.window())).map_err(|error| error.within("quota"))
-            }
-        }
+    fn with_margin(&self, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
+        let margin = |quota: &Quota| self.margin.map_or(Ok(*quota), |margin| quota.with_margin(margin));
+        quotas.iter().map(margin).collect::<Result<_, _>>().map_err(|error| error.within("margin"))
     }
 
-    /// A limiter that spreads the requests.
+    /// Returns a limiter that spreads the requests over the window.
     ///
     /// # Errors
     ///
-    /// As [`quotas`](Self::quotas).
+    /// Returns the errors of [`quotas`](Self::quotas).
     pub fn token_bucket(&self) -> Result<TokenBucket, InvalidConfig> {
         let limiter = TokenBucket::all_of(self.quotas()?);
         Ok(if self.starting_empty == Some(true) { limiter.starting_empty() } else { limiter })
     }
 
-    /// A limiter that lets the whole quota go as it comes.
+    /// Returns a limiter that grants the whole quota in any pattern.
     ///
     /// # Errors
     ///
-    /// As [`quotas`](Self::quotas).
+    /// Returns the errors of [`quotas`](Self::quotas).
     pub fn sliding_window(&self) -> Result<SlidingWindow, InvalidConfig> {
         let limiter = SlidingWindow::all_of(self.quotas()?);
         Ok(if self.starting_empty == Some(true) { limiter.starting_empty() } else { limiter })
     }
 
-    /// The layer before a limiter, with the bounds of the wait.
+    /// Returns the layer over `limiter`, with the bounds of the wait from these settings.
     pub fn layer<L: Select>(&self, limiter: L) -> RateLimitLayer<L> {
         self.bound(RateLimitLayer::new(limiter))
     }
@@ -83,11 +77,9 @@ impl LimitSettings {
     pub(super) fn preset(&self, mut preset: Preset) -> Result<Preset, InvalidConfig> {
         if self.quota.is_some() {
             preset = preset.with_quotas(self.quotas()?);
-        } else if self.guard.is_some() {
-            // The preset's guard is a default, too.
-            let quotas: Result<Vec<_>, _> =
-                preset.quotas().iter().map(|quota| self.guarded(*quota)).collect();
-            preset = preset.with_quotas(quotas?);
+        } else if self.margin.is_some() {
+            let quotas = self.with_margin(preset.quotas())?;
+            preset = preset.with_quotas(quotas);
         }
         if self.starting_empty == Some(true) {
             let bucket = TokenBucket::all_of(preset.quotas().iter().copied());

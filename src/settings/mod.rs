@@ -42,7 +42,7 @@
 //! | | written as |
 //! |---|---|
 //! | a duration | `60s`, `250ms`, `1m30s`: [`parse_duration`](crate::policy::parse_duration). A number without a unit is refused |
-//! | a quota | `100/60s`, or `100/60s, burst 10, guard 1s`: `Quota` by `parse` |
+//! | a quota | `100/60s`, or `100/60s, burst 10, margin 1s`: `Quota` by `parse` |
 //! | a jitter | `50%`: `Jitter` by `parse` |
 //! | where the key goes | `bearer`, `header:x-api-key`, `query:api_key`, `basic:USER` |
 //! | a list of headers, origins, statuses or quotas | a list; one of them alone; or a text with `;` between them, `[]` for none. An empty text is refused |
@@ -109,10 +109,8 @@
 //!
 //! - Each call of [`preset`](ServiceSettings::preset), [`layer`](ServiceSettings::layer) or
 //!   [`client`](ServiceSettings::client) begins a limiter and a retry budget of its own. Make one, and clone it.
-//! - The guard of a quota is what the quota itself says, `guard 0s` as well; else what `limit.guard` says; else a second,
-//!   or the window where that is shorter. A preset's own quotas have their guard by default, so `limit.guard` goes before
-//!   it; but it does nothing to a quota that spells out its own, such as those that `effective` gives. In code,
-//!   [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
+//! - `limit.margin` replaces the margin of every quota, a margin in the quota's own text included. Without it a quota
+//!   has the margin of its text, or the default of [`Quota::new`](crate::Quota::new), as in code.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
 //! - The names of services are kept for as long as the program runs, each once: 1024 different ones at the most.
 //!

@@ -126,12 +126,12 @@ impl Arrivals {
         fullest(&self.noted(), window).map_or(0, |fullest| fullest.permits)
     }
 
-    /// Holds them to the quota's limit in every window of the quota's length. Its guard is not counted: that is there to
-    /// be used up on the way to the server.
+    /// Checks that no window of the quota's length contains more permits than its limit. Ignores the margin, which late
+    /// requests may use up.
     ///
     /// # Panics
     ///
-    /// When there is a window with more, which is shown.
+    /// Panics if a window contains more, and shows that window.
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();

@@ -17,7 +17,7 @@ use tower_outbound::{
         AuthLayer, Authorize, BearerAuthLayer, Form, FreshKey, KeyFile, Keys, Origin, ProvidedKey, QueryKey,
         Rotating, Sign, SignLayer, Signing,
     },
-    limit::{AnyLimiter, Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
     preset::{self, Preset},
     request_id::RequestIdLayer,
@@ -114,14 +114,14 @@ fn signing(limit: Option<usize>) -> (SignLayer<Signs>, Books) {
     plain(SignLayer::new(Signs(limit), origin()).unwrap())
 }
 
-/// 12 in 9 s and a guard of 1 s, 2 at once and one each second.
+/// 12 in 9 s and a margin of 1 s: a burst of 2, then one per second.
 fn quota() -> Quota {
-    guarded(Quota::new(12, secs(9)).and_then(|quota| quota.with_burst(2)))
+    with_margin(Quota::new(12, secs(9)).and_then(|quota| quota.with_burst(2)))
 }
 
-/// What is woken less than 500 ms late is still in time.
-fn guarded(quota: Result<Quota, InvalidConfig>) -> Quota {
-    quota.and_then(|quota| quota.with_guard(secs(1))).unwrap()
+/// A permit stays valid for 250 ms until its task is polled.
+fn with_margin(quota: Result<Quota, InvalidConfig>) -> Quota {
+    quota.and_then(|quota| quota.with_margin(secs(1))).unwrap()
 }
 
 fn bucket() -> (TokenBucket, Books) {
@@ -132,13 +132,13 @@ fn bucket() -> (TokenBucket, Books) {
 
 /// Where a window is counted, all may go at once: so few that there is a line.
 fn window() -> (SlidingWindow, Books) {
-    let quota = guarded(Quota::new(2, secs(1)));
+    let quota = with_margin(Quota::new(2, secs(1)));
     let window = SlidingWindow::new(quota);
     let books = window.clone();
     (window, Books::limiter(quota, move || books.snapshot()))
 }
 
-fn keyed() -> (RateLimitLayer<Keyed<String>>, Books) {
+fn keyed() -> (RateLimitLayer<KeyedBucket<String>>, Books) {
     let host = |head: tower_outbound::limit::Head<'_>| head.uri.host().unwrap_or_default().to_owned();
     let keyed = Keyed::new(host, |_| TokenBucket::new(quota()));
     let books = keyed.clone();

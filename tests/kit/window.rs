@@ -58,10 +58,10 @@ fn a_naive_bucket_is_found_out_and_its_window_is_shown() {
 }
 
 #[test]
-fn a_guard_is_no_part_of_the_window_that_is_checked() {
-    let quota = Quota::per_second(1).unwrap().with_guard(secs(1)).unwrap();
+fn assert_within_checks_the_window_without_the_margin() {
+    let quota = Quota::per_second(1).unwrap().with_margin(secs(1)).unwrap();
     at([0, 1_001]).assert_within(quota);
-    assert_eq!(at([0, 1_001]).most_in(quota.window() + quota.guard()), 2);
+    assert_eq!(at([0, 1_001]).most_in(quota.window() + quota.margin()), 2);
     assert!(catch_unwind(|| at([0, 1_000]).assert_within(quota)).is_err());
 }
 

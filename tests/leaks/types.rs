@@ -25,7 +25,7 @@ use tower_outbound::{
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
+        AnyLimiter, AnySelect, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
         SlidingWindow, TokenBucket,
     },
     policy,
@@ -261,6 +261,7 @@ fn layers(seen: &Seen) {
         )
     };
     seen.debug(&keyed());
+    seen.debug(&AnySelect::new(keyed()));
     seen.layer(RateLimitLayer::new(keyed()));
     seen.layer(RateLimitLayer::new(bucket));
     let headers = HeaderMap::from_iter([

@@ -14,8 +14,8 @@ use crate::{costing, permits};
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_is_set_again_and_again_costs_nothing() {
     for every in [100, 300, 600, 700] {
-        let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap();
-        let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap();
+        let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap().without_margin();
+        let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap().without_margin();
         let (bucket, start) = (TokenBucket::new(quota), Instant::now());
         let mut granted = 0;
         for number in 0.. {
@@ -34,8 +34,8 @@ async fn a_quota_that_is_set_again_and_again_costs_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_quota_keeps_what_is_spent() {
-    let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap();
-    let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap();
+    let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap().without_margin();
+    let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap().without_margin();
     let bucket = TokenBucket::new(before);
     bucket.acquire(costing(8)).await.unwrap();
     bucket.set_quotas([after]);
@@ -50,7 +50,11 @@ async fn a_new_quota_keeps_what_is_spent() {
     let hopeless = tokio::spawn(bucket.acquire(costing(9)));
     tokio::task::yield_now().await;
     let start = Instant::now();
-    bucket.set_quotas([Quota::new(80, Duration::from_secs(10)).unwrap().with_burst(8).unwrap()]);
+    bucket.set_quotas([Quota::new(80, Duration::from_secs(10))
+        .unwrap()
+        .with_burst(8)
+        .unwrap()
+        .without_margin()]);
     assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly);
     waiting.await.unwrap().unwrap();
     // Ten are spent of a burst of eight, six are wanted: eight have to come, one each 10 s / 72.
@@ -58,14 +62,14 @@ async fn a_new_quota_keeps_what_is_spent() {
 
     let window = SlidingWindow::new(before);
     window.acquire(costing(15)).await.unwrap();
-    window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap()]);
+    window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap().without_margin()]);
     assert_eq!(window.snapshot().available, 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
     let minute = Duration::from_secs(60);
-    let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap();
+    let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap().without_margin();
     for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {
         let bucket = TokenBucket::new(of(100, bursts[0]));
         let grants = Arrivals::new();

@@ -33,7 +33,7 @@ async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
-    let window = SlidingWindow::new(Quota::per_minute(100).unwrap());
+    let window = SlidingWindow::new(Quota::per_minute(100).unwrap().without_margin());
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..300 {
@@ -49,8 +49,8 @@ async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_quotas_all_are_spent_or_none() {
-    let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap();
-    let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap();
+    let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap().without_margin();
+    let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap().without_margin();
     let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
     // The first gives five, of the second two are left.
     for _ in 0..5 {
@@ -81,7 +81,7 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     assert_eq!(start.elapsed(), Duration::from_secs(2), "three were there, two more a second each");
     let refusal = bucket.acquire(costing(11)).await.unwrap_err();
     assert_eq!((refusal.reason(), refusal.wait(), refusal.largest()), (Reason::TooCostly, None, Some(10)));
-    let window = SlidingWindow::new(Quota::per_minute(20).unwrap());
+    let window = SlidingWindow::new(Quota::per_minute(20).unwrap().without_margin());
     assert_eq!(window.acquire(costing(21)).await.unwrap_err().largest(), Some(20));
     window.acquire(costing(20)).await.unwrap();
     assert!(window.try_acquire(permits(1)).is_err());
@@ -107,7 +107,7 @@ async fn starting_empty_there_is_no_burst() {
     let bucket = bucket(20, 10, 10).starting_empty();
     assert_eq!(bucket.snapshot().available, 0);
     assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(1)));
-    let window = SlidingWindow::new(Quota::per_second(5).unwrap()).starting_empty();
+    let window = SlidingWindow::new(Quota::per_second(5).unwrap().without_margin()).starting_empty();
     let start = Instant::now();
     window.acquire(Ask::default()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(1_001));

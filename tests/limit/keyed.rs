@@ -14,7 +14,7 @@ use crate::permits;
 
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
-    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap();
+    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(
         16,
         |head| head.uri.host().unwrap_or_default().to_owned(),
@@ -47,7 +47,7 @@ async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
 
 #[tokio::test(start_paused = true)]
 async fn idle_keys_go_though_there_is_room() {
-    let quota = Quota::per_second(10).unwrap();
+    let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
     for key in 0..10_000 {
         keyed.limiter(&key).unwrap().try_acquire(permits(1)).unwrap();
@@ -74,7 +74,7 @@ async fn a_key_is_idle_only_when_nothing_is_owed_under_any_of_its_quotas() {
 
 #[tokio::test(start_paused = true)]
 async fn any_number_of_keys_may_be_allowed() {
-    let quota = Quota::per_second(10).unwrap();
+    let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
     assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
 }

@@ -84,8 +84,8 @@ fn slow_at_first(
 
 #[tokio::test(start_paused = true)]
 async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_where_it_counts() {
-    for (guard, sliding) in [(0, false), (0, true), (500, false)] {
-        let quota = Quota::per_second(10).unwrap().with_guard(Duration::from_millis(guard)).unwrap();
+    for (margin, sliding) in [(0, false), (0, true), (500, false)] {
+        let quota = Quota::per_second(10).unwrap().with_margin(Duration::from_millis(margin)).unwrap();
         let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
         let slots = tower::limit::ConcurrencyLimitLayer::new(8).layer(service);
         let calls: Vec<_> = if sliding {
@@ -100,7 +100,7 @@ async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_wher
         }
         assert_eq!(arrivals.count(), 100);
         let most = arrivals.most_in(Duration::from_secs(1));
-        assert!(most <= 10, "guard {guard}, sliding {sliding}");
+        assert!(most <= 10, "margin {margin}, sliding {sliding}");
     }
 }
 

@@ -8,6 +8,8 @@ mod grants;
 mod keyed;
 mod layer;
 mod line;
+mod margin;
+mod memory;
 mod pause;
 mod properties;
 
@@ -20,7 +22,7 @@ use tower_outbound::{
 
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
-    TokenBucket::new(quota.with_burst(burst).unwrap())
+    TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
 }
 
 /// Bounds are set by name: `Ask` may grow.

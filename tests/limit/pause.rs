@@ -80,7 +80,7 @@ async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_wher
         Feedback::read(StatusCode::OK, &HeaderMap::from_iter(nothing_left), || SystemTime::UNIX_EPOCH)
             .unwrap();
     for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
-        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap());
+        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin());
         window.acquire(costing(2)).await.unwrap();
         let mut first = task::spawn(window.acquire(Ask::default()));
         let mut second = task::spawn(window.acquire(Ask::default()));

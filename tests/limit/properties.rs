@@ -39,7 +39,7 @@ fn callers() -> impl Strategy<Value = Vec<Caller>> {
 fn quota() -> impl Strategy<Value = Quota> {
     let burst = (2..30_u32).prop_flat_map(|limit| (Just(limit), 1..limit));
     (burst, 1..8_000_u64).prop_map(|((limit, burst), window)| {
-        Quota::new(limit, Duration::from_millis(window)).unwrap().with_burst(burst).unwrap()
+        Quota::new(limit, Duration::from_millis(window)).unwrap().with_burst(burst).unwrap().without_margin()
     })
 }
 

@@ -7,7 +7,8 @@ use std::{
 
 use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::limit::{
-    AnyLimiter, Ask, Feedback, Limiter, Reason, Refusal, SlidingWindow, TokenBucket,
+    AnyLimiter, AnySelect, Ask, Feedback, KeyedBucket, KeyedWindow, Limiter, Reason, Refusal, SlidingWindow,
+    TokenBucket,
 };
 
 use super::*;
@@ -35,7 +36,7 @@ async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
     let preset = preset.clone().with_limiter(window(&preset));
     let times = times_of(&preset, 101).await;
     assert_eq!(left_at_once(&times), 100);
-    assert!(times[100] >= MINUTE + SECOND, "the minute and the guard: {:?}", times[100]);
+    assert!(times[100] >= MINUTE + SECOND, "the window and the margin: {:?}", times[100]);
     assert_eq!(preset.quotas(), known);
 }
 
@@ -193,4 +194,83 @@ async fn what_a_limiter_of_ones_own_refuses_is_refused() {
     assert!(error.is_rate_limited(), "{error:?}");
     assert_eq!(error.retry_after(), Some(MINUTE));
     assert!(times.lock().unwrap().is_empty());
+}
+
+/// The limiters of many tenants, as the fields of a struct.
+struct Tenants {
+    buckets: KeyedBucket<String>,
+    windows: KeyedWindow<String>,
+}
+
+impl Tenants {
+    /// The host of a request is its tenant.
+    fn new() -> Self {
+        let quota = two_an_hour();
+        Self {
+            buckets: KeyedBucket::new(
+                |head| head.uri.host().unwrap_or_default().to_owned(),
+                move |_tenant| TokenBucket::new(quota),
+            ),
+            windows: KeyedWindow::new(
+                |head| head.uri.host().unwrap_or_default().to_owned(),
+                move |_tenant| SlidingWindow::new(quota),
+            ),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_tenant_has_its_own_quota_behind_one_preset() {
+    let tenants = Tenants::new();
+    let presets = [keyed("https://a"), keyed("https://a")];
+    let [preset, other] =
+        presets.map(|preset| preset.with_limit(|layer| layer.with_max_wait(Duration::ZERO)));
+    for (preset, granted) in
+        [(preset.with_limiter(tenants.buckets.clone()), 2), (other.with_limiter(tenants.windows.clone()), 3)]
+    {
+        let (service, times) = stack(&preset, [Does::Answers(200)]);
+        for tenant in ["https://a/", "https://b/"] {
+            for _ in 0..granted {
+                service.clone().oneshot(to(tenant)).await.unwrap();
+            }
+            let error = service.clone().oneshot(to(tenant)).await.unwrap_err();
+            assert!(error.is_rate_limited(), "{error:?}");
+        }
+        assert_eq!(times.lock().unwrap().len(), 2 * granted);
+    }
+    assert_eq!(tenants.buckets.limiter(&"b".to_owned()).unwrap().snapshot().granted, 2);
+    assert_eq!(tenants.windows.limiter(&"b".to_owned()).unwrap().snapshot().granted, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_pauses_one_tenant_of_a_preset() {
+    let tenants = Tenants::new();
+    let preset = exact().with_limiter(tenants.buckets.clone()).allow_plaintext();
+    let found = preset.limiter().downcast_ref::<KeyedBucket<String>>().unwrap();
+    assert!(preset.limiter().downcast_ref::<TokenBucket>().is_none());
+    let (service, _) = stack(&preset, [Does::AsksFor { seconds: 7 }, Does::Answers(200)]);
+    let start = Instant::now();
+    service.clone().oneshot(to("https://host/")).await.unwrap();
+    assert_eq!(start.elapsed(), 7 * SECOND);
+    let paused = |tenant: &str| found.limiter(&tenant.to_owned()).unwrap().snapshot().granted;
+    assert_eq!((paused("host"), paused("other")), (2, 0));
+    service.oneshot(to("https://other/")).await.unwrap();
+    assert_eq!((start.elapsed(), paused("other")), (7 * SECOND, 1));
+}
+
+#[test]
+fn erasing_the_choice_of_a_limiter_keeps_its_type() {
+    let bucket = TokenBucket::new(two_an_hour());
+    for erased in [
+        AnySelect::new(bucket.clone()),
+        AnySelect::new(AnyLimiter::new(bucket.clone())),
+        AnySelect::new(AnySelect::new(bucket.clone())),
+    ] {
+        assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
+        assert_eq!(format!("{erased:?}"), format!("{:?}", AnyLimiter::from(bucket.clone())));
+    }
+    let keyed = AnySelect::new(AnySelect::new(Tenants::new().buckets));
+    assert!(keyed.downcast_ref::<KeyedBucket<String>>().is_some());
+    assert!(keyed.downcast_ref::<KeyedWindow<String>>().is_none());
+    assert!(format!("{keyed:?}").contains("Keyed"), "{keyed:?}");
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// So much of what the quota allows is given to whoever always wants more, in that time, from an empty start.
 fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64 {
-    let longer = (quota.window() + quota.guard() + hold).as_secs_f64();
+    let longer = (quota.window() + quota.margin() + hold).as_secs_f64();
     let refilled = if window { quota.limit() } else { quota.limit() - quota.burst() };
     length.as_secs_f64() / longer * f64::from(refilled)
 }
@@ -12,7 +12,7 @@ fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64
 #[tokio::test]
 async fn three_processes_share_one_quota() {
     let server = server();
-    let shared = guarded(100, millis(500));
+    let shared = with_margin(100, millis(500));
     let length = millis(4_000);
     for sliding in [false, true] {
         let make = || {
@@ -53,7 +53,7 @@ async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
 #[tokio::test]
 async fn a_request_takes_of_every_quota_or_of_none() {
     let server = server();
-    let quotas = [guarded(20, millis(400)), guarded(40, millis(2_000))];
+    let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {
         let limiter = make(&server.url(), "key", quotas.to_vec()).unwrap();
         let (arrivals, _) = greedy(&[limiter], 4, millis(5_000)).await;
@@ -66,7 +66,7 @@ async fn a_request_takes_of_every_quota_or_of_none() {
 async fn permits_of_one_request_come_together_or_never() {
     let server = server();
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
-        let quota = guarded(50, millis(500)).with_burst(10).unwrap();
+        let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
         let limiter = make(&server.url(), "key", vec![quota]).unwrap();
         let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
         assert_eq!((refusal.reason(), refusal.largest()), (Reason::TooCostly, Some(largest)));
@@ -174,7 +174,7 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
     let server = server();
     for make in [bucket, window] {
         let limiters =
-            [50, 100].map(|limit| make(&server.url(), "key", vec![guarded(limit, millis(500))]).unwrap());
+            [50, 100].map(|limit| make(&server.url(), "key", vec![with_margin(limit, millis(500))]).unwrap());
         let (arrivals, shares) = greedy(&limiters, 4, millis(4_000)).await;
         arrivals.assert_within(quota(100, millis(500)));
         assert!(shares.iter().all(|share| *share > 20), "{shares:?}");

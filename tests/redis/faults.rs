@@ -52,7 +52,7 @@ async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
 async fn a_restart_within_the_window_gives_no_second_quota() {
     let mut server = server();
     for make in [super::bucket, window] {
-        let quota = guarded(50, millis(1_500)).with_burst(40).unwrap();
+        let quota = with_margin(50, millis(1_500)).with_burst(40).unwrap();
         let mut arrivals = Arrivals::new();
         let first = make(&server.url(), "key", vec![quota]).unwrap();
         for _ in 0..30 {
@@ -70,7 +70,7 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
 #[tokio::test]
 async fn what_the_store_forgets_by_itself_is_held_against_it() {
     let server = server();
-    let quota = guarded(30, millis(1_000));
+    let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
     // Older than the window.
     take(&limiter, ask(1, None)).await.unwrap();
@@ -201,7 +201,7 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
 async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
     for logs in [false, true] {
         let server = server();
-        let quota = guarded(10, millis(500));
+        let quota = with_margin(10, millis(500));
         let make = || window(&server.url(), "key", [quota]).unwrap();
         let (first, second) = (make(), make());
         take(&first, ask(1, None)).await.unwrap();

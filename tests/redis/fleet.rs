@@ -1,13 +1,12 @@
 //! Four processes, sixteen tasks each, and one quota, against a server that counts a true sliding window. The processes
 //! are this test binary, once more.
 //!
-//! The quota is of 200 a second, the guard of 100 ms, the hold of 50 ms. Between the store's answer and the server's
-//! note of the arrival a process, or the server, may be put aside by the operating system: on two busy cores for some
-//! tens of ms at a time. Before the permit is taken out of the hand that is what the hold is for: a permit whose time is
-//! over is not used, and lost. From then on nobody on this side of the wire can know, and the guard is for it. The two
-//! cost 13 % of the quota, and nothing of what is judged here, which is the part of what the quota allows with them.
-//! What takes longer than the guard is no fault of the quota's: a request says when it had its permit, and counts in
-//! the windows that this and its arrival are in.
+//! The quota is 200 per second with a margin of 200 ms, and the hold is 50 ms. On two busy cores the operating system
+//! suspends a process or the server for tens of milliseconds at a time. The hold covers this time between the store's
+//! response and the grant, and a quarter of the margin covers it until the task is polled: a permit expires after that.
+//! Another quarter covers the way to the server. Margin and hold cost 20 % of the quota. The tests compare with what the
+//! quota allows after these costs. A request reports when it had its permit, and counts in the windows that contain
+//! both this moment and its arrival, so a longer way to the server breaks no window.
 //!
 //! How much of the quota is used, and how soon a process is back, is the machine's to say, too. A thread that does
 //! nothing but sleep tells how late it was woken: where that was never by more than the hold what is asked is what is
@@ -43,7 +42,7 @@ const TASKS: usize = 16;
 const LONGEST: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
-    Quota::per_second(200).unwrap().with_guard(millis(100)).unwrap()
+    Quota::per_second(200).unwrap().with_margin(millis(200)).unwrap()
 }
 
 fn job(redis: &RedisServer, counter: &Counter, kind: Kind, parts: u32) -> Job {
@@ -103,7 +102,7 @@ async fn a_sliding_window_is_divided_while_its_store_is_gone() {
 }
 
 async fn steady(kind: Kind) {
-    // Whole windows, as the guard and the hold widen them: a sliding window gives its permits all at once.
+    // Whole windows with margin and hold: a sliding window grants its permits all at once.
     let length = Job::length(quota()) * 18;
     let (redis, counter) = (server(), Counter::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
@@ -126,7 +125,7 @@ async fn steady(kind: Kind) {
     let fair = count.total() as f64 / PROCESSES as f64;
     let shares: Vec<_> = (0..PROCESSES).map(|process| count.of(process) as f64 / fair).collect();
     println!(
-        "{kind:?}: {} requests, {:.1} % of the {allowed:.0} that the quota allows with guard and hold, {:.1} % of the \
+        "{kind:?}: {} requests, {:.1} % of the {allowed:.0} that the quota allows with margin and hold, {:.1} % of the \
          bare {bare:.0}; shares {shares:.3?}; {asked:.0} questions a second",
         count.total(),
         part * 100.0,

@@ -47,14 +47,13 @@ fn server() -> RedisServer {
 }
 
 fn quota(limit: u32, window: Duration) -> Quota {
-    Quota::new(limit, window).unwrap()
+    Quota::new(limit, window).unwrap().without_margin()
 }
 
-/// A quota whose guard is a little longer than a task that has its permit may be late, a thirty-second of the window:
-/// so that what a task had in time is counted in no window that it is not in. Not longer, for a guard hides what comes
-/// too early.
-fn guarded(limit: u32, window: Duration) -> Quota {
-    quota(limit, window).with_guard(window / 25).unwrap()
+/// A quota with the default margin, a sixteenth of these windows: a late poll moves no permit into another window. A longer
+/// margin would hide grants that come too early.
+fn with_margin(limit: u32, window: Duration) -> Quota {
+    Quota::new(limit, window).unwrap()
 }
 
 /// A bucket whose store a crowded machine does not make look lost: its questions may be answered late, and a permit is

@@ -37,7 +37,7 @@ async fn more(what: &str, arrivals: &Arrivals, count: usize) {
 
 async fn shares(lose: impl Fn(&mut RedisServer), bring_back: impl Fn(&mut RedisServer)) {
     let mut server = server();
-    let shared = guarded(100, millis(500));
+    let shared = with_margin(100, millis(500));
     for make in [bucket, window] {
         let make = || halved(make(&server.url(), "key", vec![shared]));
         let (limiters, arrivals) = ([make(), make()], Arrivals::new());
@@ -86,7 +86,7 @@ async fn cable(port: u16) -> (u16, watch::Sender<bool>) {
 async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
     let server = server();
     let (port, switch) = cable(server.port()).await;
-    let quota = guarded(60, millis(1_000));
+    let quota = with_margin(60, millis(1_000));
     let make = |url: &str| halved(window(url, "key", [quota]));
     let (other, cut) = (make(&server.url()), make(&format!("redis://127.0.0.1:{port}/")));
     take(&cut, ask(1, None)).await.unwrap();
@@ -129,7 +129,7 @@ async fn rush(limiter: &RedisLimiter, requests: usize, length: Duration, arrival
 
 /// Ten a second.
 fn paired() -> Quota {
-    guarded(10, millis(1_000))
+    with_margin(10, millis(1_000))
 }
 
 fn pair(server: &RedisServer) -> [RedisLimiter; 2] {

@@ -103,7 +103,7 @@ async fn the_error_that_comes_out_is_not_older_than_an_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_retry_that_the_limiter_refused_costs_nothing() {
     let budget = Budget::new();
-    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap());
+    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_budget(budget.clone()))
         .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))

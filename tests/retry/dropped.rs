@@ -100,7 +100,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
     let case = format!("{point:?}, {}", if second { "second attempt" } else { "first attempt" });
     // One at a time, for the attempt that is to wait in the queue.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == Point::Queue { 1 } else { 10 });
-    let limiter = TokenBucket::new(quota.unwrap());
+    let limiter = TokenBucket::new(quota.unwrap().without_margin());
     if point == Point::Queue && !second {
         limiter.try_acquire(NonZeroU32::MIN).unwrap();
         limiter.release(NonZeroU32::MIN);

@@ -103,7 +103,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_limiter_is_not_tried_again() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let probe = Probe::new([Is(503)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -118,7 +118,7 @@ async fn a_refusal_of_the_limiter_is_not_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn every_attempt_pays_the_limiter_and_its_wait_is_in_the_report() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(bucket))

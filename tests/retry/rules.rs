@@ -262,7 +262,7 @@ async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
         }
         _ => None,
     });
-    let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap();
+    let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap().without_margin();
     let bucket = TokenBucket::new(quota);
     bucket.try_acquire(NonZeroU32::MIN).unwrap();
     bucket.release(NonZeroU32::MIN);

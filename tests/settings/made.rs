@@ -68,7 +68,7 @@ fn every_setting_does_what_its_setter_does() {
     let settings = with(
         "name = 'plan-b'
         allow_plaintext = true
-        limit = { quota = ['10/1s', '100/60s, burst 20, guard 2s'], max_wait = '3s', max_queue = 4 }
+        limit = { quota = ['10/1s', '100/60s, burst 20, margin 2s'], max_wait = '3s', max_queue = 4 }
         timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
         attempt.header = 'x-attempt'
         request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
@@ -99,8 +99,8 @@ fn every_setting_does_what_its_setter_does() {
         .with_budget(budget)
         .with_honoured_idempotency_key(IdempotencyKey::quoted().with_header(header("x-token")));
     let quotas = [
-        Quota::per_second(10).unwrap().with_guard(SECOND).unwrap(),
-        Quota::per_minute(100).unwrap().with_burst(20).unwrap().with_guard(2 * SECOND).unwrap(),
+        Quota::per_second(10).unwrap(),
+        Quota::per_minute(100).unwrap().with_burst(20).unwrap().with_margin(2 * SECOND).unwrap(),
     ];
     let code = preset::currency_rates("https://rates.example.com")
         .unwrap()
@@ -143,61 +143,43 @@ fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
 }
 
 #[test]
-fn the_guard_is_the_quotas_own_or_that_of_the_settings_or_the_default() {
-    // What stands in the quota, in `limit.guard`, and what holds then.
-    for (own, settings, expected) in [
-        ("", "", "1s"),
-        ("", "0s", "0s"),
-        ("", "3s", "3s"),
-        ("0s", "", "0s"),
-        ("0s", "0s", "0s"),
-        ("0s", "3s", "0s"),
-        ("2s", "", "2s"),
-        ("2s", "0s", "2s"),
-        ("2s", "3s", "2s"),
-    ] {
-        let quota = |per: &str| if own.is_empty() { per.to_owned() } else { format!("{per}, guard {own}") };
-        let guard = if settings.is_empty() { String::new() } else { format!("limit.guard = '{settings}'") };
-        // Alone, and beside one that has a guard in any case.
-        for (text, others) in [
-            (format!("limit.quota = '{}'\n{guard}", quota("6/60s")), ""),
-            (
-                format!("limit.quota = ['{}', '60/1h, guard 7s']\n{guard}", quota("6/60s")),
-                "; 60/3600s, burst 6, guard 7s",
-            ),
-        ] {
-            let expected = format!("6/60s, burst 1, guard {expected}{others}");
-            guarded(&with(&text), &expected);
-            let custom = toml(&format!("name = 'mine'\nbase_url = 'https://host'\n{text}"));
-            guarded(&custom, &expected);
-        }
+fn file_and_code_give_the_same_quota_for_the_same_text() {
+    for text in ["10/1s", "10/1s, margin 0s", "100/60s", "100/60s, burst 20, margin 2s", "2/200ms"] {
+        let code: Quota = text.parse().unwrap();
+        let settings = with(&format!("limit.quota = '{text}'"));
+        assert_eq!(settings.preset().unwrap().quotas(), [code], "{text}");
+        assert_eq!(settings.limit.quotas().unwrap(), [code], "{text}");
     }
-    // Those of the presets have theirs by default.
-    for (text, expected) in [
-        ("", "100/60s, burst 10, guard 1s"),
-        ("limit.guard = '3s'", "100/60s, burst 10, guard 3s"),
-        ("limit.guard = '0s'", "100/60s, burst 10, guard 0s"),
-        ("preset = 'email_delivery'\nlimit.guard = '3s'", "1000/60s, burst 100, guard 3s"),
-        ("preset = 'realtime_messaging'\nlimit.guard = '3s'", ""),
-        ("limit.quota = '2/200ms'", "2/200ms, burst 1, guard 200ms"),
-        ("limit.quota = '2/200ms, guard 0s'", "2/200ms, burst 1, guard 0s"),
-        ("limit = { quota = '2/1s, guard 0s', guard = '61s' }", "2/1s, burst 1, guard 0s"),
-        ("limit.quota = []", ""),
-        ("limit = { quota = [], guard = '3s' }", ""),
-    ] {
-        guarded(&with(text), expected);
-    }
-    // And whoever sets a field of the settings has said it, too.
-    let mut settings = with("limit.guard = '3s'");
-    let quota = Quota::per_minute(6).unwrap();
-    settings.limit.quota = Some(vec![quota, quota.with_guard(Duration::ZERO).unwrap()]);
-    guarded(&settings, "6/60s, burst 1, guard 3s; 6/60s, burst 1, guard 0s");
+    assert_eq!("10/1s".parse::<Quota>().unwrap(), Quota::per_second(10).unwrap());
 }
 
-/// By the preset, by the layer alone, and once more after all was written out and read.
+#[test]
+fn margin_setting_replaces_the_margin_of_every_quota() {
+    for (text, expected) in [
+        ("", "100/60s, burst 10, margin 1s"),
+        ("limit.margin = '3s'", "100/60s, burst 10, margin 3s"),
+        ("limit.margin = '0s'", "100/60s, burst 10, margin 0s"),
+        ("preset = 'email_delivery'\nlimit.margin = '3s'", "1000/60s, burst 100, margin 3s"),
+        ("preset = 'realtime_messaging'\nlimit.margin = '3s'", ""),
+        ("limit.quota = '2/200ms'", "2/200ms, burst 1, margin 12500us"),
+        ("limit.quota = '2/200ms, margin 0s'", "2/200ms, burst 1, margin 0s"),
+        ("limit.quota = '6/60s, margin 7s'", "6/60s, burst 1, margin 7s"),
+        ("limit = { quota = '6/60s', margin = '3s' }", "6/60s, burst 1, margin 3s"),
+        (
+            "limit = { quota = ['6/60s, margin 7s', '60/1h'], margin = '3s' }",
+            "6/60s, burst 1, margin 3s; 60/3600s, burst 6, margin 3s",
+        ),
+        ("limit = { quota = ['6/60s, margin 7s'], margin = '0s' }", "6/60s, burst 1, margin 0s"),
+        ("limit.quota = []", ""),
+        ("limit = { quota = [], margin = '3s' }", ""),
+    ] {
+        assert_quotas(&with(text), expected);
+    }
+}
+
+/// Checks the preset, the single layer, and the effective settings after a round trip.
 #[track_caller]
-fn guarded(settings: &ServiceSettings, expected: &str) {
-    // In the form that tells whether a guard of zero was said.
+fn assert_quotas(settings: &ServiceSettings, expected: &str) {
     let shown = |quotas: &[Quota]| quotas.iter().map(|it| format!("{it:#}")).collect::<Vec<_>>().join("; ");
     assert_eq!(shown(settings.preset().unwrap().quotas()), expected, "{:?}", settings.limit);
     if settings.limit.quota.is_some() {

@@ -33,7 +33,7 @@ fn what_can_not_be_read() {
         ("timeout.total = {}", "invalid type: map, expected a duration such as 60s"),
         (
             "limit.quota = 100",
-            "invalid quota `100`: expected LIMIT/WINDOW, such as 100/60s, and perhaps a burst and a guard: 100/60s, burst 10, guard 1s",
+            "invalid quota `100`: expected LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s",
         ),
         ("limit.quota = '0/60s'", "invalid quota limit `0`: expected at least 1"),
         ("limit.quota = ['10/1s', '0/60s']", "invalid quota limit `0`: expected at least 1"),
@@ -152,10 +152,13 @@ fn what_can_not_be_made() {
             "retry.budget.retry_cost = 0",
             "retry.budget.retry_cost: invalid budget retry cost `0`: expected 1 to the capacity, 500",
         ),
-        ("limit.guard = '61s'", "limit.guard: invalid quota guard `61s`: expected at most the window, 60s"),
         (
-            "limit.quota = '1/1s'\nlimit.guard = '61s'",
-            "limit.guard: invalid quota guard `61s`: expected at most the window, 1s",
+            "limit.margin = '61s'",
+            "limit.margin: invalid quota margin `61s`: expected at most the window, 60s",
+        ),
+        (
+            "limit.quota = '1/1s'\nlimit.margin = '61s'",
+            "limit.margin: invalid quota margin `61s`: expected at most the window, 1s",
         ),
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
         (
@@ -244,11 +247,11 @@ fn what_can_not_be_made() {
 #[test]
 fn single_layers_say_the_same() {
     let settings =
-        with("timeout.total = '0s'\nretry.budget.retry_cost = 0\nlimit.guard = '61s'\nlimit.quota = '1/1s'");
+        with("timeout.total = '0s'\nretry.budget.retry_cost = 0\nlimit.margin = '61s'\nlimit.quota = '1/1s'");
     assert_eq!(settings.timeout.total_layer().unwrap_err().path(), Some("total"));
     assert_eq!(settings.retry.layer().unwrap_err().path(), Some("budget.retry_cost"));
-    assert_eq!(settings.limit.token_bucket().unwrap_err().path(), Some("guard"));
-    assert_eq!(settings.limit.sliding_window().unwrap_err().path(), Some("guard"));
+    assert_eq!(settings.limit.token_bucket().unwrap_err().path(), Some("margin"));
+    assert_eq!(settings.limit.sliding_window().unwrap_err().path(), Some("margin"));
     for (text, path) in [
         ("base_url = 'http://10.0.0.1'", "base_url"),
         ("allowed_origins = 'http://10.0.0.1'", "allowed_origins"),

@@ -70,7 +70,7 @@ fn each_of_its_services_makes_a_preset() {
     }
     assert_eq!(
         config.services["mail"].preset().unwrap().quotas()[0].to_string(),
-        "3000 per 60s, burst 300, guard 1s"
+        "3000 per 60s, burst 300, margin 1s, sustains 44.26 per second"
     );
     config.services["orders"].layer().unwrap();
 }

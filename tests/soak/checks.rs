@@ -12,7 +12,7 @@ use tower_outbound::test_util::{self, Arrivals};
 use super::{
     ledger::{Arrival, Asked, Deed, Ledger, instant},
     listener,
-    site::{GUARD, SHARED, SITES, quotas},
+    site::{MARGIN, SHARED, SITES, quotas},
 };
 
 /// What is wrong; nothing, if all is well.
@@ -99,14 +99,14 @@ fn reports(ledger: &Ledger) -> Vec<String> {
 /// No window with more than the quota has, neither the larger quota's over the whole time, nor the one that held in a
 /// stretch without a change.
 ///
-/// Half the guard is the way to the server: who took longer, because the machine had other things to do, is not counted,
-/// for of such the quota promises nothing. The other half is the limiter's own, for a permit whose task is late.
+/// A quarter of the margin covers the network. A request that took longer on a busy machine is not counted, because the
+/// quota guarantees nothing for it. The limiter enforces the other quarters.
 fn windows(ledger: &Ledger, site: usize) -> Vec<String> {
     let arrivals = ledger.arrivals.lock().unwrap();
     let in_time = arrivals
         .iter()
         .filter(|arrival| arrival.site == site)
-        .filter(|arrival| Duration::from_nanos(arrival.at.saturating_sub(arrival.left)) <= GUARD / 2);
+        .filter(|arrival| Duration::from_nanos(arrival.at.saturating_sub(arrival.left)) <= MARGIN / 4);
     let in_time: Vec<_> = in_time.collect();
     let noted = |from: u64, to: u64| -> Arrivals {
         let some = in_time.iter().filter(|arrival| (from..=to).contains(&arrival.at));
@@ -135,7 +135,7 @@ fn windows(ledger: &Ledger, site: usize) -> Vec<String> {
     let mut fullest = 0;
     for (number, (at, limit)) in changes.iter().enumerate() {
         // What was granted before the change has come by then.
-        let from = at.saturating_add(u64::try_from(GUARD.as_nanos()).unwrap());
+        let from = at.saturating_add(u64::try_from(MARGIN.as_nanos()).unwrap());
         let to = changes.get(number + 1).map_or(u64::MAX, |(at, _)| *at);
         if from < to {
             fullest = fullest.max(check(from, to, *limit) * 100 / u64::from(*limit));
@@ -143,7 +143,7 @@ fn windows(ledger: &Ledger, site: usize) -> Vec<String> {
     }
     let all = arrivals.iter().filter(|arrival| arrival.site == site).count();
     println!(
-        "  site {site}: {all} arrivals, {} of them within half the guard, {most} at most in a window of {}, \
+        "  site {site}: {all} arrivals, {} of them within a quarter of the margin, {most} at most in a window of {}, \
          {fullest} % of the quota in a stretch",
         in_time.len(),
         large.limit(),

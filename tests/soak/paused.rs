@@ -42,8 +42,8 @@ struct Under {
 /// The presets as they come, but for the quota of the one that has none.
 fn all(seed: u64) -> [Under; 4] {
     let url = "https://api.example.com";
-    let push = Quota::per_second(20).unwrap().with_guard(Preset::GUARD).unwrap();
-    let own = Quota::new(300, Duration::from_secs(10)).unwrap().with_guard(Preset::GUARD).unwrap();
+    let push = Quota::per_second(20).unwrap().with_margin(Duration::from_secs(1)).unwrap();
+    let own = Quota::new(300, Duration::from_secs(10)).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let window = SlidingWindow::new(own);
     [
         under(preset::currency_rates(url).unwrap(), None, seed),

@@ -23,8 +23,8 @@ pub(crate) const SITES: usize = 4;
 pub(crate) const SHARED: usize = 3;
 
 const WINDOW: Duration = Duration::from_millis(1_500);
-/// A preset's own, [`Preset::GUARD`]: the rest of this test leaves half of it to the way to the server.
-pub(crate) const GUARD: Duration = Preset::GUARD;
+/// The margin of the presets' quotas.
+pub(crate) const MARGIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Site {
     pub(crate) number: usize,
@@ -46,7 +46,7 @@ enum AnyOf {
 /// and a third for the calm after it.
 pub(crate) fn quotas(site: usize) -> [Quota; 3] {
     let limits = [[40, 80, 900], [300, 600, 900], [250, 400, 900], [30, 60, 900]][site];
-    limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_guard(GUARD).unwrap())
+    limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_margin(MARGIN).unwrap())
 }
 
 pub(crate) const CALM: usize = 2;

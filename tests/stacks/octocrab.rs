@@ -30,7 +30,7 @@ use tower_outbound::{
 
 const WINDOW: Duration = Duration::from_millis(500);
 /// More than a request may take to the server on a machine that stalls.
-const GUARD: Duration = Duration::from_millis(500);
+const MARGIN: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
 
@@ -134,7 +134,7 @@ async fn what_the_server_asks_for_holds_for_its_next_caller_too() {
 #[tokio::test]
 async fn no_window_has_more_than_the_quota_retries_included() {
     let (uri, seen) = server([(503, None), (503, None)]).await;
-    let github = github(uri, Quota::new(5, WINDOW).unwrap().with_guard(GUARD).unwrap());
+    let github = github(uri, Quota::new(5, WINDOW).unwrap().with_margin(MARGIN).unwrap());
     let calls = (0..12).map(|_| {
         let github = github.clone();
         tokio::spawn(async move { get(&github).await.unwrap() })

@@ -90,7 +90,7 @@ macro_rules! each_waiter {
         const PATIENCE: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
         let (rate, per, burst): (u32, ::std::time::Duration, u32) = ($rate, $per, $burst);
         // The burst counts in the quota: this refills `rate`.
-        let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?;
+        let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let lump = per * burst / rate;
         let mut ask = ::tower_outbound::limit::Ask::default();
         ask.max_queue = ROOM;

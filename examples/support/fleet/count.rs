@@ -51,7 +51,7 @@ impl Count {
     }
 
     /// The shortest time in which one more than the limit arrived: by how much it is longer than the window is what
-    /// was left of guard and hold.
+    /// was left of margin and hold.
     pub(crate) fn closest(&self) -> Option<Duration> {
         self.spans().min()
     }

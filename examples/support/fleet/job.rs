@@ -44,9 +44,9 @@ impl Job {
     /// now and then.
     pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
-    /// The window, as its guard and the hold widen it.
+    /// The window, as its margin and the hold widen it.
     pub(crate) fn length(quota: Quota) -> Duration {
-        quota.window() + quota.guard() + Self::HOLD
+        quota.window() + quota.margin() + Self::HOLD
     }
 
     /// The rate that the quota allows in the long run: a bucket refills what is not its burst, a window all of it, in
@@ -76,9 +76,9 @@ impl Job {
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, redis, name, kind, quota, parts, tasks } = self;
-        let (window, guard) = (quota.window().as_micros(), quota.guard().as_micros());
+        let (window, margin) = (quota.window().as_micros(), quota.margin().as_micros());
         let (limit, burst) = (quota.limit(), quota.burst());
-        write!(f, "{server} {redis} {name} {kind:?} {limit} {window} {burst} {guard} {parts} {tasks}")
+        write!(f, "{server} {redis} {name} {kind:?} {limit} {window} {burst} {margin} {parts} {tasks}")
     }
 }
 
@@ -87,7 +87,7 @@ impl FromStr for Job {
 
     fn from_str(line: &str) -> Result<Self, BoxError> {
         let words: Vec<_> = line.split(' ').collect();
-        let [server, redis, name, kind, limit, window, burst, guard, parts, tasks] = words[..] else {
+        let [server, redis, name, kind, limit, window, burst, margin, parts, tasks] = words[..] else {
             return Err("not a job".into());
         };
         let micros = |word: &str| word.parse().map(Duration::from_micros);
@@ -97,7 +97,7 @@ impl FromStr for Job {
             redis: redis.to_owned(),
             name: name.to_owned(),
             kind: if kind == "TokenBucket" { Kind::TokenBucket } else { Kind::SlidingWindow },
-            quota: quota.with_burst(burst.parse()?)?.with_guard(micros(guard)?)?,
+            quota: quota.with_burst(burst.parse()?)?.with_margin(micros(margin)?)?,
             parts: parts.parse()?,
             tasks: tasks.parse()?,
         })

@@ -40,15 +40,17 @@ use crate::{
 /// a second ahead: so within that time processes are served in the order in which they ask, and whoever gets less than it
 /// wants is told when to come back. Nobody asks while nobody waits.
 ///
-/// The window holds over all processes: a permit counts from the moment for which it was given, and may be used up to
-/// [`hold`](Self::with_hold) later, by which every window is longer, beside the quota's guard. One that could not be used
-/// by then is lost. What a server says in an answer holds for all: a pause is told at once, what is left with the next
-/// question. Requests in flight that an answer may not have counted are those of the process that got it.
+/// The window holds across all processes. A permit counts from the moment for which the store granted it, and expires
+/// [`hold`](Self::with_hold) later. Every window is longer by `hold` and by the quota's margin. The margin covers what
+/// follows the grant: late polls, an inner service that is not ready, and the network.
+///
+/// Server limits apply to all processes. A process reports a requested delay at once, and remaining permits with its
+/// next question. Requests in flight that a response may not count are those of the process that received it.
 ///
 /// # What it costs
 ///
-/// - Part of the quota: the sustained rate is (limit − burst) in (window + guard + hold), and for the sliding window the
-///   limit in that.
+/// - Part of the quota: the sustained rate is (limit − burst) / (window + margin + hold), and limit / (window + margin +
+///   hold) for the sliding window.
 /// - A round trip for the requests that wait together. With a [lease](Self::with_lease) one for many that come later.
 /// - In the server a hash of some 250 bytes for each name, and for a sliding window some 12 bytes for each request of the
 ///   limit. Each key ends by itself, two windows after its last use.
@@ -85,8 +87,8 @@ use crate::{
 /// - A server that stood still, and did not restart, can't tell the first process that asks again, and has not kept to a share,
 ///   from any other: what that one gets is on top of the others' shares. And where few ask, one process whose question
 ///   fails costs all of them a window when it is back.
-/// - All processes are to give the same quotas, guards, hold and fallback: each counts by its own. A token bucket and a
-///   sliding window of one name are two quotas.
+/// - All processes must use the same quotas, margins, hold and fallback, because each counts by its own. A token bucket
+///   and a sliding window of one name are two quotas.
 /// - A request that costs so many permits that they take longer to refill than a tenth of a second may wait for long, or
 ///   for ever, where other processes take them one by one. In its own process it has its place in the line.
 /// - A process that has heard of a pause keeps to it, even if another resumes.
@@ -107,8 +109,8 @@ use crate::{
 /// # Default
 ///
 /// - A question to the server takes 250 ms at the most, connecting included.
-/// - Permits are held for a fiftieth of the shortest window, at least 5 ms and at most 250 ms: for so long after its
-///   time a permit may be used, and by so much every window is longer than the quota's, beside its guard.
+/// - A permit expires a fiftieth of the shortest window after its time, at least 5 ms and at most 250 ms. Every window is
+///   longer by this time, in addition to the quota's margin.
 /// - No [lease](Self::with_lease): permits are asked for when somebody waits for them.
 /// - While the server does not answer, requests are [refused](Fallback::Refuse).
 /// - The namespace is `tower-outbound`.

@@ -113,7 +113,7 @@ impl Terms {
             let window = quota.window().as_micros();
             let same = terms.iter().filter(|term| term.id.starts_with(&format!("{window}."))).count();
             // Both ends of a window count.
-            let length = micros(quota.window() + quota.guard() + hold) + 1;
+            let length = micros(quota.window() + quota.margin() + hold) + 1;
             let refilled = u64::from(quota.limit() - quota.burst());
             let interval = length.saturating_mul(1_000);
             let interval = if refilled == 0 { interval } else { interval.div_ceil(refilled) };

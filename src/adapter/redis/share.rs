@@ -98,7 +98,7 @@ pub(super) fn parts(
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));
         }
         let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
-        Quota::new(limit, quota.window())?.with_burst(burst)?.with_guard(quota.guard())
+        Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
     };
     quotas.iter().map(part).collect()
 }

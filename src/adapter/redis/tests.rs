@@ -62,7 +62,7 @@ fn millis(millis: u64) -> Duration {
 }
 
 fn limiter() -> RedisLimiter {
-    let quota = Quota::new(100, Duration::from_secs(10)).unwrap();
+    let quota = Quota::new(100, Duration::from_secs(10)).unwrap().without_margin();
     RedisLimiter::token_bucket("redis://localhost", "key", [quota]).unwrap().with_hold(millis(100)).unwrap()
 }
 
@@ -259,9 +259,9 @@ async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
 }
 
 #[test]
-fn the_window_is_longer_by_the_guard_and_by_the_time_that_permits_are_held() {
+fn window_is_longer_by_margin_and_hold() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
-    let quota = quota.with_guard(millis(50)).unwrap();
+    let quota = quota.with_margin(millis(50)).unwrap();
     let of = |kind| {
         let terms = Terms::new(kind, &[quota, quota], Times { hold: millis(30), ..Times::default() });
         let mut command = redis::cmd("EVAL");

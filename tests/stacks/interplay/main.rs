@@ -39,7 +39,7 @@ fn rates() -> Preset {
 /// At most so many in 10 s, half of them at once.
 fn bucket(limit: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(10)).unwrap();
-    TokenBucket::new(quota.with_burst(limit / 2).unwrap())
+    TokenBucket::new(quota.with_burst(limit / 2).unwrap().without_margin())
 }
 
 /// The most requests that came within any 10 s.

@@ -76,7 +76,7 @@ pub fn redis_memory(server: &Server, quick: bool) -> Result<Table, BoxError> {
     let mut table = Table::new("redis-memory", "What a shared quota keeps in the server", columns);
     let mut row = |name: String, kind: Kind, permits: u32, lease: u32| -> Result<(), BoxError> {
         // A log keeps as many permits as its quota has.
-        let quota = Quota::new(permits, Duration::from_secs(1))?;
+        let quota = Quota::new(permits, Duration::from_secs(1))?.without_margin();
         let op = Op::Acquire(kind.limiter(server, quota, lease)?);
         Lane::new(1, 1, |_| Ok(op))?.calls(permits)?;
         let weights = server.weights()?;

@@ -37,8 +37,8 @@ impl Kind {
     /// A limiter on which nobody ever waits for the quota.
     fn plenty(self, server: &Server, tasks: usize, lease: u32) -> Result<RedisLimiter, BoxError> {
         let quota = match self {
-            Self::Bucket => Quota::new(4_000_000, WINDOW)?.with_burst(2_000_000)?,
-            Self::Window => Quota::new(self.log(tasks, lease), WINDOW)?,
+            Self::Bucket => Quota::new(4_000_000, WINDOW)?.with_burst(2_000_000)?.without_margin(),
+            Self::Window => Quota::new(self.log(tasks, lease), WINDOW)?.without_margin(),
         };
         self.limiter(server, quota, lease)
     }

@@ -1,0 +1,106 @@
+use std::{
+    any::{Any, type_name},
+    fmt,
+    sync::Arc,
+};
+
+use super::{AnyLimiter, Head, Limiter, Refusal, Select};
+
+/// Any limiter, or any choice of one by request such as a [`Keyed`](super::Keyed), behind one type: what a
+/// [`Preset`](crate::preset::Preset) holds.
+///
+/// A limiter costs what it costs in an [`AnyLimiter`]. A `Keyed` adds no allocation. Another [`Select`] allocates once
+/// for each request if its limiter is neither a [`TokenBucket`](super::TokenBucket) nor a
+/// [`SlidingWindow`](super::SlidingWindow).
+///
+/// # Clone
+///
+/// Clones share the limiters.
+#[derive(Clone)]
+pub struct AnySelect {
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    // Without a box, because every request of a preset selects its limiter.
+    One(AnyLimiter),
+    Choice(Arc<dyn Erased>),
+}
+
+/// [`Select`] without its types.
+trait Erased: Send + Sync {
+    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal>;
+    fn as_any(&self) -> &dyn Any;
+    fn name(&self) -> &'static str;
+}
+
+impl<S> Erased for S
+where
+    S: Select + Send + Sync + 'static,
+    S::Limiter: Send + Sync + 'static,
+    <S::Limiter as Limiter>::Acquire: Send,
+{
+    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal> {
+        Select::select(self, head).map(AnyLimiter::new)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn name(&self) -> &'static str {
+        type_name::<S>()
+    }
+}
+
+impl AnySelect {
+    /// Erases the type of `select`, a limiter or a choice of one. Shares the limiters with its clones.
+    pub fn new<S>(select: S) -> Self
+    where
+        S: Select + Send + Sync + 'static,
+        S::Limiter: Send + Sync + 'static,
+        <S::Limiter as Limiter>::Acquire: Send,
+    {
+        let any: &dyn Any = &select;
+        if let Some(erased) = any.downcast_ref::<Self>() {
+            return erased.clone();
+        }
+        let inner = match any.downcast_ref::<S::Limiter>() {
+            Some(limiter) => Inner::One(AnyLimiter::new(limiter.clone())),
+            None => Inner::Choice(Arc::new(select)),
+        };
+        Self { inner }
+    }
+
+    /// Returns what [`new`](Self::new) was given if it is an `S`, for example to read the snapshot of a
+    /// [`TokenBucket`](super::TokenBucket).
+    pub fn downcast_ref<S: Select + 'static>(&self) -> Option<&S> {
+        match &self.inner {
+            Inner::One(limiter) => limiter.as_any().downcast_ref(),
+            Inner::Choice(choice) => choice.as_any().downcast_ref(),
+        }
+    }
+}
+
+impl Select for AnySelect {
+    type Limiter = AnyLimiter;
+
+    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal> {
+        match &self.inner {
+            Inner::One(limiter) => Ok(limiter.clone()),
+            Inner::Choice(choice) => choice.select(head),
+        }
+    }
+}
+
+impl fmt::Debug for AnySelect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.inner {
+            Inner::One(limiter) => limiter.fmt(f),
+            Inner::Choice(choice) => {
+                f.debug_tuple("AnySelect").field(&format_args!("{}", choice.name())).finish()
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What the log of a sliding window costs, however large the quota and the costs are.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower_outbound::{
+    Quota,
+    limit::{Limiter, SlidingWindow, TokenBucket},
+};
+
+use crate::{ask, costing, permits};
+
+const ALL: NonZeroU32 = NonZeroU32::MAX;
+
+fn largest() -> Quota {
+    Quota::per_second(u32::MAX).unwrap()
+}
+
+/// Bytes allocated at most at any moment of `work`.
+fn peak(work: impl FnMut()) -> u64 {
+    allocation_counter::measure(work).bytes_max
+}
+
+#[tokio::test(start_paused = true)]
+async fn grant_of_the_largest_cost_allocates_one_entry() {
+    let window = SlidingWindow::new(largest());
+    let bytes = peak(|| {
+        window.try_acquire(ALL).unwrap();
+        window.try_acquire(ALL).unwrap_err();
+    });
+    assert!(bytes < 4_096, "{bytes} bytes");
+    assert_eq!(window.snapshot().available, 0);
+    tokio::time::advance(Duration::from_millis(1_063)).await;
+    assert_eq!(window.snapshot().available, u32::MAX);
+    window.acquire(costing(u32::MAX)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn starting_empty_allocates_one_entry() {
+    let quotas = [largest(), Quota::per_hour(u32::MAX).unwrap()];
+    let mut window = None;
+    let bytes = peak(|| window = Some(SlidingWindow::all_of(quotas).starting_empty()));
+    assert!(bytes < 4_096, "{bytes} bytes");
+    assert_eq!(window.unwrap().snapshot().available, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn log_has_one_entry_for_each_moment() {
+    let window = SlidingWindow::new(largest());
+    let bytes = peak(|| {
+        for _ in 0..10_000 {
+            window.try_acquire(permits(1_000)).unwrap();
+        }
+    });
+    assert!(bytes < 4_096, "{bytes} bytes");
+    for _ in 0..1_000 {
+        window.try_acquire(permits(1_000)).unwrap();
+        tokio::time::advance(Duration::from_nanos(1)).await;
+    }
+    let bytes = peak(|| window.set_quotas([largest().without_margin()]));
+    assert!(bytes < 2 * 16 * 1_024 + 4_096, "{bytes} bytes for 1,000 moments");
+}
+
+/// Their costs add up to more than 32 bits hold, and their forecasts to decades.
+#[tokio::test(start_paused = true)]
+async fn many_waiters_of_the_largest_cost_are_served_in_order() {
+    let window = SlidingWindow::new(largest());
+    window.try_acquire(ALL).unwrap();
+    let mut waiting: Vec<_> = (0..1_000).map(|_| task::spawn(window.acquire(costing(u32::MAX)))).collect();
+    for wait in &mut waiting {
+        assert_pending!(wait.poll());
+    }
+    let wait = window.try_acquire(ALL).unwrap_err().wait().unwrap();
+    assert!(wait > Duration::from_millis(1_062) * 1_001, "{wait:?}");
+    let bounded = ask(|ask| (ask.cost, ask.max_wait) = (ALL, Some(Duration::from_secs(1_000))));
+    window.acquire(bounded).await.unwrap_err();
+    for wait in waiting.iter_mut().take(3) {
+        tokio::time::advance(Duration::from_millis(1_063)).await;
+        assert_ready_ok!(wait.poll());
+    }
+
+    // A bucket's largest cost is its burst.
+    let bucket = TokenBucket::new(Quota::new(u32::MAX, Duration::from_secs(86_400)).unwrap());
+    let burst = permits(u32::MAX / 10);
+    bucket.try_acquire(burst).unwrap();
+    let mut waiting: Vec<_> = (0..1_000).map(|_| task::spawn(bucket.acquire(costing(burst.get())))).collect();
+    for wait in &mut waiting {
+        assert_pending!(wait.poll());
+    }
+    assert!(bucket.try_acquire(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
+}
