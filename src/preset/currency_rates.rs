@@ -20,6 +20,7 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// ```
 pub fn currency_rates(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("currency_rates", base_url)?
+        .with_json_on_every_request()
         .with_key_env("CURRENCY_RATES_API_KEY")
         .with_quota(Quota::per_minute(100)?.with_guard(Preset::GUARD)?))
 }

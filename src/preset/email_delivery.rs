@@ -21,6 +21,7 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// ```
 pub fn email_delivery(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("email_delivery", base_url)?
+        .with_json_on_every_request()
         .with_key_env("EMAIL_DELIVERY_API_KEY")
         .with_quota(Quota::per_minute(1000)?.with_guard(Preset::GUARD)?))
 }
