@@ -10,7 +10,7 @@ pub use self::call::Error;
 pub(crate) use self::call::{Kind, Scope};
 pub use self::config::InvalidConfig;
 pub use self::refusal::{Reason, Refusal};
-pub use self::rejected::MaybeRejected;
+pub(crate) use self::rejected::MaybeRejected;
 pub(crate) use self::unproven::Unproven;
 
 /// Any error that may cross threads: what tower's own layers speak, and what an inner service may fail with.

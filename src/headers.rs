@@ -86,7 +86,10 @@ mod tests {
     fn adds_a_field_up_to_the_capacity() {
         let mut headers = filled(CAPACITY - 1);
         assert_eq!(get_or_insert_with(&mut headers, &NAME, || HeaderValue::from(7)).unwrap(), "7");
-        assert!(headers.try_insert("x-one-more", HeaderValue::from(8)).is_err(), "the capacity of `http`'s map");
+        assert!(
+            headers.try_insert("x-one-more", HeaderValue::from(8)).is_err(),
+            "the capacity of `http`'s map"
+        );
     }
 
     #[test]

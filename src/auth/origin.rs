@@ -245,7 +245,9 @@ mod tests {
         ] {
             assert_eq!(quoted(url), "https://…", "{url}");
         }
-        for text in ["s3cret", "me:s3cret@host/a", "/v1#s3cret", "s3cret://host", "https:me:s3cret", "//s3cret"] {
+        for text in
+            ["s3cret", "me:s3cret@host/a", "/v1#s3cret", "s3cret://host", "https:me:s3cret", "//s3cret"]
+        {
             assert_eq!(quoted(text), "…", "{text}");
         }
     }

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_join_below_the_base() {
+    fn joins_paths_below_the_base() {
         for (base, path, joined) in [
             ("https://host", "", "https://host/"),
             ("https://host", "/", "https://host/"),
@@ -191,14 +191,19 @@ mod tests {
             ("https://host/api", "jobs:batch", "https://host/api/jobs:batch"),
             ("https://host/api", "https:kept", "https://host/api/https:kept"),
             ("https://host/api", "a..b/...", "https://host/api/a..b/..."),
-            ("https://host/api", "https://HOST:443/else", "https://HOST:443/else"),
+            ("https://host/api", "/v1#top", "https://host/api/v1"),
+            ("https://host/api", "#top", "https://host/api"),
+            ("https://host/api", "https://HOST:443/api/else?page=2", "https://HOST:443/api/else?page=2"),
+            ("https://host/api", "https://host/api?q#top", "https://host/api?q"),
+            ("https://host/api/", "https://host/api", "https://host/api"),
+            ("https://host", "https://host", "https://host/"),
         ] {
             assert_eq!(BaseUrl::parse(base).unwrap().join(path).unwrap(), joined, "{base} {path}");
         }
     }
 
     #[test]
-    fn nothing_leaves_the_base() {
+    fn rejects_a_url_outside_of_the_base() {
         let base = BaseUrl::parse("https://host/api").unwrap();
         for path in [
             "..",
@@ -215,7 +220,16 @@ mod tests {
             "http://host/",
             "\\\\evil.test",
             "..\\x",
-            "v1#fragment",
+            "..#fragment",
+            "https://host/",
+            "https://host/apis",
+            "https://host/else",
+            "https://host/%61pi",
+            "https://host/../secret",
+            "https://host/api/../secret",
+            "https://host/api/%2e%2E/secret",
+            "https://host/api/..;x/secret",
+            "https://host/api\\..\\secret",
             "sp ace",
             "ü",
             "https://host@evil.test/",
@@ -227,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parsed_path_joins_like_its_text() {
+    fn joins_a_parsed_path_like_its_text() {
         for base in ["https://host", "https://host/", "https://host/api", "http://127.0.0.1:80/api/"] {
             let base = BaseUrl::parse(base).unwrap();
             for path in [
@@ -245,17 +259,14 @@ mod tests {
                 "/ü",
                 "*",
                 "/a;x/..;y",
+                "/v1#top",
             ] {
-                // What does not parse comes to nobody.
+                // A text that is no URI never reaches the client.
                 let Ok(uri) = path.parse::<Uri>() else { continue };
-                let texts = uri.path_and_query().map_or("", PathAndQuery::as_str).to_owned();
-                let (parsed, joined) = (base.resolve(uri), base.join(&texts));
-                match texts.starts_with('/') {
-                    true => assert_eq!(
-                        parsed.map_err(|error| error.to_string()),
-                        joined.map_err(|error| error.to_string()),
-                        "{path}"
-                    ),
+                let (parsed, joined) = (base.resolve(uri), base.join(path));
+                let shown = |error: Error| format!("{error:#}");
+                match path.starts_with('/') {
+                    true => assert_eq!(parsed.map_err(shown), joined.map_err(shown), "{path}"),
                     false => assert!(parsed.is_err() || parsed.unwrap() == joined.unwrap(), "{path}"),
                 }
             }
@@ -269,24 +280,83 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_base_is_named_without_what_may_be_secret() {
-        for url in
-            ["https://me:s3cret@host", "https://host?key=s3cret", "https://host/#s3cret", "ws://host", ""]
-        {
+    fn names_what_a_base_url_lacks() {
+        for (url, shown, expected) in [
+            ("", "", "an absolute http or https url"),
+            ("api.example.com", "…", "an absolute http or https url"),
+            ("ws://host", "ws://host", "an absolute http or https url"),
+            ("https://me:s3cret@host", "https://…", "an absolute http or https url without user info"),
+            ("https://host?key=s3cret", "https://host/…", "an absolute http or https url without user info"),
+            ("https://host/#s3cret", "https://host/…", "an absolute http or https url without user info"),
+            ("http://*", "http://…", "a host that is a name or an ip address"),
+            ("http://h:0", "http://…", "a port from 1 to 65535"),
+            ("http://h/é", "http://…", "a path of visible ascii characters"),
+            ("http://h//x", "http://h/…", "a path without empty segments"),
+            ("http://h/x//", "http://h/…", "a path without empty segments"),
+            ("http://h/a/../b", "http://h/…", "a path without backslashes and segments of dots"),
+            ("http://h/a\\b", "http://h/…", "a path without backslashes and segments of dots"),
+        ] {
             let error = BaseUrl::parse(url).unwrap_err().to_string();
-            assert!(error.starts_with("invalid base url `") && !error.contains("s3cret"), "{error}");
+            let start = format!("invalid base url `{shown}`: expected {expected}");
+            assert!(error.starts_with(&start), "{url}: {error}");
         }
-        assert!(BaseUrl::parse("https://host/a/../b").is_err());
+    }
+
+    #[test]
+    fn quotes_a_rejected_path_without_its_query_and_not_at_all_if_it_may_hold_a_password() {
+        let base = BaseUrl::parse("https://host/api").unwrap();
+        for (path, shown) in [
+            ("../v2?key=s3cret", "path `../v2`: "),
+            ("me:s3cret@host/../x", "path `…`: "),
+            ("me:s3cret%40host/../x", "path `…`: "),
+            ("https://host/s3cret", "url `https://host/…`: "),
+            ("https://me:s3cret@host/", "url `https://…`: "),
+        ] {
+            let error = format!("{:#}", base.join(path).unwrap_err());
+            assert!(error.contains(shown) && !error.contains("s3cret"), "{path}: {error}");
+        }
     }
 
     proptest! {
         #[test]
-        fn whatever_is_joined_stays_on_the_origin_and_below_the_base(path in "[a-z./:?#@%2eEfF\\\\;& -]{0,24}") {
+        fn stays_below_the_base(
+            start in "(https://host)?(/api)?",
+            path in "[a-z./:?#@%2eEfF\\\\;& -]{0,24}",
+        ) {
+            let path = format!("{start}{path}");
             let base = BaseUrl::parse("https://host/api").unwrap();
             if let Ok(uri) = base.join(&path) {
                 prop_assert!(base.origin().covers(&uri), "{uri}");
-                prop_assert!(uri.path().starts_with("/api"), "{uri}");
+                let below = uri.path().strip_prefix("/api");
+                prop_assert!(below.is_some_and(|below| below.is_empty() || below.starts_with('/')), "{uri}");
                 prop_assert!(uri.path().split('/').all(|segment| segment != ".."), "{uri}");
+            }
+        }
+
+        #[test]
+        fn no_error_quotes_the_secret_of_a_malformed_url(
+            scheme in "(https?:/{0,3})?",
+            user in "[a-z]{0,3}:?[0-9@:/?#%\\\\;. ]{0,3}",
+            joint in "(@|%40|%2540|\u{ff20}|@x@|#|\\?|:|)",
+            host in "[a-z.:0-9/]{0,8}",
+            place in 0..3_u8,
+        ) {
+            const SECRET: &str = "S3cret-Passw0rd";
+            let url = match place {
+                // As a password, behind a broken sign of user info, and in a query.
+                0 => format!("{scheme}{user}:{SECRET}{joint}{host}"),
+                1 => format!("{scheme}{user}@x@{SECRET}"),
+                _ => format!("{scheme}{host}/?{user}{SECRET}"),
+            };
+            let base = BaseUrl::parse("https://host/api").unwrap();
+            let errors = [
+                BaseUrl::parse(&url).err().map(|error| format!("{error} {error:?}")),
+                Origin::parse(&url).err().map(|error| format!("{error} {error:?}")),
+                base.join(&url).err().map(|error| format!("{error} {error:#} {error:?}")),
+                url.parse().ok().and_then(|uri| base.resolve(uri).err()).map(|error| format!("{error:#} {error:?}")),
+            ];
+            for shown in errors.into_iter().flatten() {
+                prop_assert!(!shown.to_ascii_lowercase().contains("s3cret"), "{url}: {shown}");
             }
         }
     }

@@ -108,8 +108,7 @@ impl fmt::Debug for DefaultHeadersLayer {
     }
 }
 
-/// Sets the default headers of a preset on each request: the part of a [`PresetService`](super::PresetService) for
-/// [`Preset::with_header`].
+/// Sets the default headers of a preset on each request: see [`Preset::with_header`].
 ///
 /// # Errors
 ///

@@ -54,7 +54,6 @@ mod stack;
 pub(crate) use self::base_url::BaseUrl;
 pub use self::currency_rates::currency_rates;
 pub use self::email_delivery::email_delivery;
-pub use self::headers::DefaultHeaders;
 pub use self::realtime_messaging::realtime_messaging;
 pub use self::settings::Preset;
 pub use self::stack::{Credentialed, PresetLayer, PresetService};

@@ -26,5 +26,7 @@ use crate::error::InvalidConfig;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 pub fn realtime_messaging(base_url: &str) -> Result<Preset, InvalidConfig> {
-    Ok(Preset::new("realtime_messaging", base_url)?.with_json_on_every_request().with_key_env("REALTIME_MESSAGING_API_KEY"))
+    Ok(Preset::new("realtime_messaging", base_url)?
+        .with_json_on_every_request()
+        .with_key_env("REALTIME_MESSAGING_API_KEY"))
 }

@@ -71,8 +71,7 @@ pub type PresetService<S> = BodyIdleTimeout<
     RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnyLimiter>>>>>,
 >;
 
-pub(super) type CredentialLayer =
-    Either<AuthLayer<Arc<dyn Authorize>>, Either<SignLayer<AnySign>, Identity>>;
+pub(super) type CredentialLayer = Either<AuthLayer<Arc<dyn Authorize>>, Either<SignLayer<AnySign>, Identity>>;
 
 /// A service whose requests get a key, a signature, or no credential.
 pub type Credentialed<S> = Either<Auth<S, Arc<dyn Authorize>>, Either<Signed<S, AnySign>, S>>;

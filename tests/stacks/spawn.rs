@@ -85,8 +85,7 @@ async fn spawns_a_call_over_hyper_with_each_kind_of_credential() {
 async fn spawns_a_call_over_reqwest() {
     let (server, service) = server().await;
     let builder = || reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-    let adapters =
-        [Reqwest::new(builder()).unwrap(), Reqwest::from_client(builder().build().unwrap())];
+    let adapters = [Reqwest::new(builder()).unwrap(), Reqwest::from_client(builder().build().unwrap())];
     for adapter in adapters {
         let stack = keyed(&server).layer().unwrap().layer(adapter.clone());
         let request = get_from::<reqwest::Body>(&server);
