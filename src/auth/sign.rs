@@ -50,6 +50,8 @@ pub trait Sign: Send + Sync {
 
     /// Puts the signature on the request. `body` is the whole body if [`body_limit`](Self::body_limit) asks for it.
     ///
+    /// The head has room for 576 more header fields. A request without that room is rejected before this call.
+    ///
     /// An error ends the call before anything is sent. The error must not contain a secret. A header's value that is a
     /// secret should be [marked sensitive](http::HeaderValue::set_sensitive).
     fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;

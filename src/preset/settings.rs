@@ -14,13 +14,13 @@ use crate::{
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
-/// Everything that the stack needs to know of a service. Setters change it; nothing is sent before
-/// [`layer`](Self::layer) or [`client`](Self::client) made something of it.
+/// Configures the stack for one service. Setters change it, and [`layer`](Self::layer) or [`client`](Self::client) makes
+/// the stack.
 ///
 /// # Clone
 ///
-/// Clones, and all layers and clients made of them, share one limiter: a quota belongs to a key, not to a
-/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) begin another one.
+/// Clones share one limiter, and so do all layers and clients made of them, because a quota belongs to a key and not to a
+/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) start another one.
 #[derive(Clone)]
 pub struct Preset {
     name: &'static str,
@@ -85,7 +85,7 @@ impl Preset {
         self.name
     }
 
-    /// The URL below which the service lives.
+    /// Returns the URL that all requests of a client stay below.
     pub fn base_url(&self) -> &Uri {
         self.base.uri()
     }
@@ -123,7 +123,7 @@ impl Preset {
         self
     }
 
-    /// Lets the credential travel without TLS, where everybody on the way can read it.
+    /// Sends the credential without TLS, so that everybody on the way can read it.
     pub fn allow_plaintext(mut self) -> Self {
         self.base.allow_plaintext();
         self
