@@ -98,7 +98,9 @@ async fn main() -> Result<(), BoxError> {
     let mut good = 0;
     for number in 1..=CALLS {
         let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
-        let response = client.execute(request).await?;
+        // In a task of its own, as in a server's handler: clones share limit and connections.
+        let client = client.clone();
+        let response = tokio::spawn(async move { client.execute(request).await }).await??;
         if let Some(report) =
             response.extensions().get::<Report>().filter(|report| report.attempt_count() > 1)
         {

@@ -231,6 +231,7 @@ pub mod call;
 pub mod client;
 mod clock;
 pub mod error;
+mod headers;
 mod id;
 pub mod interplay;
 pub mod limit;

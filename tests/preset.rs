@@ -1,6 +1,10 @@
 //! The presets: what is refused at construction, what is shared, and the whole stack on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "preset/fields.rs"]
+mod fields;
+#[path = "preset/headers.rs"]
+mod headers;
 #[path = "preset/limiter.rs"]
 mod limiter;
 #[path = "client/server.rs"]
@@ -84,6 +88,40 @@ fn a_missing_variable_is_named() {
             assert!(error.to_string().contains(variable), "{error}");
         }
     }
+}
+
+#[test]
+fn the_error_for_a_missing_key_names_both_ways_out() {
+    let preset = Preset::new("custom", "https://host").unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let error = preset.layer().unwrap_err().to_string();
+    for way in
+        ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
+    {
+        assert!(error.contains(way), "{way}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn sends_no_credential_where_none_is_needed() {
+    let server = server().await;
+    let preset = Preset::new("custom", &server.url()).unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let client = preset.clone().without_credential().client().unwrap();
+    assert_eq!(get(&client, "/v1").await.unwrap(), 200);
+    let seen = only_seen(&server).await;
+    assert_eq!((seen.header("authorization"), seen.path_and_query()), (None, "/v1"));
+    assert_eq!(client.redacted("as it is"), "as it is");
+    let keyed_again = preset.without_credential().with_api_key(key()).client().unwrap();
+    get(&keyed_again, "/").await.unwrap();
+    assert!(server.seen()[1].header("authorization").is_some(), "the later setter wins");
+}
+
+#[test]
+fn needs_no_tls_without_a_credential() {
+    let elsewhere = || "http://elsewhere.example.com".parse().unwrap();
+    let preset = Preset::new("custom", "http://api.example.com").unwrap().without_credential();
+    assert!(preset.client().is_ok());
+    let allowed = preset.with_allowed_origin(tower_outbound::auth::Origin::of(&elsewhere()).unwrap());
+    assert!(allowed.layer().is_ok());
 }
 
 #[test]

@@ -19,6 +19,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("error", &[&["call"]]),
     ("policy", &[&["error::InvalidConfig"]]),
     ("body", &[&["error"]]),
+    ("headers", &[&["error"]]),
     ("id", &[&["clock", "random"]]),
     ("observe", &[&["clock", "call", "error", "policy::grpc::Code"]]),
     // The layers see all of the base, and never one another.
@@ -38,7 +39,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // A page of the manual.
     ("interplay", &[]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "observe"];
+const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "observe"];
 const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or

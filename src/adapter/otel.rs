@@ -46,12 +46,15 @@ impl Propagate for TraceContext {
         let context = span.context();
         let span = context.span();
         let Some(parent) = traceparent(span.span_context()) else { return };
-        headers.insert(TRACEPARENT, parent);
+        if headers.try_insert(TRACEPARENT, parent).is_err() {
+            return;
+        }
         // A state belongs to its parent: what is there without one is nobody's.
         headers.remove(TRACESTATE);
         let state = span.span_context().trace_state().header();
         if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
-            headers.insert(TRACESTATE, state);
+            // The state is optional, and what called this has checked that there is room.
+            let _ = headers.try_insert(TRACESTATE, state);
         }
     }
 }

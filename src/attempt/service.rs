@@ -5,7 +5,8 @@ use tower_service::Service;
 
 use super::{ResponseFuture, layer::Settings};
 use crate::{
-    error::{BoxError, Error},
+    error::{BoxError, Error, MaybeRejected},
+    headers,
     observe::Sending,
 };
 
@@ -13,7 +14,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Only what the inner service failed with.
+/// Returns the inner service's error. Returns [`Error::is_invalid_request`] if the request has no room for the header
+/// fields of the attempt.
 #[derive(Debug, Clone)]
 pub struct Attempt<S> {
     inner: S,
@@ -32,7 +34,7 @@ where
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<MaybeRejected<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_service)
@@ -41,12 +43,16 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let header = self.settings.header.as_ref();
         let (sending, span, number) = Sending::begin(&request, header.is_some());
+        let mut added = Ok(());
         if let Some(header) = header {
-            request.headers_mut().insert(header, HeaderValue::from(number));
+            added = headers::insert(request.headers_mut(), header, HeaderValue::from(number));
         }
         if let Some(propagate) = &self.settings.propagate {
-            propagate.propagate(&span, request.headers_mut());
+            added = added.and_then(|()| headers::check_room(request.headers()));
+            if added.is_ok() {
+                propagate.propagate(&span, request.headers_mut());
+            }
         }
-        ResponseFuture::new(sending, span, || self.inner.call(request))
+        ResponseFuture::new(sending, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }
 }

@@ -5,10 +5,13 @@ use http::request;
 use super::{CurrentKey, Keys};
 use crate::error::BoxError;
 
-/// Puts a credential on the head of a request. A closure of the same shape is one, too.
+/// Puts a credential on the head of a request. A closure of the same shape implements it.
 ///
-/// Called once for each attempt, and only for requests to the credential's own origin. An error ends the call
-/// before anything is sent; it must not contain the credential.
+/// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the call
+/// before anything is sent. The error must not contain the credential.
+///
+/// The head has room for 576 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
+/// without that room is rejected.
 ///
 /// ```
 /// use tower_outbound::auth::{AuthLayer, Origin};
@@ -32,7 +35,7 @@ pub trait Authorize: Send + Sync {
     ///
     /// # Errors
     ///
-    /// When it can't be done; nothing is sent then.
+    /// Returns an error if that is not possible. Nothing is sent then.
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError>;
 
     /// The keys that this credential is made of, where it is made of keys; none by default. The layer waits for them

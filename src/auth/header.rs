@@ -1,14 +1,19 @@
 use http::{
     HeaderName, HeaderValue,
-    header::{AUTHORIZATION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    },
     request,
 };
 use zeroize::Zeroizing;
 
 use super::{ApiKey, Authorize, CurrentKey, Keys, key::sensitive};
-use crate::error::{BoxError, InvalidConfig};
+use crate::{
+    error::{BoxError, InvalidConfig},
+    headers::{self, TooManyFields},
+};
 
-/// `Authorization: Bearer <key>`, unless the request has an `Authorization` already.
+/// Sends `Authorization: Bearer <key>`, unless the request has an `Authorization`.
 #[derive(Debug, Clone)]
 pub struct Bearer(HeaderKey);
 
@@ -18,23 +23,23 @@ impl From<ApiKey> for Bearer {
     }
 }
 
-/// `Authorization: Basic <user and password>`, unless the request has an `Authorization` already.
+/// Sends `Authorization: Basic <user and password>`, unless the request has an `Authorization`.
 #[derive(Debug, Clone)]
 pub struct Basic(HeaderKey);
 
 impl Basic {
-    /// The user's name, which is no secret, and the password.
+    /// Sends this user and this password. The name of the user is not a secret.
     ///
     /// # Errors
     ///
-    /// When the name has a colon, which would end it, or a control character.
+    /// Returns an error if the name has a colon, which would end it, or a control character.
     pub fn new(user: &str, password: ApiKey) -> Result<Self, InvalidConfig> {
         check_user(user)?;
         Ok(Self(HeaderKey::basic(user, &password)))
     }
 }
 
-/// A header of this name with the key as its value, unless the request has one of that name already.
+/// Sends the key as the value of a header, unless the request has a header of that name.
 #[derive(Debug, Clone)]
 pub struct HeaderKey {
     name: HeaderName,
@@ -44,11 +49,13 @@ pub struct HeaderKey {
 }
 
 impl HeaderKey {
-    /// The key goes into the header `name`, such as `x-api-key`.
+    /// Sends `key` in the header `name`, such as `x-api-key`.
     ///
     /// # Errors
     ///
-    /// When the header is one that frames the request: `host`, `content-length` or `transfer-encoding`.
+    /// Returns an error if the header frames the request or belongs to its connection: `connection`, `content-length`,
+    /// `expect`, `host`, `http2-settings`, `keep-alive`, `proxy-connection`, `te`, `trailer`, `transfer-encoding` or
+    /// `upgrade`.
     ///
     /// ```
     /// use http::HeaderName;
@@ -80,23 +87,30 @@ impl HeaderKey {
         Self { name: AUTHORIZATION, value: sensitive(&value), keys: password.clone().into() }
     }
 
-    /// Whether it put the key: a request may have brought its own.
-    pub(super) fn put(&self, head: &mut request::Parts) -> bool {
+    /// Returns whether it put the key: a request may have brought its own.
+    pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, TooManyFields> {
         let before = head.headers.len();
-        head.headers.entry(&self.name).or_insert_with(|| self.value.clone());
-        head.headers.len() > before
+        headers::get_or_insert_with(&mut head.headers, &self.name, || self.value.clone())?;
+        Ok(head.headers.len() > before)
     }
 }
 
 pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
-    match [HOST, CONTENT_LENGTH, TRANSFER_ENCODING].contains(name) {
+    match frames_request(name) {
         true => Err(InvalidConfig::new(
             "key header",
             name.to_string(),
-            "a header that does not frame the request",
+            "a header that neither frames the request nor belongs to its connection",
         )),
         false => Ok(()),
     }
+}
+
+/// Returns whether a header frames a request or belongs to its connection (RFC 9110, sections 7.6.1 and 10.1.1; RFC 9113,
+/// section 8.2.2). Clients write these themselves, and proxies drop them.
+pub(crate) fn frames_request(name: &HeaderName) -> bool {
+    [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE].contains(name)
+        || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())
 }
 
 pub(super) fn check_user(user: &str) -> Result<(), InvalidConfig> {
@@ -129,7 +143,7 @@ macro_rules! authorize {
         impl Authorize for $type {
             fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
                 let $this = self;
-                $key.put(head);
+                $key.put(head)?;
                 Ok(())
             }
 
@@ -140,7 +154,7 @@ macro_rules! authorize {
 
             fn authorize_with(&self, _: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
                 let $this = self;
-                Ok($key.put(head))
+                Ok($key.put(head)?)
             }
         }
     )*};
@@ -188,7 +202,28 @@ mod tests {
     }
 
     #[test]
-    fn any_header_but_those_of_the_message_can_carry_a_key() {
+    fn rejects_a_header_that_frames_the_request_as_the_place_of_a_key() {
+        for name in [
+            "connection",
+            "content-length",
+            "expect",
+            "host",
+            "http2-settings",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ] {
+            let key = ApiKey::new("s3cret").unwrap();
+            let error = HeaderKey::new(HeaderName::from_static(name), key).unwrap_err();
+            assert_eq!((error.field(), error.value()), ("key header", name));
+        }
+    }
+
+    #[test]
+    fn sends_the_key_in_a_custom_header() {
         let key = || ApiKey::new("s3cret").unwrap();
         let api_key = HeaderName::from_static("x-api-key");
         let header = HeaderKey::new(api_key.clone(), key()).unwrap();
@@ -197,6 +232,5 @@ mod tests {
         assert!(head.headers[&api_key].is_sensitive() && !format!("{header:?} {head:?}").contains("s3cret"));
         let own = http::Request::get("https://host/").header(&api_key, "own");
         assert_eq!(authorized(&header, own).headers[&api_key], "own");
-        assert_eq!(HeaderKey::new(HOST, key()).unwrap_err().value(), "host");
     }
 }

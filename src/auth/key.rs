@@ -34,13 +34,18 @@ impl ApiKey {
         Self::check(key.as_ref(), || "given as a value".to_owned())
     }
 
-    /// The key in the environment variable `name`, read once, now.
+    /// Reads the key in the environment variable `name`, once.
     ///
     /// # Errors
     ///
-    /// When the variable is not set or what it holds is no key; the error names the variable, but for one that is not set
-    /// and has other characters than ASCII letters, digits and `_`: that may be the key, given in the place of the name.
+    /// Returns an error if the variable is not set, or if its value is no key. The error names the variable. It does not
+    /// name an unset variable with other characters than ASCII letters, digits and `_`, which may be the key itself.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
+        Self::from_env_or(name, "the variable to be set")
+    }
+
+    /// The same, with another hint for a variable that is not set.
+    pub(crate) fn from_env_or(name: &str, unset: &'static str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {
             Ok(key) => Self::check(key.trim(), place),
@@ -49,9 +54,7 @@ impl ApiKey {
             {
                 Err(InvalidConfig::new(FIELD, "in an environment variable", NAME))
             }
-            Err(env::VarError::NotPresent) => {
-                Err(InvalidConfig::new(FIELD, place(), "the variable to be set"))
-            }
+            Err(env::VarError::NotPresent) => Err(InvalidConfig::new(FIELD, place(), unset)),
             Err(env::VarError::NotUnicode(_)) => Err(InvalidConfig::new(FIELD, place(), VISIBLE)),
         }
     }

@@ -1,10 +1,13 @@
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use http::{Uri, uri::Scheme};
 
 use crate::error::InvalidConfig;
 
-/// Where a credential may go: a scheme, a host and a port.
+/// Names the servers that a credential may go to: a scheme, a host and a port.
 ///
 /// ```
 /// use tower_outbound::auth::Origin;
@@ -25,52 +28,64 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of an absolute `http` or `https` URL; its path does not count.
+    /// Returns the origin of an absolute `http` or `https` URL. Its path does not matter.
     ///
     /// # Errors
     ///
-    /// When the URL is not absolute, of another scheme, or carries user info.
+    /// Returns an error unless the URL is absolute, of scheme `http` or `https`, and without user info. Its host must be a
+    /// name or an IP address, and its port from 1 to 65535.
+    ///
+    /// The error quotes the scheme, host and port of a URL without user info, and nothing but the scheme of any other text.
     pub fn parse(url: &str) -> Result<Self, InvalidConfig> {
-        url.parse::<Uri>()
-            .ok()
-            .and_then(|uri| Self::of(&uri))
-            .ok_or_else(|| InvalidConfig::new("url", redact(url), EXPECTED))
+        let invalid = |expected| InvalidConfig::new("url", quoted(url), expected);
+        Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)
     }
 
-    /// The origin of `uri`; none when it is not an absolute `http` or `https` URI, or carries user info.
+    /// Returns the origin of `uri`, or `None` where [`parse`](Self::parse) returns an error.
     pub fn of(uri: &Uri) -> Option<Self> {
-        let (tls, host, port) = parts(uri)?;
-        (!uri.authority()?.as_str().contains('@')).then(|| {
-            let host = host.to_ascii_lowercase();
-            let authority = if port == default_port(tls) { host.clone() } else { format!("{host}:{port}") };
-            Self { tls, host, port, plaintext: false, authority }
-        })
+        Self::checked(uri).ok()
     }
 
-    /// Lets the credential travel without TLS, where everybody on the way can read it. For a private network
-    /// whose encryption is somebody else's; loopback needs no such word.
+    /// The error says what is expected of the URI.
+    pub(crate) fn checked(uri: &Uri) -> Result<Self, &'static str> {
+        let tls = is_tls(uri).ok_or(EXPECTED)?;
+        let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+        let host = uri.host().filter(|_| !authority.contains('@')).ok_or(EXPECTED)?;
+        if !is_host(host) {
+            return Err("a host that is a name or an ip address");
+        }
+        let port = port(uri).ok_or("a port from 1 to 65535")?.unwrap_or(default_port(tls));
+        let host = host.to_ascii_lowercase();
+        let authority = if port == default_port(tls) { host.clone() } else { format!("{host}:{port}") };
+        Ok(Self { tls, host, port, plaintext: false, authority })
+    }
+
+    /// Lets the credential travel without TLS, so that everybody on the way can read it.
+    ///
+    /// For a private network that encrypts by other means. Loopback needs no permission.
     pub fn allow_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
     }
 
-    /// Whether `uri` has this scheme, host and port. Allocates nothing.
+    /// Returns whether `uri` has this scheme, host and port. Allocates nothing.
     pub fn covers(&self, uri: &Uri) -> bool {
         let own = if self.tls { Scheme::HTTPS } else { Scheme::HTTP };
         if uri.authority().is_some_and(|authority| authority.as_str() == self.authority) {
             return uri.scheme() == Some(&own);
         }
-        parts(uri).is_some_and(|(tls, host, port)| {
-            tls == self.tls && port == self.port && host.eq_ignore_ascii_case(&self.host)
-        })
+        let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
+        let port = port(uri).map(|port| port.unwrap_or(default_port(self.tls)));
+        host && port == Some(self.port) && is_tls(uri) == Some(self.tls)
     }
 
-    /// Whether what is sent there can be read on the way by nobody, or was allowed to be.
+    /// Returns whether nobody can read a credential on the way: by TLS, on loopback, or by
+    /// [permission](Self::allow_plaintext).
     pub fn is_safe(&self) -> bool {
         self.tls || self.plaintext || self.is_loopback()
     }
 
-    /// Whether its scheme is `https`.
+    /// Returns whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
@@ -83,37 +98,66 @@ impl Origin {
 
 const EXPECTED: &str = "an absolute http or https url without user info, such as https://api.example.com";
 
-/// Scheme, host and port of an absolute URI of ours.
-fn parts(uri: &Uri) -> Option<(bool, &str, u16)> {
-    let tls = match uri.scheme()? {
-        scheme if *scheme == Scheme::HTTPS => true,
-        scheme if *scheme == Scheme::HTTP => false,
-        _ => return None,
+fn is_tls(uri: &Uri) -> Option<bool> {
+    match uri.scheme()? {
+        scheme if *scheme == Scheme::HTTPS => Some(true),
+        scheme if *scheme == Scheme::HTTP => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns `Some(None)` for a URI without a port, and `None` for a port that is no port number, which `Uri::port` takes for
+/// none.
+fn port(uri: &Uri) -> Option<Option<u16>> {
+    let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
+    match port.strip_prefix(':') {
+        None | Some("") => Some(None),
+        Some(port) => port.parse().ok().filter(|port| *port > 0).map(Some),
+    }
+}
+
+/// Returns whether a host is an IP address or a name of letters, digits, `-` and `_`.
+fn is_host(host: &str) -> bool {
+    if let Some(address) = host.strip_prefix('[') {
+        return address.strip_suffix(']').is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
+    }
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let is_label = |label: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
-    let host = uri.host().filter(|host| !host.is_empty())?;
-    // Not `port_u16`, for which a port that is none is no port.
-    let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(host)?;
-    let port = match port.strip_prefix(':') {
-        None | Some("") => default_port(tls),
-        Some(port) => port.parse().ok()?,
-    };
-    Some((tls, host, port))
+    // No top-level domain is a number, and resolvers read `127.1` as an address.
+    let last = name.rsplit('.').next().unwrap_or_default();
+    let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
+    name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())
 }
 
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-/// A URL as it may be shown: people put keys in queries and passwords before the host.
-pub(crate) fn redact(url: &str) -> String {
-    // A password may hold anything, unencoded: with an @ in sight only what follows the last one is sure to be none.
-    if let Some((before, after)) = url.rsplit_once('@') {
-        let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
-        let host = after.split(['/', '?', '#']).next().unwrap_or_default();
-        return format!("{scheme}://…@{host}").escape_debug().to_string();
+/// Returns what an error may quote of a URL, or of a text in its place: `https://host:port/…`, or `https://…`.
+///
+/// Passwords and keys stand in user info, in queries, and in some paths; and a malformed URL may hold user info anywhere.
+/// So host and port are quoted only if the whole text is a URL without any sign of user info, and the rest never is.
+pub(crate) fn quoted(url: &str) -> String {
+    const SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
+    if url.is_empty() {
+        return String::new();
     }
-    let shown = url.split(['?', '#']).next().unwrap_or_default();
-    shown.escape_debug().to_string()
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+    let Some(scheme) = scheme.filter(|scheme| SCHEMES.contains(&scheme.as_str())) else {
+        return "…".to_owned();
+    };
+    let is_clear = url.is_ascii() && !url.contains(['@', '%']);
+    let uri = url.parse::<Uri>().ok().filter(|uri| is_clear && port(uri).is_some());
+    match uri.as_ref().and_then(Uri::authority).filter(|authority| is_host(authority.host())) {
+        Some(authority) => {
+            let is_all = url.len() == scheme.len() + "://".len() + authority.as_str().len();
+            format!("{scheme}://{authority}{}", if is_all { "" } else { "/…" })
+        }
+        None => format!("{scheme}://…"),
+    }
 }
 
 impl fmt::Display for Origin {
@@ -169,18 +213,57 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_url_is_shown_without_what_may_be_secret() {
+    fn quotes_scheme_host_and_port_of_a_url_without_user_info() {
+        for (url, shown) in [
+            ("https://api.example.com:8443", "https://api.example.com:8443"),
+            ("HTTP://[::1]/v1", "http://[::1]/…"),
+            ("wss://api.example.com", "wss://api.example.com"),
+            ("ftp://host/a?key=s3cret", "ftp://host/…"),
+            ("https://host?key=s3cret", "https://host/…"),
+            ("https://host#s3cret", "https://host/…"),
+            ("", ""),
+        ] {
+            assert_eq!(quoted(url), shown, "{url}");
+        }
+    }
+
+    #[test]
+    fn quotes_nothing_but_the_scheme_of_any_other_text() {
         for url in [
+            "https://me:s3cret@host/",
             "https://me:s3cret/x@host/",
             "https://me:s3cret#x@host/",
-            "ftp://host/a?key=s3cret",
-            "https://me:s3cret@host/",
-            "/v1#s3cret",
-            "me:s3cret@host/a",
+            "https://me:1234/x@host/",
+            "https://me:s3cret",
+            "https://me:s3cret%40host/",
+            "https://me:1234/s3cret%40host/",
+            "https://me:s3cret\u{ff20}host/",
+            "https:///me:s3cret",
+            "https://me:pw@x@s3cret",
+            "https://s3cret;host",
+            "https://me s3cret",
         ] {
-            let error = Origin::parse(url).unwrap_err().to_string();
-            assert!(!error.contains("s3cret"), "{error}");
+            assert_eq!(quoted(url), "https://…", "{url}");
         }
-        assert!(Origin::parse("nonsense").unwrap_err().to_string().contains("`nonsense`"));
+        for text in
+            ["s3cret", "me:s3cret@host/a", "/v1#s3cret", "s3cret://host", "https:me:s3cret", "//s3cret"]
+        {
+            assert_eq!(quoted(text), "…", "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_a_host_that_is_neither_a_name_nor_an_address() {
+        for host in ["*", "a*b", "a..b", ".a", "-", "a_b.example.com", "example.com."] {
+            let valid = ["-", "a_b.example.com", "example.com."].contains(&host);
+            assert_eq!(Origin::parse(&format!("http://{host}")).is_ok(), valid, "{host}");
+        }
+        for host in ["1.2.3", "127.1", "999.1.1.1", "host.7", "[::1", "[1.2.3.4]", &"a".repeat(64)] {
+            assert!(Origin::parse(&format!("http://{host}")).is_err(), "{host}");
+        }
+        for port in ["0", "65536", "-1", "port"] {
+            let error = Origin::parse(&format!("http://host:{port}")).unwrap_err().to_string();
+            assert!(error.ends_with("expected a port from 1 to 65535"), "{port}: {error}");
+        }
     }
 }

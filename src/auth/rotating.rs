@@ -81,7 +81,7 @@ enum Made {
 impl Made {
     fn put(&self, head: &mut request::Parts) -> Result<bool, BoxError> {
         match self {
-            Self::Header(key) => Ok(key.put(head)),
+            Self::Header(key) => Ok(key.put(head)?),
             Self::Query(key) => key.put(head),
         }
     }

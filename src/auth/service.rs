@@ -16,16 +16,18 @@ use super::{
 use crate::{
     call::Call,
     error::{BoxError, Error, Kind},
+    headers::{self, TooManyFields},
 };
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
-/// Ready when there is a key, or none to be had, and the inner service is ready.
+/// Ready when the inner service is ready and the key source has a key or has failed.
 ///
 /// # Errors
 ///
-/// [`Error::is_auth`] when the credential can't be put on the request, or the request's URI names no origin;
-/// otherwise what the inner service failed with.
+/// - [`Error::is_auth`] if the credential cannot be put on the request, or the request's URI names no origin.
+/// - [`Error::is_invalid_request`] if the request has no room for another header field.
+/// - Otherwise the inner service's error.
 pub struct Auth<S, A> {
     inner: S,
     credential: Arc<Credential<A>>,
@@ -63,6 +65,7 @@ impl<A: Authorize> Credential<A> {
     /// Puts the credential on; gives what to watch the answer for.
     fn put(&self, head: &mut request::Parts, fetched: Fetched) -> Result<Option<Watch>, BoxError> {
         let Some(keys) = self.authorize.keys() else {
+            headers::check_room(&head.headers)?;
             self.authorize.authorize(head)?;
             return Ok(None);
         };
@@ -146,6 +149,9 @@ where
         let (mut head, body) = request.into_parts();
         match self.credential.put(&mut head, fetched) {
             Ok(watch) => ResponseFuture::calling(watch, || self.inner.call(Request::from_parts(head, body))),
+            Err(error) if error.is::<TooManyFields>() => {
+                ResponseFuture::failed(Error::new(Kind::Request, error))
+            }
             Err(error) => {
                 let again_in = error.downcast_ref().and_then(KeyError::retry_in);
                 ResponseFuture::failed(Error::new(Kind::Auth { again_in }, error))

@@ -7,10 +7,12 @@ use tower_layer::Layer;
 use super::{Origin, Signed, layer::check};
 use crate::error::{BoxError, InvalidConfig};
 
-/// Signs a request: sees its head and, when it asks for it, its body, and may await something, such as a key from
-/// [`Keys::current`](super::Keys::current) or an answer of a key service.
+/// Signs a request.
 ///
-/// Called once for each attempt, and only for requests to the credential's own origin. The repository's
+/// A signer sees the request's head and, by choice, its body. It may await something, such as a key from
+/// [`Keys::current`](super::Keys::current) or the response of a key service.
+///
+/// The layer calls it once for each attempt, and only for requests to the credential's own origin. The repository's
 /// example `sign` signs with HMAC-SHA256.
 ///
 /// ```
@@ -35,26 +37,30 @@ use crate::error::{BoxError, InvalidConfig};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not sign requests",
     label = "not a `Sign`",
-    note = "implement `auth::Sign`; what needs no body and awaits nothing can be an `auth::Authorize`, for which a closure will do"
+    note = "implement `auth::Sign`; without a body and an await an `auth::Authorize` is enough, such as a closure; an `Arc<dyn Sign>` goes into an `auth::AnySign`"
 )]
 pub trait Sign: Send + Sync {
-    /// The most bytes of a body that are read into memory to be signed; a larger body is an error, and nothing is
-    /// sent. None, by default, leaves the body alone.
+    /// Returns the most bytes of a body that the layer buffers for the signature. A larger body is an error, and
+    /// nothing is sent.
+    ///
+    /// The default, `None`, leaves the body alone.
     fn body_limit(&self) -> Option<usize> {
         None
     }
 
-    /// Puts the signature on the request. `body` is all of it, when [`body_limit`](Self::body_limit) asks for it.
+    /// Puts the signature on the request. `body` is the whole body if [`body_limit`](Self::body_limit) asks for it.
     ///
-    /// An error ends the call before anything is sent; it must not contain a secret. A header's value that is one
-    /// should be [marked sensitive](http::HeaderValue::set_sensitive).
+    /// The head has room for 576 more header fields. A request without that room is rejected before this call.
+    ///
+    /// An error ends the call before anything is sent. The error must not contain a secret. A header's value that is a
+    /// secret should be [marked sensitive](http::HeaderValue::set_sensitive).
     fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;
 }
 
-/// What [`Sign::sign`] returns.
+/// The future of [`Sign::sign`].
 pub type Signing<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
 
-impl<G: Sign + ?Sized> Sign for Arc<G> {
+impl<G: Sign> Sign for Arc<G> {
     fn body_limit(&self) -> Option<usize> {
         G::body_limit(self)
     }
@@ -64,13 +70,53 @@ impl<G: Sign + ?Sized> Sign for Arc<G> {
     }
 }
 
+/// A signer whose type is erased.
+///
+/// A type of its own and not `Arc<dyn Sign>`, because rustc cannot prove that the future of a service generic over
+/// `Arc<dyn Sign>` is `Send`: `tokio::spawn` rejects it.
+///
+/// # Clone
+///
+/// Clones share the signer.
+#[derive(Clone)]
+pub struct AnySign(Arc<dyn Sign>);
+
+impl AnySign {
+    /// Erases the type of `sign`.
+    pub fn new(sign: impl Sign + 'static) -> Self {
+        Self(Arc::new(sign))
+    }
+}
+
+impl From<Arc<dyn Sign>> for AnySign {
+    fn from(sign: Arc<dyn Sign>) -> Self {
+        Self(sign)
+    }
+}
+
+impl Sign for AnySign {
+    fn body_limit(&self) -> Option<usize> {
+        self.0.body_limit()
+    }
+
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+        self.0.sign(head, body)
+    }
+}
+
+impl fmt::Debug for AnySign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnySign").finish_non_exhaustive()
+    }
+}
+
 /// Signs every request to its own origin.
 ///
-/// The inner service takes the body that it is given; one that is signed is in memory from then on, so it has to be
-/// a [`FromBuffered`](crate::body::FromBuffered). Trailers of such a body are dropped.
+/// The inner service takes the same type of body. A body that is signed is buffered in memory, so its type implements
+/// [`FromBuffered`](crate::body::FromBuffered). The trailers of such a body are dropped.
 ///
-/// It stands where [`AuthLayer`](super::AuthLayer) stands: what signing takes is time between a limiter's permit and
-/// the server, which the margin of a quota should allow for.
+/// The layer's place is that of [`AuthLayer`](super::AuthLayer). The time that signing takes lies between a limiter's
+/// permit and the server, so the safety margin of a quota should cover it.
 ///
 /// # Clone
 ///
@@ -81,11 +127,12 @@ pub struct SignLayer<G> {
 }
 
 impl<G: Sign> SignLayer<G> {
-    /// What `sign` puts on a request goes to `origin` and nowhere else.
+    /// Signs requests to `origin` with `sign`. Requests to any other origin pass without a signature.
     ///
     /// # Errors
     ///
-    /// When the origin has no TLS and is not loopback, and [`Origin::allow_plaintext`] was not said.
+    /// Returns an error if the origin has neither TLS nor a loopback host, unless it
+    /// [allows plaintext](Origin::allow_plaintext).
     pub fn new(sign: G, origin: Origin) -> Result<Self, InvalidConfig> {
         check(&origin)?;
         Ok(Self { sign: Arc::new(sign), origins: Arc::new([origin]) })
@@ -95,7 +142,7 @@ impl<G: Sign> SignLayer<G> {
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new).
+    /// Returns an error as [`new`](Self::new) does.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
         check(&origin)?;
         self.origins = self.origins.iter().cloned().chain([origin]).collect();

@@ -15,14 +15,17 @@ use super::{Origin, Sign, service::no_origin};
 use crate::{
     body::{Body, BodyTooLarge, FromBuffered},
     error::{BoxError, Error, Kind},
+    headers,
 };
 
 /// The service of [`SignLayer`](super::SignLayer).
 ///
 /// # Errors
 ///
-/// [`Error::is_auth`] when the request can't be signed, its body is over [`Sign::body_limit`], or its URI names no
-/// origin; otherwise what the inner service failed with.
+/// - [`Error::is_auth`] if the request cannot be signed, its body is larger than [`Sign::body_limit`], or its URI names
+///   no origin.
+/// - [`Error::is_invalid_request`] if the request has no room for the signature's header fields.
+/// - Otherwise the inner service's error.
 pub struct Signed<S, G> {
     inner: S,
     sign: Arc<G>,
@@ -72,6 +75,7 @@ where
 
 async fn signed<G: Sign, B: FromBuffered>(sign: Arc<G>, request: Request<B>) -> Result<Request<B>, Error> {
     let (mut head, body) = request.into_parts();
+    headers::check_room(&head.headers)?;
     let (buffered, body) = match sign.body_limit() {
         None => (None, body),
         Some(limit) => {

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode, header::ACCEPT};
 use http_body_util::BodyExt;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -13,6 +13,7 @@ use crate::{
     call::Report,
     clock,
     error::{BoxError, Error, Scope},
+    headers,
 };
 
 /// Most that is shown of a body.
@@ -28,15 +29,19 @@ impl Client {
     /// Most that is read of a JSON answer, 16 MiB: more than APIs page their answers by, less than harms a process.
     pub const MAX_JSON: usize = 16 * 1024 * 1024;
 
-    /// Sends a GET for `path`, and reads the answer as JSON. An empty one is read as `null`.
+    /// Sends a GET to `path`, and reads the response's body as JSON. An empty body is read as `null`.
+    ///
+    /// The request has `accept: application/json`, unless [`Preset::with_header`](crate::preset::Preset::with_header) sets
+    /// another `accept`.
     ///
     /// # Errors
     ///
-    /// When there is no answer, it is not a 2xx, its body fails or is over [`MAX_JSON`](Self::MAX_JSON), or is no `T`.
+    /// Returns an error if no response arrived, its status is not a 2xx, or its body fails, is larger than
+    /// [`MAX_JSON`](Self::MAX_JSON), or is no `T`.
     ///
-    /// The call's deadline, which is the preset's total timeout or an earlier one of the request's own, covers the body,
-    /// too: what is not there whole by then is [`JsonError::is_timeout`]. Without a deadline nothing but
-    /// [`with_body_idle_timeout`](crate::preset::Preset::with_body_idle_timeout) bounds a body that stands still.
+    /// The deadline of the call covers the body, too: a body that is not complete by then is [`JsonError::is_timeout`].
+    /// The deadline is the preset's total timeout, or an earlier one in the request. Without a deadline, only
+    /// [`with_body_idle_timeout`](crate::preset::Preset::with_body_idle_timeout) bounds a body that stalls.
     ///
     /// # Cancellation
     ///
@@ -60,12 +65,11 @@ impl Client {
         self.call_json(self.made(Method::GET, path, Body::empty())).await
     }
 
-    /// Sends a POST of `body` as JSON to `path`, and reads the answer as JSON.
+    /// Sends a POST of `body` as JSON to `path`, and reads the response as [`get_json`](Self::get_json) does.
     ///
     /// # Errors
     ///
-    /// As [`get_json`](Self::get_json), whose deadline holds here, too; and when `body` can't be written as JSON, where
-    /// nothing is sent.
+    /// Returns an error as [`get_json`](Self::get_json) does, and if `body` cannot be serialized. Nothing is sent then.
     ///
     /// ```no_run
     /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::client::JsonError> {
@@ -84,12 +88,14 @@ impl Client {
         self.call_json(self.made(Method::POST, path, body.into())).await
     }
 
-    /// Sends this request, with a method and headers of your own, and reads the answer as JSON.
+    /// Sends a request, and reads the response as [`get_json`](Self::get_json) does.
+    ///
+    /// The request keeps its own `accept`. A [`Deadline`](crate::call::Deadline) in its extensions holds if it is earlier
+    /// than the preset's total timeout.
     ///
     /// # Errors
     ///
-    /// As [`get_json`](Self::get_json), whose deadline holds here, too: a [`Deadline`](crate::call::Deadline) in the
-    /// request's extensions, where it is the earlier one.
+    /// Returns an error as [`get_json`](Self::get_json) does.
     pub async fn request_json<T: DeserializeOwned>(
         &self,
         request: Request<impl Into<Body>>,
@@ -104,6 +110,11 @@ impl Client {
     ) -> Result<T, JsonError> {
         let no_answer = |error| JsonError::new(Kind::NoAnswer(error));
         let mut request = request.map_err(no_answer)?;
+        if self.accepts_json {
+            let json = || HeaderValue::from_static("application/json");
+            headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json)
+                .map_err(|error| no_answer(error.into()))?;
+        }
         let sent = SentKeys::default();
         request.extensions_mut().insert(sent.clone());
         let response = self.request(request).await.map_err(no_answer)?;

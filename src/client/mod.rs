@@ -1,4 +1,4 @@
-//! The ready client: a preset's stack over hyper-util's pooled client, with one type for all of them.
+//! The ready client: a preset's stack over hyper-util's pooled client, with one type for all presets.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, preset};
@@ -17,14 +17,28 @@
 //! # }
 //! ```
 //!
-//! # Surprises
+//! # URLs
 //!
-//! - An answer is a response, whatever its status.
-//! - Paths are joined below the base URL's path, with or without a leading slash. What would leave the base, by
-//!   dots or by naming another host, is [`Error::is_invalid_request`](crate::Error::is_invalid_request).
-//! - Redirects are answers, too: none is followed.
-//! - It runs inside a tokio runtime with its timer and I/O on.
-//! - The body of an answer is not covered by the timeouts, but where `get_json` and its like read it;
+//! A call takes a path, or an absolute URL such as a link to the next page. Every request stays below the base URL:
+//!
+//! | given | with the base `https://api.example.com/v1` |
+//! |---|---|
+//! | `/rates?base=EUR`, `rates?base=EUR` | sent to `/v1/rates?base=EUR` |
+//! | `https://api.example.com/v1/rates` | sent as it is |
+//! | `https://api.example.com/v2/rates`, `https://other.example.com/v1` | rejected |
+//! | `../admin`, `%2e%2e/admin`, `https://api.example.com/v1/../admin` | rejected |
+//! | `//other.example.com`, `a b`, `ü`, `a\b` | rejected |
+//! | `/rates#top` | sent to `/v1/rates`: a fragment is dropped, never sent |
+//!
+//! A rejected URL is [`Error::is_invalid_request`](crate::Error::is_invalid_request), and nothing is sent. To call two
+//! paths of a server, choose a base URL above both.
+//!
+//! # Notes
+//!
+//! - Every HTTP status is returned as `Ok`.
+//! - No redirect is followed. A layer above the client that follows them is bound to the base URL, too.
+//! - The client runs inside a tokio runtime with its timer and I/O enabled.
+//! - The timeouts do not cover the body of a response, except in the JSON calls.
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
 mod connect;

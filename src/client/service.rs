@@ -17,40 +17,44 @@ use crate::{
     preset::{BaseUrl, Preset},
 };
 
-/// A client of one service. Also a tower [`Service`], for layers of your own on top.
+/// Calls one service. Also a tower [`Service`], for custom layers on top.
 ///
 /// # Clone
 ///
-/// Cheap; clones share the limiter and the connections.
+/// Cheap. Clones share the limiter and the connections.
 #[derive(Clone)]
 pub struct Client {
     stack: Arc<dyn Stack>,
     base_url: Arc<BaseUrl>,
     pub(super) keys: Option<Keys>,
+    /// Whether JSON calls set `accept`, because the preset does not.
+    #[cfg(feature = "json")]
+    pub(super) accepts_json: bool,
 }
 
 impl Preset {
-    /// A ready client over plain HTTP and, with the feature `rustls`, over TLS.
+    /// Makes a ready client over plain HTTP and, with the feature `rustls`, over TLS.
     ///
     /// # Errors
     ///
-    /// As [`layer`](Self::layer); and when the base URL wants TLS and the feature `rustls` is off.
+    /// Returns an error as [`layer`](Self::layer) does, and for an `https` base URL without the feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         self.client_over(Transport::new())
     }
 
-    /// A ready client over a transport with settings of its own.
+    /// Makes a ready client over a custom transport.
     ///
     /// # Errors
     ///
-    /// As [`client`](Self::client).
+    /// Returns an error as [`client`](Self::client) does.
     pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
-        self.client_of(connections, Body::incoming)
+        self.clone().with_default_user_agent().client_of(connections, Body::incoming)
     }
 
-    /// A ready client over a service of your own: another HTTP client, or a test double. The body of an answer that is
-    /// not hyper's costs a box.
+    /// Makes a ready client over a custom service: another HTTP client, or a test double.
+    ///
+    /// A response body that is not hyper's costs one allocation.
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -76,7 +80,7 @@ impl Preset {
     ///
     /// # Errors
     ///
-    /// As [`layer`](Self::layer).
+    /// Returns an error as [`layer`](Self::layer) does.
     pub fn client_around<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
     where
         S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
@@ -100,39 +104,47 @@ impl Preset {
             .map_response(move |response: Response<IdleBody<R>>| response.map(body))
             .layer(layer)
             .service(service);
-        Ok(Client { stack: Arc::new(stack), base_url: Arc::new(self.base().clone()), keys })
+        Ok(Client {
+            stack: Arc::new(stack),
+            base_url: Arc::new(self.base().clone()),
+            keys,
+            #[cfg(feature = "json")]
+            accepts_json: !self.has_header(&http::header::ACCEPT),
+        })
     }
 }
 
 impl Client {
-    /// Sends a GET for `path`, which may have a query.
+    /// Sends a GET to `path`, which may have a query. `path` may also be [a URL](crate::client#urls) below the base URL.
     ///
     /// # Errors
     ///
-    /// When there is no answer: see [`Error`]. An answer of any status is a response.
+    /// Returns an [`Error`] if no response arrived. Every HTTP status is returned as `Ok`.
     ///
     /// # Cancellation
     ///
-    /// Dropping the future drops the call, wherever it is, and leaves nothing behind.
+    /// Dropping the future drops the call, wherever it is. Nothing is left running.
     pub fn get(&self, path: &str) -> ResponseFuture {
         self.send(Method::GET, path, Body::empty())
     }
 
-    /// Sends a POST of `body` to `path`. The `content-type` is `application/json`; use
-    /// [`request`](Self::request) for another one.
+    /// Sends a POST of `body` to `path`, as [`get`](Self::get).
+    ///
+    /// The `content-type` is `application/json` by default. [`request`](Self::request) takes another one for one call, and
+    /// [`Preset::with_header`] for all calls.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get).
+    /// Returns an error as [`get`](Self::get) does.
     pub fn post(&self, path: &str, body: impl Into<Body>) -> ResponseFuture {
         self.send(Method::POST, path, body.into())
     }
 
-    /// Sends a request whose URI is a path below the base URL, or absolute and of the same origin.
+    /// Sends a request. Its URI is a path that starts with a slash, or [a URL](crate::client#urls) below the base URL.
     ///
     /// # Errors
     ///
-    /// As [`get`](Self::get).
+    /// Returns an error as [`get`](Self::get) does.
     pub fn request<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
         let (head, body) = request.into_parts();
         self.clone().call(Request::from_parts(head, body.into()))
@@ -158,7 +170,7 @@ impl Service<Request<Body>> for Client {
     type Error = Error;
     type Future = ResponseFuture;
 
-    /// Always ready: a call waits in its future.
+    /// Always returns ready: a call waits in its future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -2,22 +2,24 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, request};
 use tower::util::Either;
+use tower_layer::Identity;
 
 use super::{Preset, stack::CredentialLayer};
 use crate::{
     auth::{
-        ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider, Keys, Origin, ProvidedKey,
-        Rotating, Sign, SignLayer,
+        AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider, Keys, Origin,
+        ProvidedKey, Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
 
-/// What the requests of a preset are let in by. Nothing is read or checked before a layer is made.
+/// The credential of a preset. Nothing is read or checked before a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
     Key { source: KeySource, form: KeyForm },
     Own(Arc<dyn Authorize>),
-    Signature(Arc<dyn Sign>),
+    Signature(AnySign),
+    None,
 }
 
 #[derive(Clone)]
@@ -41,7 +43,15 @@ impl Credential {
         Self::Key { source: KeySource::Environment(variable.into()), form: KeyForm::Bearer }
     }
 
-    /// And the keys that it sends, where it is a key that it sends.
+    /// The header of the key, if it is a custom one.
+    pub(super) fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Key { form: KeyForm::Header(name), .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Makes the layer. Returns the key source too, if the credential is a key.
     pub(super) fn layer(
         &self,
         origin: &Origin,
@@ -50,10 +60,11 @@ impl Credential {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let mut keys = None;
         let authorize: Arc<dyn Authorize> = match self {
+            Self::None => return Ok((Either::Right(Either::Right(Identity::new())), None)),
             Self::Signature(sign) => {
-                let layer = SignLayer::new(Arc::clone(sign), origin)?;
+                let layer = SignLayer::new(sign.clone(), origin)?;
                 let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
-                return Ok((Either::Right(layer), None));
+                return Ok((Either::Right(Either::Left(layer)), None));
             }
             Self::Own(authorize) => Arc::clone(authorize),
             Self::Key { source, form } => {
@@ -67,8 +78,9 @@ impl Credential {
 
 impl KeySource {
     fn open(&self) -> Result<Keys, InvalidConfig> {
+        const UNSET: &str = "the variable to be set, or a key from with_api_key, with_key_env, with_key_file or with_key_provider, or without_credential for a service that needs none";
         Ok(match self {
-            Self::Environment(variable) => ApiKey::from_env(variable)?.into(),
+            Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
             Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
             Self::Keys(keys) => keys.clone(),
         })
@@ -86,38 +98,43 @@ impl KeyForm {
     }
 }
 
-/// Which key or signature, and where on a request it goes.
+/// The credential: a key, a signature, or none.
 impl Preset {
-    /// Sends this key. The limiter stays: a clone for another key wants a quota of its own, too.
+    /// Sends this key.
+    ///
+    /// The limiter stays the same. A clone for another key needs a quota of its own, too: a quota belongs to a key.
     pub fn with_api_key(self, key: ApiKey) -> Self {
         self.with_keys(key)
     }
 
-    /// Sends the key in this environment variable, read once, when the layer or client is made.
+    /// Sends the key in this environment variable. It is read once, when the layer or client is made.
     pub fn with_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
         self.with_key(KeySource::Environment(variable.into()))
     }
 
-    /// Sends the key in this file, read when the layer or client is made, and again when the file changes: see
+    /// Sends the key in this file. It is read when the layer or client is made, and again when the file changes: see
     /// [`KeyFile`](crate::auth::KeyFile).
-    /// A request that the server refuses with a 401 is sent once more when the file holds another key.
+    ///
+    /// After a 401 the request is retried once if the file holds another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
         self.with_key_file_every(path, KeyFile::DEFAULT_INTERVAL)
     }
 
-    /// Like [`with_key_file`](Self::with_key_file), and looks at the file no more often than this.
+    /// Sends the key in this file, as [`with_key_file`](Self::with_key_file) does, and checks the file for changes at most
+    /// once in `interval`.
     pub fn with_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         self.with_key(KeySource::File(path.into(), interval))
     }
 
-    /// Sends the key that this provider gives, and asks it again before the key expires: see [`ProvidedKey`], which
-    /// [`with_keys`](Self::with_keys) takes with settings of your own. A request that the server refuses with a 401 is
-    /// sent once more, with the key that the provider then gives.
+    /// Sends the key from this provider. The provider is called again before the key expires: see [`ProvidedKey`], which
+    /// [`with_keys`](Self::with_keys) takes with custom settings.
+    ///
+    /// After a 401 the request is retried once with the provider's next key.
     pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
         self.with_keys(ProvidedKey::new(provider))
     }
 
-    /// Sends the key from this source, which all clones share.
+    /// Sends the key from this key source, which all clones share.
     pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
         self.with_key(KeySource::Keys(keys.into()))
     }
@@ -131,21 +148,24 @@ impl Preset {
         self
     }
 
-    /// Sends the key in the query parameter of this name and not as a bearer header. Changes nothing once
-    /// [`with_authorize`](Self::with_authorize) or [`with_credentials`](Self::with_credentials) was said: what
-    /// they send is no key.
+    /// Sends the key in the query parameter of this name instead of a bearer header.
+    ///
+    /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
+    /// [`without_credential`](Self::without_credential).
     pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
         self.with_form(KeyForm::Query(parameter.into()))
     }
 
-    /// Sends the key in the header of this name, such as `x-api-key`, and not as a bearer header; as
-    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    /// Sends the key in the header of this name, such as `x-api-key`, instead of a bearer header.
+    ///
+    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
     pub fn with_key_in_header(self, name: HeaderName) -> Self {
         self.with_form(KeyForm::Header(name))
     }
 
-    /// Sends the key as the password of this user, and not as a bearer header; as
-    /// [`with_key_in_query`](Self::with_key_in_query) otherwise.
+    /// Sends the key as the password of this user instead of a bearer header.
+    ///
+    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
     pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
         self.with_form(KeyForm::Basic(user.into()))
     }
@@ -157,20 +177,22 @@ impl Preset {
         self
     }
 
-    /// Signs every attempt, in place of a key: [`Sign`] sees the request's head and, when it asks for it, the body, and
-    /// may await something.
+    /// Signs every attempt, in place of a key. [`Sign`] sees the request's head and, by choice, its body, and may await
+    /// something.
     pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
-        self.credential = Credential::Signature(Arc::new(sign));
+        self.credential = Credential::Signature(AnySign::new(sign));
         self
     }
 
-    /// Lets the credential go to this origin, too, when a request goes there: through a layer that follows redirects.
+    /// Sends the credential to this origin, too, if a request goes there through a layer that follows redirects.
+    ///
+    /// A ready client still rejects a URL of another origin than its own.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
         self.allowed.push(origin);
         self
     }
 
-    /// Sends what `authorize` makes of these three: headers, or a signature over the request's head.
+    /// Sends the headers or the signature that `authorize` makes of an application's credentials.
     pub fn with_credentials(
         self,
         credentials: AppCredentials,
@@ -179,9 +201,24 @@ impl Preset {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends whatever `authorize` puts on the request, in place of a key.
+    /// Sends what `authorize` puts on the request, in place of a key.
     pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
         self.credential = Credential::Own(Arc::new(authorize));
+        self
+    }
+
+    /// Sends no credential: for a service that needs none.
+    ///
+    /// No key is read, so no environment variable has to be set, and the base URL may be without TLS.
+    ///
+    /// ```
+    /// use tower_outbound::preset::Preset;
+    ///
+    /// let weather = Preset::new("weather", "http://weather.example.com")?.without_credential().client()?;
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
+    pub fn without_credential(mut self) -> Self {
+        self.credential = Credential::None;
         self
     }
 }

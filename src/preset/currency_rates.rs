@@ -1,14 +1,15 @@
 use super::Preset;
 use crate::{error::InvalidConfig, policy::Quota};
 
-/// Currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
+/// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
 ///
-/// The service's limit varies by plan: [`Preset::with_quota`]. It may want its key in a query parameter, whose
-/// name is the service's to say: [`Preset::with_key_in_query`].
+/// The service's limit varies by plan: see [`Preset::with_quota`]. If the service expects its key in a query parameter,
+/// give its name to [`Preset::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
+/// sample calls.
 ///
 /// # Errors
 ///
-/// When `base_url` is not an absolute `http` or `https` URL.
+/// Returns an error for a base URL as [`Preset::new`] does.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, preset};
@@ -20,6 +21,7 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// ```
 pub fn currency_rates(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("currency_rates", base_url)?
+        .with_json_on_every_request()
         .with_key_env("CURRENCY_RATES_API_KEY")
         .with_quota(Quota::per_minute(100)?))
 }

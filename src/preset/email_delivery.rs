@@ -1,15 +1,17 @@
 use super::Preset;
 use crate::{error::InvalidConfig, policy::Quota};
 
-/// Email delivery: 1000 requests a minute, a bearer key from `EMAIL_DELIVERY_API_KEY`.
+/// Calls a service for email delivery: 1000 requests a minute, a bearer key from `EMAIL_DELIVERY_API_KEY`.
 ///
-/// The service's limit varies by plan: [`Preset::with_quota`]. It may want its key in a query parameter, whose
-/// name is the service's to say: [`Preset::with_key_in_query`]. A POST is sent again only when it can't have
-/// reached the service: a second attempt of one that did would be a second e-mail.
+/// The service's limit varies by plan: see [`Preset::with_quota`]. If the service expects its key in a query parameter,
+/// give its name to [`Preset::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
+/// sample calls.
+///
+/// A POST is retried only if it cannot have reached the service. Otherwise a retry could send a second email.
 ///
 /// # Errors
 ///
-/// When `base_url` is not an absolute `http` or `https` URL.
+/// Returns an error for a base URL as [`Preset::new`] does.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, preset};
@@ -21,6 +23,7 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// ```
 pub fn email_delivery(base_url: &str) -> Result<Preset, InvalidConfig> {
     Ok(Preset::new("email_delivery", base_url)?
+        .with_json_on_every_request()
         .with_key_env("EMAIL_DELIVERY_API_KEY")
         .with_quota(Quota::per_minute(1000)?))
 }

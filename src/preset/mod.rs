@@ -1,5 +1,5 @@
-//! The four layers, set up for one service: a value with setters, which gives a [`Layer`](tower_layer::Layer)
-//! for a service of your own, or a ready [`Client`](crate::Client).
+//! The whole stack for one service: a value with setters that makes a [`Layer`](tower_layer::Layer) for a custom
+//! service, or a ready [`Client`](crate::Client).
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
@@ -22,30 +22,44 @@
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
 //! | [`realtime_messaging`] | not published: none, until it is given | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
-//! The quotas and the bearer header are the services' own figures and samples; all else is ours, for the reasons
-//! given at the setter.
+//! The quotas, the bearer header and the `content-type` are the services' own figures and samples. All other values are
+//! this crate's, with the reasons at each setter.
 //!
-//! The quotas are kept by a [`TokenBucket`](crate::limit::TokenBucket); [`Preset::with_limiter`] takes any other limiter.
+//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`Preset::with_limiter`] takes any other limiter.
 //!
-//! A preset for a fourth service is a function of its own that starts from [`Preset::new`].
+//! A preset for another service is a function that starts from [`Preset::new`]. A service that needs no key is
+//! [`Preset::without_credential`].
 //!
-//! # A key that the server refuses
+//! # Headers
 //!
-//! After a 401 a key from a file or a provider is replaced, once for all calls that were refused together, and each of
-//! their requests is sent once more with the new one, a POST as well; the second 401 is the answer. See
-//! [`retry`](crate::retry#after-a-401). A key that was given, or read from the environment, stays, and so does its 401.
+//! | header | default | changed by |
+//! |---|---|---|
+//! | `x-request-id` | a UUID for each call | [`Preset::with_request_id`] |
+//! | `content-type` | `application/json`; with [`Preset::new`] only on a request with a body | [`Preset::with_header`] |
+//! | `user-agent` | [`Preset::DEFAULT_USER_AGENT`] from [`Preset::client`] and [`Preset::client_over`] | [`Preset::with_user_agent`] |
+//! | `accept` | `application/json` on the JSON calls of a client | [`Preset::with_header`] |
+//! | `authorization` | the key, as a bearer token | [`Preset::with_key_in_header`] and others |
+//!
+//! A header that the request brings is kept.
+//!
+//! # After a 401
+//!
+//! A key from a file or a provider is replaced, once for all concurrent calls that got a 401. Each of their requests is
+//! retried once with the new key, a POST as well, and a second 401 is returned. See
+//! [`retry`](crate::retry#after-a-401). A fixed key, or one from the environment, stays, and its 401 is returned.
 //!
 //! # Order
 //!
-//! Request id and log, total deadline, retry, rate limit, the attempt's span, auth, per-attempt timeout, then the client:
-//! written in [`PresetLayer`] and nowhere else. Outside them all stands what bounds the body of the answer, which is off until
-//! [`Preset::with_body_idle_timeout`] is said. Other people's layers around them: see
+//! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout, then
+//! the client. Only [`PresetLayer`] states this order in code. Outside of all stands the idle timeout of the response's
+//! body, which is off until [`Preset::with_body_idle_timeout`] sets it. For other crates' layers around the stack see
 //! [`interplay`](crate::interplay).
 
 mod base_url;
 mod credential;
 mod currency_rates;
 mod email_delivery;
+mod headers;
 mod realtime_messaging;
 mod settings;
 mod stack;

@@ -1,16 +1,19 @@
 use super::Preset;
 use crate::error::InvalidConfig;
 
-/// Realtime messaging: no quota, for the service publishes none; its own asks to pause are obeyed.
+/// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///
-/// The service knows an application id, a key and a secret, but how they are sent is not shown:
-/// [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature of them, and
-/// [`Preset::with_signature`] a hook that may await something and see the body. The bearer form of the service's samples, with the key from `REALTIME_MESSAGING_API_KEY`, is used otherwise.
-/// Once you know your limit, give it: [`Preset::with_quota`].
+/// The service publishes no quota: give your plan's limit to [`Preset::with_quota`]. The limiter still pauses when a
+/// response requests it.
+///
+/// The service authenticates by an application id, a key and a secret, but does not publish how they are sent. The default
+/// is the bearer header of its sample calls, and their `content-type: application/json` on every request.
+/// [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature.
+/// [`Preset::with_signature`] takes a hook that may also await something and see the body.
 ///
 /// # Errors
 ///
-/// When `base_url` is not an absolute `http` or `https` URL.
+/// Returns an error for a base URL as [`Preset::new`] does.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, auth::AppCredentials, preset};
@@ -26,5 +29,7 @@ use crate::error::InvalidConfig;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 pub fn realtime_messaging(base_url: &str) -> Result<Preset, InvalidConfig> {
-    Ok(Preset::new("realtime_messaging", base_url)?.with_key_env("REALTIME_MESSAGING_API_KEY"))
+    Ok(Preset::new("realtime_messaging", base_url)?
+        .with_json_on_every_request()
+        .with_key_env("REALTIME_MESSAGING_API_KEY"))
 }

@@ -1,9 +1,8 @@
 use std::{fmt, time::Duration};
 
-use http::{HeaderValue, Uri, header::CONTENT_TYPE};
-use tower_http::set_header::SetRequestHeaderLayer;
+use http::Uri;
 
-use super::{BaseUrl, PresetLayer, credential::Credential};
+use super::{BaseUrl, PresetLayer, credential::Credential, headers::DefaultHeadersLayer};
 use crate::{
     attempt::AttemptLayer,
     auth::Origin,
@@ -15,19 +14,20 @@ use crate::{
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
-/// Everything that the stack needs to know of a service. Setters change it; nothing is sent before
-/// [`layer`](Self::layer) or [`client`](Self::client) made something of it.
+/// Configures the stack for one service. Setters change it, and [`layer`](Self::layer) or [`client`](Self::client) makes
+/// the stack.
 ///
 /// # Clone
 ///
-/// Clones, and all layers and clients made of them, share one limiter: a quota belongs to a key, not to a
-/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) begin another one.
+/// Clones share one limiter, and so do all layers and clients made of them, because a quota belongs to a key and not to a
+/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) start another one.
 #[derive(Clone)]
 pub struct Preset {
     name: &'static str,
     base: BaseUrl,
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
+    pub(super) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
     limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
@@ -45,18 +45,26 @@ impl Preset {
     /// Neither service says how long it takes; 10 s leaves room for three attempts and their back-off.
     pub const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// A service of which only the address is known: no quota, the key from the environment variable `API_KEY`,
-    /// sent as a bearer header.
+    /// Starts from a service's address.
+    ///
+    /// By default there is no quota, and the key comes from the environment variable `API_KEY` and goes into a bearer
+    /// header. A request with a body gets `content-type: application/json`, unless it has a `content-type`.
     ///
     /// # Errors
     ///
-    /// When `base_url` is not an absolute `http` or `https` URL, or has user info, a query or a fragment.
+    /// Returns an error unless `base_url` is an absolute `http` or `https` URL
+    ///
+    /// - without user info, a query and a fragment;
+    /// - whose host is a name or an IP address;
+    /// - whose port, if it has one, is from 1 to 65535;
+    /// - whose path is of visible ASCII characters, without empty segments and segments of dots.
     pub fn new(name: &'static str, base_url: &str) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name,
             base: BaseUrl::parse(base_url)?,
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
+            headers: DefaultHeadersLayer::default(),
             quotas: Vec::new(),
             limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unmetered())),
             retry: RetryLayer::new(),
@@ -73,7 +81,7 @@ impl Preset {
         self.name
     }
 
-    /// The URL below which the service lives.
+    /// Returns the URL that all requests of a client stay below.
     pub fn base_url(&self) -> &Uri {
         self.base.uri()
     }
@@ -111,7 +119,7 @@ impl Preset {
         self
     }
 
-    /// Lets the credential travel without TLS, where everybody on the way can read it.
+    /// Sends the credential without TLS, so that everybody on the way can read it.
     pub fn allow_plaintext(mut self) -> Self {
         self.base.allow_plaintext();
         self
@@ -220,12 +228,17 @@ impl Preset {
         self
     }
 
-    /// The stack as a layer, for a service of your own that takes absolute URIs.
+    /// Returns the stack as a layer, for a custom service that takes absolute URIs.
     ///
     /// # Errors
     ///
-    /// When the key's environment variable is not set or its file holds none, the key would travel without TLS, a timeout is zero, or an
-    /// attempt may take longer than the whole call.
+    /// Returns an error if
+    ///
+    /// - there is no key: its environment variable is not set, or its file holds none. A service that needs no key is
+    ///   [`without_credential`](Self::without_credential);
+    /// - the key would travel without TLS;
+    /// - a [default header](Self::with_header) frames requests or holds a credential;
+    /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
         let total = self.total_timeout;
         let attempt = self.attempt_timeout.unwrap_or(Self::DEFAULT_ATTEMPT_TIMEOUT.min(total));
@@ -233,16 +246,13 @@ impl Preset {
             let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
+        self.headers.check(self.credential.header())?;
         let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
             request_id: self.request_id.clone().with_default_service(self.name),
-            // As the services' samples send it, body or not; the caller's own is kept.
-            content_type: SetRequestHeaderLayer::if_not_present(
-                CONTENT_TYPE,
-                HeaderValue::from_static("application/json"),
-            ),
+            headers: self.headers.clone(),
             total: TimeoutLayer::total(total)?,
             retry: self.retry.clone(),
             limit: {
@@ -266,6 +276,7 @@ impl fmt::Debug for Preset {
         f.debug_struct("Preset")
             .field("name", &self.name)
             .field("origin", self.base.origin())
+            .field("headers", &self.headers)
             .field("limit", &self.limit)
             .field("retry", &self.retry)
             .field("request_id", &self.request_id)

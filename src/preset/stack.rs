@@ -1,23 +1,46 @@
 use std::{fmt, sync::Arc};
 
-use http::HeaderValue;
 use tower::{ServiceBuilder, util::Either};
-use tower_http::set_header::{SetRequestHeader, SetRequestHeaderLayer};
-use tower_layer::Layer;
+use tower_layer::{Identity, Layer};
 
+use super::headers::{DefaultHeaders, DefaultHeadersLayer};
 use crate::{
     attempt::{Attempt, AttemptLayer},
-    auth::{Auth, AuthLayer, Authorize, Keys, Sign, SignLayer, Signed},
+    auth::{AnySign, Auth, AuthLayer, Authorize, Keys, SignLayer, Signed},
     limit::{AnySelect, RateLimit, RateLimitLayer},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
     timeout::{BodyIdleTimeout, BodyIdleTimeoutLayer, Timeout, TimeoutLayer},
 };
 
-/// The whole stack over a service of your own: made by [`Preset::layer`](super::Preset::layer).
+/// Puts the whole stack over a custom service. Made by [`Preset::layer`](super::Preset::layer).
 ///
-/// The inner service takes `Request<ReplayBody<B>>`, where `B` is the body of the requests that you send; see
+/// The inner service takes `Request<ReplayBody<B>>`, where `B` is the body of the caller's requests; see
 /// [`ReplayBody`](crate::body::ReplayBody). It must be `Clone`.
+///
+/// A call is `Send` if the inner service and its future are, so a task can run it:
+///
+/// ```
+/// use std::convert::Infallible;
+///
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{ApiKey, Body, BoxError, body::ReplayBody, preset};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
+///     Ok::<_, Infallible>(Response::new(Body::empty()))
+/// });
+/// let rates = preset::currency_rates("https://rates.example.com")?.with_api_key(ApiKey::new("s3cret")?);
+/// let stack = rates.layer()?.layer(service);
+///
+/// let request = Request::get("https://rates.example.com/v1/resources").body(Body::empty())?;
+/// let response = tokio::spawn(async move { stack.oneshot(request).await }).await??;
+/// assert_eq!(response.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Clone
 ///
@@ -26,7 +49,7 @@ use crate::{
 pub struct PresetLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,
     pub(super) request_id: RequestIdLayer,
-    pub(super) content_type: SetRequestHeaderLayer<HeaderValue>,
+    pub(super) headers: DefaultHeadersLayer,
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<AnySelect>,
@@ -37,26 +60,21 @@ pub struct PresetLayer {
 }
 
 impl PresetLayer {
-    /// The keys that it sends, where it is a key that it sends.
+    /// The key source, if the credential is a key.
     pub(crate) fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
     }
 }
 
-/// The service that a [`PresetLayer`] makes, its layers in their order, outermost first.
+/// The service of a [`PresetLayer`]: its layers in their order, outermost first.
 pub type PresetService<S> = BodyIdleTimeout<
-    RequestId<
-        SetRequestHeader<
-            Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>,
-            HeaderValue,
-        >,
-    >,
+    RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
 
-pub(super) type CredentialLayer = Either<AuthLayer<Arc<dyn Authorize>>, SignLayer<Arc<dyn Sign>>>;
+pub(super) type CredentialLayer = Either<AuthLayer<Arc<dyn Authorize>>, Either<SignLayer<AnySign>, Identity>>;
 
-/// A service whose requests get a key, or a signature.
-pub type Credentialed<S> = Either<Auth<S, Arc<dyn Authorize>>, Signed<S, Arc<dyn Sign>>>;
+/// A service whose requests get a key, a signature, or no credential.
+pub type Credentialed<S> = Either<Auth<S, Arc<dyn Authorize>>, Either<Signed<S, AnySign>, S>>;
 
 impl<S> Layer<S> for PresetLayer {
     type Service = PresetService<S>;
@@ -66,7 +84,7 @@ impl<S> Layer<S> for PresetLayer {
         ServiceBuilder::new()
             .layer(&self.body_idle)
             .layer(&self.request_id)
-            .layer(&self.content_type)
+            .layer(&self.headers)
             .layer(&self.total)
             .layer(&self.retry)
             .layer(&self.limit)
@@ -81,6 +99,7 @@ impl fmt::Debug for PresetLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PresetLayer")
             .field("request_id", &self.request_id)
+            .field("headers", &self.headers)
             .field("total", &self.total)
             .field("retry", &self.retry)
             .field("limit", &self.limit)
@@ -96,12 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_is_the_documented_one() {
+    fn keeps_the_documented_order() {
         struct Client;
         let nested = std::any::type_name::<PresetService<Client>>();
         let order = [
             "BodyIdleTimeout<",
             "RequestId<",
+            "DefaultHeaders<",
             "Timeout<",
             "Retry<",
             "RateLimit<",

@@ -9,7 +9,8 @@ use tower_service::Service;
 use super::{Id, ResponseFuture, layer::Settings};
 use crate::{
     call::{Call, Identity},
-    error::{BoxError, Error},
+    error::{BoxError, Error, MaybeRejected},
+    headers,
     observe::{self, Subject},
 };
 
@@ -17,7 +18,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Only what the inner service failed with, and the [`Report`](crate::Report) added to it.
+/// Returns the inner service's error, with the [`Report`](crate::Report) of the call. Returns
+/// [`Error::is_invalid_request`] if the request has no room for another header field.
 #[derive(Debug, Clone)]
 pub struct RequestId<S> {
     inner: S,
@@ -36,7 +38,7 @@ where
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<S::Future>;
+    type Future = ResponseFuture<MaybeRejected<S::Future>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_service)
@@ -45,18 +47,19 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let settings = &self.settings;
         let own = request.extensions().get().map(|Id(id)| id.clone());
-        let id = request
-            .headers_mut()
-            .entry(&settings.header)
-            .or_insert_with(|| own.unwrap_or_else(|| settings.make.make_request_id()));
-        let span = observe::call_span(settings.service, id);
+        let id = || own.clone().unwrap_or_else(|| settings.make.make_request_id());
+        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), &settings.header, id) {
+            Ok(id) => (id.clone(), Ok(())),
+            Err(error) => (id(), Err(error)),
+        };
+        let span = observe::call_span(settings.service, &id);
         let identity = Identity {
             service: settings.service,
-            request_id: id.clone(),
+            request_id: id,
             server_headers: Arc::clone(&settings.server_headers),
         };
         let call = Call::identified(request.extensions_mut(), identity);
         let subject = Subject::of(settings.service, &request, &span);
-        ResponseFuture::new(call, subject, span, || self.inner.call(request))
+        ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }
 }

@@ -96,6 +96,10 @@ where
             let (called, result) = match this.state.as_mut().project() {
                 StateProj::Before { next, begun } => {
                     if !*begun {
+                        if let Some(rejected) = this.kept.rejected.take() {
+                            this.state.set(State::Over);
+                            return Poll::Ready(finish(this.call, Ended::NotRetryable, Err(rejected)));
+                        }
                         let now = clock::now();
                         if let Some(late) = overdue(this.call, now) {
                             this.state.set(State::Over);

@@ -1,6 +1,10 @@
 use http::{HeaderName, HeaderValue, request};
 
-use crate::{id, policy, random::Random};
+use crate::{
+    headers::{self, TooManyFields},
+    id, policy,
+    random::Random,
+};
 
 /// A key by which a server knows a request again that it has processed already (draft-ietf-httpapi-idempotency-key).
 ///
@@ -37,23 +41,23 @@ impl IdempotencyKey {
         self
     }
 
-    /// Puts a key on a request that needs one to be sent twice. True when it has one now.
-    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> bool {
+    /// Puts a key on a request that is not idempotent by its method. Returns whether the request has one.
+    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, TooManyFields> {
         // One without content is none.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
         if head.headers.get(&self.header).is_some_and(is_key) {
-            return true;
+            return Ok(true);
         }
         if policy::is_idempotent(&head.method) {
-            return false;
+            return Ok(false);
         }
         let key = id::uuid_v7(random);
         let key = match self.quoted {
             true => HeaderValue::try_from([b"\"", key.as_bytes(), b"\""].concat()),
             false => Ok(key),
         };
-        // Quotes around hexadecimal digits and hyphens always make a header value, and the map has room for one more
-        // unless the caller has filled it.
-        key.is_ok_and(|key| head.headers.try_insert(self.header.clone(), key).is_ok())
+        // Quotes around hexadecimal digits and hyphens always make a header value.
+        let Ok(key) = key else { return Ok(false) };
+        headers::insert(&mut head.headers, &self.header, key).map(|()| true)
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Kept<B> {
     pub(super) number: u32,
     /// What the last attempt that was called failed with, where that was not an answer.
     pub(super) failed: Option<Error>,
+    /// Why the request cannot be sent at all.
+    pub(super) rejected: Option<Error>,
     /// Whether any attempt was called.
     pub(super) sent: bool,
 }
@@ -79,7 +81,11 @@ impl<B: Body> Kept<B> {
         let announced = announced(&head, &body);
         let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
-        let keyed = policy.idempotency_key.as_ref().is_some_and(|key| key.put_on(&mut head, &policy.keys));
+        let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
+        let (keyed, rejected) = match key {
+            Ok(key) => (key == Some(true), None),
+            Err(error) => (false, Some(error.into())),
+        };
         let said = own.idempotent || policy.is_idempotent(&head);
         let idempotent = keyed || said || policy::is_idempotent(&head.method);
         let kept = Kept {
@@ -94,6 +100,7 @@ impl<B: Body> Kept<B> {
             refundable: false,
             number: 0,
             failed: None,
+            rejected,
             sent: false,
         };
         // It goes itself, with the room that its map of fields has for those of the layers below, and the copy is kept.

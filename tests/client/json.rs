@@ -21,7 +21,7 @@ use tower_outbound::{
 };
 
 use super::{
-    server::{Server, Wire, reply},
+    server::{Server, Wire, reply, within},
     *,
 };
 
@@ -59,7 +59,24 @@ async fn a_value_goes_out_and_another_comes_in() {
     let methods: Vec<_> = seen.iter().map(|seen| seen.method.as_str()).collect();
     assert_eq!(methods, ["GET", "POST", "PUT"]);
     assert_eq!(seen[1].header("content-type"), Some("application/json"));
+    assert!(seen.iter().all(|seen| seen.header("accept") == Some("application/json")));
     assert_eq!(seen[1].body, r#"{"code":"EUR","value":1.5}"#);
+}
+
+#[tokio::test]
+async fn keeps_an_accept_of_the_request_or_the_preset() {
+    let (server, client) = answering(200, "null").await;
+    let request = Request::get("/").header("accept", "application/own+json").body("").unwrap();
+    client.request_json::<()>(request).await.unwrap();
+    let accept = http::HeaderValue::from_static("application/preset+json");
+    let preset = preset(&server.url()).with_header(http::header::ACCEPT, accept);
+    preset.client().unwrap().get_json::<()>("/").await.unwrap();
+    // Other calls have no `accept` by default.
+    within(client.get("/")).await.unwrap();
+    let accepted: Vec<_> =
+        server.seen().iter().map(|seen| seen.header("accept").map(str::to_owned)).collect();
+    let expected = [Some("application/own+json"), Some("application/preset+json"), None];
+    assert_eq!(accepted.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]

@@ -7,9 +7,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderName, request::Parts};
 use tower::ServiceBuilder;
-use tower_http::set_header::SetRequestHeaderLayer;
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt::AttemptLayer,
@@ -208,12 +207,11 @@ pub(crate) fn rows() -> Vec<Row> {
         row("of an attempt", || plain(TimeoutLayer::per_attempt(secs(60)).unwrap())),
         row("60 s", || plain(BodyIdleTimeoutLayer::new(secs(60)).unwrap())).unready(Passes),
         row("none", || plain(BodyIdleTimeoutLayer::none())).unready(Passes),
-        row("the one of a preset", || {
-            let json = HeaderValue::from_static("application/json");
-            plain(SetRequestHeaderLayer::if_not_present(CONTENT_TYPE, json))
-        })
-        .unready(Passes),
         row("a note of each", || plain(Arrivals::new())).unready(Passes),
+        row("a preset without a credential", || {
+            preset(Preset::new("custom", URI).unwrap().without_credential())
+        })
+        .unready(AfterAttempts(unready)),
         row("all that a preset takes", with_all_that_a_preset_takes).unready(AfterAttempts(unready)),
         // As who builds a stack by hand may do it: another order, and one layer twice.
         row("a stack by hand", || {

@@ -58,6 +58,9 @@ struct Seen {
     displays: RefCell<BTreeSet<String>>,
 }
 
+/// Types that no caller can name: the `Debug` of the services and futures around them shows them.
+const INNER: [&str; 2] = ["error::MaybeRejected", "preset::DefaultHeaders"];
+
 /// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.
 fn name_of<T: ?Sized>(_: &T) -> String {
     let name = std::any::type_name::<T>();
@@ -235,6 +238,8 @@ async fn auth(seen: &Seen) {
         }
     }
     seen.layer(SignLayer::new(Signer(key()), origin()).unwrap());
+    seen.debug(&AnySign::new(Signer(key())));
+    seen.layer(SignLayer::new(AnySign::new(Signer(key())), origin()).unwrap());
 }
 
 fn layers(seen: &Seen) {
@@ -554,7 +559,7 @@ fn declared() -> (BTreeSet<String>, BTreeSet<String>) {
             }
         }
     }
-    types.retain(|name| is_on(name));
+    types.retain(|name| is_on(name) && !INNER.contains(&name.as_str()));
     displays.retain(|name| types.contains(name));
     (types, displays)
 }

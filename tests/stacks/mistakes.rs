@@ -2,7 +2,7 @@
 #![cfg(outbound_mistakes)]
 #![allow(unused)]
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -11,7 +11,7 @@ use tower::{Layer, Service, service_fn};
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
     attempt::AttemptLayer,
-    auth::{Sign, SignLayer},
+    auth::{AnySign, SignLayer},
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     preset::Preset,
@@ -63,7 +63,7 @@ fn the_quota_is_no_limiter(quota: Quota) {
     RateLimitLayer::new(quota);
 }
 
-fn the_body_cannot_be_signed(sign: SignLayer<Arc<dyn Sign>>) {
+fn the_body_cannot_be_signed(sign: SignLayer<AnySign>) {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<Response<Content>, BoxError>(Response::default())
     });

@@ -5,12 +5,17 @@ use http::{Request, Uri};
 use http_body::Body;
 
 use super::body::Shared;
-use crate::error::{BoxError, Error, Kind};
+use crate::{
+    error::{BoxError, Error, Kind},
+    headers,
+};
 
 pub(super) fn translate<B>(request: Request<B>) -> Result<::reqwest::Request, Error>
 where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
+    // reqwest adds its default headers by methods that panic in a full map.
+    headers::check_room(request.headers())?;
     let uri = request.uri().clone();
     // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
     // proof that nothing was processed.
@@ -52,6 +57,17 @@ mod tests {
             assert!(error.is_invalid_request(), "{error:?}");
             format!("{error:#}")
         })
+    }
+
+    #[test]
+    fn rejects_a_request_without_room_for_the_headers_of_reqwest() {
+        let mut request = Request::get("http://host/").body(Empty::<bytes::Bytes>::new()).unwrap();
+        for number in 0..24_001 {
+            let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+            request.headers_mut().insert(name, http::HeaderValue::from_static("1"));
+        }
+        let error = translate(request).unwrap_err();
+        assert!(error.is_invalid_request(), "{error:?}");
     }
 
     #[test]

@@ -25,7 +25,6 @@ const ECOSYSTEM: &[&str] = &[
     "http_body",
     "http_body_util",
     "tower",
-    "tower_http",
     "tower_layer",
     "tower_service",
     "tracing",

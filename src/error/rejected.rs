@@ -1,0 +1,58 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::Response;
+use pin_project_lite::pin_project;
+
+use super::{BoxError, Error};
+
+pin_project! {
+    /// The future of a service that may reject a request before it calls the inner service.
+    #[derive(Debug)]
+    pub struct MaybeRejected<F> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State<F> {
+        Calling { #[pin] future: F },
+        Rejected { error: Option<Error> },
+    }
+}
+
+impl<F> MaybeRejected<F> {
+    /// Calls the inner service if the request passed its checks.
+    #[inline]
+    pub(crate) fn new(checked: Result<(), impl Into<Error>>, call: impl FnOnce() -> F) -> Self {
+        match checked {
+            Ok(()) => Self { state: State::Calling { future: call() } },
+            Err(error) => Self { state: State::Rejected { error: Some(error.into()) } },
+        }
+    }
+}
+
+impl<F, R, E> Future for MaybeRejected<F>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    E: Into<BoxError>,
+{
+    type Output = Result<Response<R>, Error>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProj::Calling { future } => future.poll(cx).map_err(Error::from_service),
+            StateProj::Rejected { error } => match error.take() {
+                Some(error) => Poll::Ready(Err(error)),
+                None => Poll::Pending,
+            },
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Default headers: what a preset sends with every request.
+
+use http::{
+    HeaderName, HeaderValue, Method,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, USER_AGENT},
+};
+use tower_outbound::{
+    Body,
+    test_util::{Answer, ScriptedService},
+};
+
+use super::*;
+
+const VERSION: HeaderName = HeaderName::from_static("x-api-version");
+
+fn custom() -> Preset {
+    Preset::new("custom", "https://host").unwrap().with_api_key(key())
+}
+
+fn value(text: &'static str) -> HeaderValue {
+    HeaderValue::from_static(text)
+}
+
+/// Returns the value that a service got in one header of one request.
+async fn sent(preset: &Preset, request: Request<Body>, name: &HeaderName) -> Option<String> {
+    let service = ScriptedService::new([Answer::status(200)]);
+    preset.client_around(service.clone()).unwrap().request(request).await.unwrap();
+    let seen = service.seen();
+    assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} twice");
+    seen[0].header(name.as_str()).map(str::to_owned)
+}
+
+fn request(method: Method, body: impl Into<Body>) -> Request<Body> {
+    Request::builder().method(method).uri("/v1").body(body.into()).unwrap()
+}
+
+#[tokio::test]
+async fn sends_a_json_content_type_only_with_a_body() {
+    for (method, body, expected) in [
+        (Method::GET, "", None),
+        (Method::DELETE, "", None),
+        (Method::POST, "", None),
+        (Method::POST, "{}", Some("application/json")),
+        (Method::DELETE, "{}", Some("application/json")),
+    ] {
+        let sent = sent(&custom(), request(method.clone(), body), &CONTENT_TYPE).await;
+        assert_eq!(sent.as_deref(), expected, "{method} {body}");
+    }
+}
+
+#[tokio::test]
+async fn sends_a_json_content_type_with_every_request_of_the_three_presets() {
+    for (_, make) in PRESETS {
+        let preset = make("https://host").unwrap().with_api_key(key());
+        for body in ["", "{}"] {
+            let sent = sent(&preset, request(Method::GET, body), &CONTENT_TYPE).await;
+            assert_eq!(sent.as_deref(), Some("application/json"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn sends_default_headers_with_every_attempt() {
+    let service = ScriptedService::new([503, 503, 200].map(Answer::status));
+    let client = custom()
+        .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
+        .with_header(VERSION, value("1"))
+        .with_header(ACCEPT, value("text/csv"))
+        .with_header(VERSION, value("2"))
+        .with_user_agent(value("shop/1.4"))
+        .client_around(service.clone())
+        .unwrap();
+    assert_eq!(client.get("/v1").await.unwrap().status(), 200);
+    assert_eq!(service.calls(), 3);
+    for seen in service.seen() {
+        assert_eq!(seen.header("x-api-version"), Some("2"));
+        assert_eq!(seen.header("accept"), Some("text/csv"));
+        assert_eq!(seen.header("user-agent"), Some("shop/1.4"));
+    }
+}
+
+#[tokio::test]
+async fn keeps_the_callers_own_headers() {
+    let preset = custom()
+        .with_header(VERSION, value("1"))
+        .with_header(CONTENT_TYPE, value("application/xml"))
+        .with_user_agent(value("shop/1.4"));
+    for (name, default) in [(VERSION, "1"), (CONTENT_TYPE, "application/xml"), (USER_AGENT, "shop/1.4")] {
+        assert_eq!(sent(&preset, request(Method::GET, ""), &name).await.as_deref(), Some(default));
+        let mut own = request(Method::GET, "");
+        own.headers_mut().insert(name.clone(), value("own"));
+        assert_eq!(sent(&preset, own, &name).await.as_deref(), Some("own"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn sends_its_own_user_agent_from_a_ready_client_only() {
+    let server = server().await;
+    let preset = Preset::new("custom", &server.url()).unwrap().with_api_key(key());
+    for (preset, expected) in [
+        (preset.clone(), Preset::DEFAULT_USER_AGENT),
+        (preset.clone().with_user_agent(value("shop/1.4")), "shop/1.4"),
+    ] {
+        get(&preset.client().unwrap(), "/").await.unwrap();
+        assert_eq!(server.seen().last().unwrap().header("user-agent"), Some(expected));
+    }
+    assert_eq!(Preset::DEFAULT_USER_AGENT, concat!("tower-outbound/", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        sent(&preset, request(Method::GET, ""), &USER_AGENT).await,
+        None,
+        "the service may have its own"
+    );
+}
+
+#[test]
+fn rejects_a_default_header_that_frames_requests_or_holds_a_credential() {
+    let api_key = HeaderName::from_static("x-api-key");
+    let framing = ["connection", "content-length", "host", "te", "transfer-encoding", "upgrade"];
+    let framing = framing.map(HeaderName::from_static);
+    for name in framing.into_iter().chain([AUTHORIZATION, PROXY_AUTHORIZATION, api_key.clone()]) {
+        let preset = custom().with_key_in_header(api_key.clone()).with_header(name.clone(), value("s3cret"));
+        let error = preset.layer().unwrap_err();
+        assert_eq!((error.field(), error.value()), ("header", name.as_str()));
+        assert!(!format!("{error} {preset:?}").contains("s3cret"), "{error}");
+    }
+    assert!(custom().with_header(api_key, value("not the key")).layer().is_ok());
+}

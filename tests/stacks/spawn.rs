@@ -1,0 +1,144 @@
+//! Futures of a preset's layer run in tasks of their own: `tokio::spawn` proves that they are `Send` and `'static`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use axum::{Router, extract::State, routing::get};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, request};
+use http_body_util::Full;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    ApiKey, Body, BoxError,
+    adapter::Reqwest,
+    auth::{AnySign, Sign, SignLayer, Signing},
+    body::ReplayBody,
+    preset::{self, Preset, PresetService},
+    test_util::{Answer, ScriptedServer, ScriptedService},
+};
+
+type Hyper<B> = Client<HttpConnector, ReplayBody<B>>;
+
+fn hyper<B: http_body::Body<Data: Send> + Send>() -> Hyper<B> {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+async fn server() -> (ScriptedServer, ScriptedService) {
+    let service = ScriptedService::new([Answer::status(200)]);
+    (ScriptedServer::start(service.clone()).await.unwrap(), service)
+}
+
+fn unkeyed(server: &ScriptedServer) -> Preset {
+    Preset::new("spawned", &server.url()).unwrap()
+}
+
+fn keyed(server: &ScriptedServer) -> Preset {
+    unkeyed(server).with_api_key(ApiKey::new("s3cret").unwrap())
+}
+
+fn get_from<B: Default>(server: &ScriptedServer) -> Request<B> {
+    Request::get(format!("{}/v1", server.url())).body(B::default()).unwrap()
+}
+
+/// Puts a fixed value on each request.
+struct Signer;
+
+impl Sign for Signer {
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+        Box::pin(async move {
+            head.headers.insert("x-signature", "signed".parse()?);
+            Ok(())
+        })
+    }
+}
+
+#[tokio::test]
+async fn spawns_a_call_over_hyper_with_each_kind_of_credential() {
+    let (server, service) = server().await;
+    let authorize = |head: &mut request::Parts| {
+        head.headers.insert("x-own", "put".parse()?);
+        Ok::<_, BoxError>(())
+    };
+    let presets = [
+        (keyed(&server), "authorization"),
+        (keyed(&server).with_signature(Signer), "x-signature"),
+        (keyed(&server).with_authorize(authorize), "x-own"),
+        (unkeyed(&server).without_credential(), "x-request-id"),
+    ];
+    for (preset, header) in presets {
+        let stack = preset.layer().unwrap().layer(hyper::<Body>());
+        let request = get_from::<Body>(&server);
+        let call = tokio::spawn(async move { stack.oneshot(request).await });
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+        assert!(service.seen().last().unwrap().header(header).is_some(), "{header}");
+
+        let stack = preset.layer().unwrap().layer(hyper::<Full<Bytes>>());
+        let request = get_from::<Full<Bytes>>(&server);
+        let call = tokio::spawn(async move { stack.oneshot(request).await });
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+}
+
+#[tokio::test]
+async fn spawns_a_call_over_reqwest() {
+    let (server, service) = server().await;
+    let builder = || reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
+    let adapters = [Reqwest::new(builder()).unwrap(), Reqwest::from_client(builder().build().unwrap())];
+    for adapter in adapters {
+        let stack = keyed(&server).layer().unwrap().layer(adapter.clone());
+        let request = get_from::<reqwest::Body>(&server);
+        let call = tokio::spawn(async move { stack.oneshot(request).await });
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+
+        let client = keyed(&server).client_around(adapter).unwrap();
+        let call = tokio::spawn(async move { client.get("/v1").await });
+        assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    }
+    assert_eq!(service.calls(), 4);
+}
+
+#[tokio::test]
+async fn calls_from_an_axum_handler() {
+    type Stack = PresetService<Hyper<Full<Bytes>>>;
+
+    async fn handler(State((stack, url)): State<(Stack, String)>) -> Result<String, StatusCode> {
+        let request = Request::get(url).body(Full::default()).map_err(|_| StatusCode::BAD_REQUEST)?;
+        let response = stack.oneshot(request).await.map_err(|_| StatusCode::BAD_GATEWAY)?;
+        Ok(response.status().to_string())
+    }
+
+    let (server, _) = server().await;
+    let stack = keyed(&server).layer().unwrap().layer(hyper());
+    let app = Router::new().route("/", get(handler)).with_state((stack, server.url()));
+    let response = app.oneshot(Request::get("/").body(axum::body::Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test]
+async fn spawns_a_signed_call_of_an_erased_signer() {
+    let (server, service) = server().await;
+    let origin = tower_outbound::auth::Origin::parse(&server.url()).unwrap();
+    let stack = SignLayer::new(AnySign::new(Signer), origin).unwrap().layer(hyper_plain());
+    let request = get_from::<Body>(&server);
+    let call = tokio::spawn(async move { stack.oneshot(request).await });
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+    assert_eq!(service.seen()[0].header("x-signature"), Some("signed"));
+}
+
+fn hyper_plain() -> Client<HttpConnector, Body> {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+#[tokio::test]
+async fn spawns_a_call_over_a_service_function() {
+    let service = tower::service_fn(|_: Request<ReplayBody<Body>>| async {
+        Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let preset = preset::currency_rates("https://rates.example.com").unwrap();
+    let stack = preset.with_api_key(ApiKey::new("s3cret").unwrap()).layer().unwrap().layer(service);
+    let request = Request::get("https://rates.example.com/v1").body(Body::empty()).unwrap();
+    let call = tokio::spawn(async move { stack.oneshot(request).await });
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
+}
