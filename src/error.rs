@@ -1,15 +1,24 @@
-//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that can't work.
+//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that cannot work.
 
 mod call;
+mod chain;
 mod config;
+mod goaway;
+mod kind;
 mod refusal;
+mod transport;
 mod unproven;
 
 pub use self::call::Error;
 pub(crate) use self::call::{Kind, Scope};
+pub(crate) use self::chain::cause;
+#[cfg(feature = "json")]
+pub(crate) use self::chain::write_causes;
 pub use self::config::InvalidConfig;
+pub(crate) use self::goaway::redact;
+pub use self::kind::ErrorKind;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::unproven::Unproven;
 
-/// Any error that may cross threads: what tower's own layers speak, and what an inner service may fail with.
+/// Any error that may cross threads: the error of tower's own layers, and what an inner service may fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

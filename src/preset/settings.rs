@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderValue, Uri, header::CONTENT_TYPE};
 use tower_http::set_header::SetRequestHeaderLayer;
@@ -24,7 +24,7 @@ use crate::{
 /// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) begin another one.
 #[derive(Clone)]
 pub struct Preset {
-    name: &'static str,
+    name: Arc<str>,
     base: BaseUrl,
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
@@ -55,9 +55,9 @@ impl Preset {
     /// # Errors
     ///
     /// When `base_url` is not an absolute `http` or `https` URL, or has user info, a query or a fragment.
-    pub fn new(name: &'static str, base_url: &str) -> Result<Self, InvalidConfig> {
+    pub fn new(name: impl Into<Arc<str>>, base_url: &str) -> Result<Self, InvalidConfig> {
         Ok(Self {
-            name,
+            name: name.into(),
             base: BaseUrl::parse(base_url)?,
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
@@ -72,9 +72,9 @@ impl Preset {
         })
     }
 
-    /// The name that stands in the log as `service`.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// Returns the name: `service` in logs, spans and metrics.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The URL below which the service lives.
@@ -109,9 +109,9 @@ impl Preset {
         self.limit.limiter()
     }
 
-    /// Another name, for the second client of one service.
-    pub fn with_name(mut self, name: &'static str) -> Self {
-        self.name = name;
+    /// Replaces the name, for a second client of one service.
+    pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
         self
     }
 
@@ -239,7 +239,7 @@ impl Preset {
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
-            request_id: self.request_id.clone().with_default_service(self.name),
+            request_id: self.request_id.clone().with_default_service(&self.name),
             // As the services' samples send it, body or not; the caller's own is kept.
             content_type: SetRequestHeaderLayer::if_not_present(
                 CONTENT_TYPE,

@@ -10,7 +10,7 @@ use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 use tower::load_shed::error::Overloaded;
 
-use crate::error::{Error, Unproven};
+use crate::error::{Error, Unproven, cause};
 
 /// How far a request got whose attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +25,13 @@ pub(super) enum Sent {
     Done,
 }
 
-type Cause<'a> = &'a (dyn StdError + 'static);
-
 /// What hyper-util's connector fails with, which has no name that others may use. Clients that make their own
 /// connections with it, as tonic's channel does, wrap it in an error of theirs.
 type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// The verdict on what the inner service failed with.
 pub(super) fn sent(error: &Error) -> Sent {
-    let first = error.source();
+    let first = error.original();
     // No connection is refused once it stands, so this is the service's own word that it had none. Wrapped in an
     // error that isn't known here it may be of another connection, such as one that the request's body came over.
     if first.and_then(|error| error.downcast_ref::<io::Error>()).is_some_and(is_refused) {
@@ -142,14 +140,6 @@ fn is_permanent(error: &legacy::Error) -> bool {
 #[cfg(not(feature = "rustls"))]
 fn is_permanent(_: &legacy::Error) -> bool {
     false
-}
-
-/// `source()` of an I/O error skips the very error that it wraps.
-fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-        Some(wrapped) => Some(wrapped),
-        None => error.source(),
-    }
 }
 
 #[cfg(test)]

@@ -114,7 +114,6 @@
 //!   it; but it does nothing to a quota that spells out its own, such as those that `effective` gives. In code,
 //!   [`Preset::with_quota`](crate::preset::Preset::with_quota) takes a quota as it is.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
-//! - The names of services are kept for as long as the program runs, each once: 1024 different ones at the most.
 //!
 //! # Sample
 //!

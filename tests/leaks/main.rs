@@ -143,7 +143,7 @@ fn reported(report: &Report) {
 fn answered<B: Debug>(response: &Response<B>) {
     hidden(response);
     hidden(response.extensions());
-    Report::of(response).into_iter().for_each(reported);
+    Report::from_response(response).into_iter().for_each(reported);
 }
 
 #[track_caller]

@@ -310,7 +310,7 @@ async fn calls_and_errors(seen: &Seen) {
     let probe = Probe::new([Answer::Is(503), Answer::Is(401)]);
     let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
-    let report = Report::of(&response).unwrap();
+    let report = Report::from_response(&response).unwrap();
     seen.debug(report);
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
