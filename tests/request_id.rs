@@ -260,10 +260,10 @@ async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
-    assert_eq!(head.extensions.get::<Call>().unwrap().service(), Some("inner"));
+    assert_eq!(head.extensions.get::<Call>().unwrap().service().as_deref(), Some("inner"));
     let report = report(&response);
     assert_eq!(
-        (report.service(), report.request_id()),
+        (report.service().as_deref(), report.request_id()),
         (Some("inner"), Some(head.headers["x-inner-id"].clone()))
     );
     assert_ne!(head.headers["x-inner-id"], head.headers["x-outer-id"]);
