@@ -97,7 +97,7 @@ async fn the_third_attempt_has_only_what_the_first_two_left() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(5));
     assert!(error.is_deadline());
-    assert_eq!(error.to_string(), "deadline of 5s exceeded");
+    assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
     let report = error.report().unwrap();
     assert_eq!(report.ended(), Some(Ended::Deadline));
     let attempts = report.attempts();

@@ -65,7 +65,8 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
                 $level,
                 service = subject.service.as_deref().filter(|_| bare),
                 request_id = text(bare.then(|| report.request_id()).flatten().as_ref()),
-                http.request.method = subject.method.as_str(),
+                // A token, which needs no quotes.
+                http.request.method = %subject.method,
                 server.address = unnamed().and_then(address).as_deref(),
                 server.port = unnamed().and_then(port),
                 url.path = subject.uri.path(),

@@ -135,6 +135,7 @@ fn failed(error: &Error) {
 #[track_caller]
 fn reported(report: &Report) {
     hidden(report);
+    unsaid(report);
     report.attempts().iter().for_each(|attempt| hidden(attempt));
 }
 

@@ -311,7 +311,7 @@ async fn calls_and_errors(seen: &Seen) {
     let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = Report::from_response(&response).unwrap();
-    seen.debug(report);
+    seen.both(report);
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
     seen.debug(&attempts[0].outcome().unwrap());
@@ -323,6 +323,7 @@ async fn calls_and_errors(seen: &Seen) {
 
     let error = preset(SITE, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
     seen.error(&error);
+    seen.both(&error.kind());
     #[cfg(feature = "json")]
     seen.error(&preset(SITE, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
     seen.debug(&retry::Outcome::Failure { error: &error, sent: policy::Sent::No });

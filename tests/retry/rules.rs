@@ -194,8 +194,8 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
         *heard.lock().unwrap(),
         [
             "503 Service Unavailable 2",
-            "connection refused: connection refused true",
-            "reset by the server: connection reset false",
+            "connection refused after 2 attempts: connection refused true",
+            "reset by the server after 3 attempts: connection reset false",
             "404 Not Found 0",
         ]
     );
