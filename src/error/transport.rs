@@ -126,6 +126,8 @@ impl Found {
             None if error.is_remote() && error.is_reset() => self.kind = ErrorKind::Reset,
             None if error.is_remote() => self.kind = ErrorKind::Closed,
             None if error.is_library() => self.kind = ErrorKind::Protocol,
+            // hyper resets the stream of a request whose body failed.
+            None if error.is_reset() => self.kind = ErrorKind::Body,
             None => {}
         }
         Some(self.kind)
