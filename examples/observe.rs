@@ -30,7 +30,7 @@ use tower_outbound::{
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
-    fmt::{self, FmtContext, FormatEvent, FormatFields, format::Writer},
+    fmt::{self, FmtContext, FormatEvent, FormatFields, FormattedFields, format::Writer},
     layer::SubscriberExt,
     registry::LookupSpan,
     util::SubscriberInitExt,
@@ -110,7 +110,7 @@ fn log() {
     tracing_subscriber::registry().with(lines).with(only).init();
 }
 
-/// Time, level, target and fields of an event, without the fields of the spans around it.
+/// Time, level, target and fields of an event, after the call's span.
 struct Line(Instant);
 
 impl<S, N> FormatEvent<S, N> for Line
@@ -127,6 +127,11 @@ where
         let (metadata, time) = (event.metadata(), self.0.elapsed().as_secs_f64());
         let target = metadata.target().trim_start_matches("tower_outbound::");
         write!(to, "{time:6.3} {:5} {target:8} ", metadata.level())?;
+        for span in context.event_scope().into_iter().flatten().filter(|span| span.name() == "call") {
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>() {
+                write!(to, "call{{{fields}}}: ")?;
+            }
+        }
         context.format_fields(to.by_ref(), event)?;
         writeln!(to)
     }

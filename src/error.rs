@@ -1,17 +1,26 @@
-//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that can't work.
+//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that cannot work.
 
 mod call;
+mod chain;
 mod config;
 mod delivery;
+mod goaway;
+mod kind;
 mod refusal;
 mod rejected;
+mod transport;
 
 pub use self::call::Error;
 pub(crate) use self::call::{Kind, Scope};
+pub(crate) use self::chain::cause;
+#[cfg(feature = "json")]
+pub(crate) use self::chain::write_causes;
 pub use self::config::InvalidConfig;
 pub use self::delivery::DeliveryError;
+pub(crate) use self::goaway::redact;
+pub use self::kind::ErrorKind;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::MaybeRejected;
 
-/// Any error that may cross threads: what tower's own layers speak, and what an inner service may fail with.
+/// Any error that may cross threads: the error of tower's own layers, and what an inner service may fail with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -37,7 +37,7 @@
 //!
 //!     let response = rates.get("/v1/resources").await?;
 //!     println!("{}", response.status());
-//!     if let Some(report) = Report::of(&response) {
+//!     if let Some(report) = Report::from_response(&response) {
 //!         println!("{} attempts, {:?} waiting for the limiter", report.attempt_count(), report.waited());
 //!     }
 //!     println!("{:?}", response.into_body().collect(64 * 1024).await?);

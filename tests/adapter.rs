@@ -29,7 +29,7 @@ fn unbound(schedule: impl Schedule + 'static) -> RetryLayer {
 async fn call(layer: &RetryLayer, script: &[Answer]) -> (Vec<Duration>, Report) {
     let probe = Probe::new(script.iter().copied());
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    let report = Report::of(&response).unwrap().clone();
+    let report = Report::from_response(&response).unwrap().clone();
     (probe.seen().windows(2).map(|pair| pair[1].at - pair[0].at).collect(), report)
 }
 

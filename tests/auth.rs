@@ -141,7 +141,7 @@ async fn a_uri_that_names_no_origin_is_an_error_and_nothing_is_sent() {
     for uri in ["/v1/x", "/", "*"] {
         let error = bearer(URI).layer(probe.clone()).oneshot(get(uri)).await.unwrap_err();
         assert!(error.is_auth() && !error.is_service(), "{error:?}");
-        assert_eq!(error.to_string(), "the credential was not sent");
+        assert_eq!(error.to_string(), "credential could not be attached");
         let cause = error.source().unwrap().to_string();
         assert!(cause.contains("names no origin"), "{cause}");
     }

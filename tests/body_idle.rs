@@ -79,7 +79,7 @@ async fn a_body_that_stands_still_ends_in_a_timeout_that_tells_the_limit() {
     let error = stall(&mut body).await;
     assert_eq!(start.elapsed(), millis(1500));
     assert!(error.is_timeout() && !error.is_deadline() && !error.is_service());
-    assert_eq!(error.to_string(), "the body of the answer stood still for 1.5s");
+    assert_eq!(error.to_string(), "response body stalled for 1.5s");
     assert_eq!(Arc::strong_count(&held), 1, "what stalled is let go");
     assert!(body.is_end_stream() && body.size_hint().exact() == Some(0));
     assert!(body.frame().await.is_none());

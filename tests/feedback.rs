@@ -804,7 +804,7 @@ async fn every_preset_listens() {
             let uri = preset.base_url().clone();
             let request = Request::get(uri).body(tower_outbound::Body::empty()).unwrap();
             let response = service.clone().oneshot(request).await.unwrap();
-            assert!(Report::of(&response).is_some());
+            assert!(Report::from_response(&response).is_some());
         }
         server.assert_arrivals([0.0, 7.0]);
     }

@@ -257,14 +257,14 @@ async fn refusals_pauses_and_give_ups_are_counted_by_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_deadline_cuts_off_is_a_timeout_and_what_a_caller_drops_is_nothing() {
+async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_drops() {
     let (meters, _guard) = Meters::read();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
         .layer(AttemptLayer::new())
         .service(Probe::new([Silent]));
     assert!(service.clone().oneshot(request("PURGE", "http://[::1]/a")).await.is_err());
-    let row = "http.client.request.duration error.type=timeout http.request.method=_OTHER \
+    let row = "http.client.request.duration error.type=deadline http.request.method=_OTHER \
                server.address=::1 server.port=80";
     assert_eq!(meters.series(), Series::from([(row.to_owned(), vec![2.0])]));
 

@@ -13,8 +13,8 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::trace::{InMemorySpanExporter, Sampler, SdkTracerProvider, SpanData};
 use opentelemetry_semantic_conventions::attribute::{
-    ERROR_TYPE, HTTP_REQUEST_METHOD, HTTP_REQUEST_RESEND_COUNT, HTTP_RESPONSE_STATUS_CODE, SERVER_ADDRESS,
-    SERVER_PORT, URL_FULL,
+    ERROR_TYPE, HTTP_REQUEST_METHOD, HTTP_REQUEST_RESEND_COUNT, HTTP_RESPONSE_STATUS_CODE,
+    NETWORK_PROTOCOL_VERSION, SERVER_ADDRESS, SERVER_PORT, URL_FULL,
 };
 use probe::{
     Answer::{self, *},
@@ -142,9 +142,17 @@ async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
         (URL_FULL, "https://api.example.com:8443/v1/resources".into()),
     ];
     let own: [&[(&str, Value)]; 3] = [
-        &[(HTTP_RESPONSE_STATUS_CODE, 503.into()), (ERROR_TYPE, "503".into())],
-        &[(HTTP_REQUEST_RESEND_COUNT, 1.into()), (ERROR_TYPE, "service".into())],
-        &[(HTTP_REQUEST_RESEND_COUNT, 2.into()), (HTTP_RESPONSE_STATUS_CODE, 200.into())],
+        &[
+            (HTTP_RESPONSE_STATUS_CODE, 503.into()),
+            (NETWORK_PROTOCOL_VERSION, "1.1".into()),
+            (ERROR_TYPE, "503".into()),
+        ],
+        &[(HTTP_REQUEST_RESEND_COUNT, 1.into()), (ERROR_TYPE, "reset".into())],
+        &[
+            (HTTP_REQUEST_RESEND_COUNT, 2.into()),
+            (HTTP_RESPONSE_STATUS_CODE, 200.into()),
+            (NETWORK_PROTOCOL_VERSION, "1.1".into()),
+        ],
     ];
     for (attempt, own) in attempts.iter().zip(own) {
         assert_eq!(attributes(attempt), always.iter().chain(own).cloned().collect::<BTreeMap<_, _>>());

@@ -296,7 +296,7 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
         .unwrap();
     let response = within(client.post("/v1/resources", "a letter")).await.unwrap();
     assert_eq!(response.status(), 200);
-    let report = Report::of(&response).unwrap();
+    let report = Report::from_response(&response).unwrap();
     let attempt = &report.attempts()[0];
     assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
     assert_eq!(

@@ -373,7 +373,7 @@ async fn promise_7_deadline() {
     let response = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
     assert_eq!((response.status().as_u16(), start.elapsed(), seen.count()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
-    let report = Report::of(&response).unwrap();
+    let report = Report::from_response(&response).unwrap();
     assert_eq!(report.ended(), Some(Ended::Deadline));
     let needed = report.retry_after().expect("the wait that did not fit");
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");

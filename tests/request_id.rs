@@ -9,7 +9,10 @@ use std::{
     collections::HashSet,
     fmt,
     io::ErrorKind::*,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use capture::{Capture, Line};
@@ -25,12 +28,13 @@ use tower_outbound::{
     auth::{BearerAuthLayer, Origin},
     call::{Call, Ended},
     limit::{RateLimitLayer, TokenBucket},
-    preset,
+    preset::{self, Preset},
     request_id::{Id, RequestIdLayer},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
-use tracing::{Level, level_filters::LevelFilter};
+use tracing::{Level, Metadata, level_filters::LevelFilter};
+use tracing_subscriber::{Registry, filter::filter_fn, layer::Layer as _, layer::SubscriberExt};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -260,10 +264,10 @@ async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
-    assert_eq!(head.extensions.get::<Call>().unwrap().service(), Some("inner"));
+    assert_eq!(head.extensions.get::<Call>().unwrap().service().as_deref(), Some("inner"));
     let report = report(&response);
     assert_eq!(
-        (report.service(), report.request_id()),
+        (report.service().as_deref(), report.request_id()),
         (Some("inner"), Some(head.headers["x-inner-id"].clone()))
     );
     assert_ne!(head.headers["x-inner-id"], head.headers["x-outer-id"]);
@@ -433,51 +437,43 @@ fn sorted<const N: usize>(mut names: [&'static str; N]) -> Vec<&'static str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_succeeds_is_one_line_at_info_with_the_documented_fields() {
+async fn logs_one_info_event_per_completed_call_without_the_fields_of_its_span() {
     let script = [Is(503), With(200, &[("request-id", "theirs")])];
     let capture = log_of(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
     let calls = capture.of(CALL);
     assert_eq!(calls.len(), 1, "{calls:?}");
     let line = &calls[0];
-    assert_eq!((line.level, line.message.as_str()), (Level::INFO, "call answered"));
+    assert_eq!((line.level, line.message.as_str()), (Level::INFO, "call completed"));
     assert_eq!(
         names(line),
         sorted([
-            "service",
-            "request_id",
-            "server_request_id",
             "http.request.method",
-            "server.address",
-            "server.port",
             "url.path",
             "http.response.status_code",
             "attempts",
-            "ended",
-            "waited_ms",
             "elapsed_ms",
+            "server_request_id",
         ])
     );
     for (field, value) in [
-        ("service", "rates"),
         ("server_request_id", "theirs"),
         ("http.request.method", "PUT"),
-        ("server.address", "api.example.com"),
-        ("server.port", "8443"),
         ("url.path", "/v1/x"),
         ("http.response.status_code", "200"),
         ("attempts", "2"),
-        ("ended", "success"),
-        ("waited_ms", "0.0"),
     ] {
         assert_eq!(line.fields[field], value, "{field}");
     }
-    assert_eq!(line.fields["request_id"].len(), 36);
+    let span = capture.span(line.span.unwrap());
+    assert_eq!((span.name, span.fields["service"].as_str()), ("call", "rates"));
+    assert_eq!(span.fields["request_id"].len(), 36);
     let elapsed: f64 = line.fields["elapsed_ms"].parse().unwrap();
     assert!((50.0..=102.0).contains(&elapsed), "{elapsed}");
+    assert!((elapsed * 10.0).fract() == 0.0, "one decimal place: {elapsed}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn fields_without_a_value_are_left_out() {
+async fn leaves_out_fields_without_a_value_and_names_the_server_without_a_service() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     RequestIdLayer::new()
         .layer(Probe::new([Is(200)]))
@@ -488,53 +484,169 @@ async fn fields_without_a_value_are_left_out() {
     assert_eq!(
         names(&calls[0]),
         sorted([
-            "request_id",
             "http.request.method",
             "server.address",
             "server.port",
             "url.path",
             "http.response.status_code",
-            "attempts",
-            "waited_ms",
             "elapsed_ms",
         ])
     );
-    assert_eq!(calls[0].fields["attempts"], "0", "no retry layer");
     assert_eq!(capture.ours().len(), 1);
 }
 
+/// The span is off at this level.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_fails_is_one_line_at_warn() {
-    for (script, method, status, error, attempts, ended) in [
-        ([Is(404), Is(404), Is(404)], "GET", Some("404"), None, 1, "not_retryable"),
-        ([Is(503), Is(503), Is(503)], "GET", Some("503"), None, 3, "exhausted"),
-        ([Is(503), Is(503), Is(503)], "POST", Some("503"), None, 1, "not_idempotent"),
+async fn names_the_call_in_its_event_if_the_span_is_disabled() {
+    let capture = log_of(LevelFilter::WARN, &[Is(500)], "POST", URI).await;
+    let [line] = &capture.ours()[..] else { panic!("one event") };
+    assert_eq!((line.fields["service"].as_str(), line.fields["request_id"].len()), ("rates", 36));
+    assert!(line.scope.is_empty());
+
+    // The events of attempts and retries, too.
+    let events = |metadata: &Metadata<'_>| metadata.is_event();
+    let (capture, _) = Capture::subscriber(LevelFilter::OFF);
+    let filtered = capture.clone().with_filter(filter_fn(events));
+    let guard = tracing::subscriber::set_default(Registry::default().with(filtered));
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates"))
+        .layer(RetryLayer::new())
+        .service(Probe::new([Is(503), Is(404)]));
+    service.oneshot(get(URI)).await.unwrap();
+    drop(guard);
+    let lines = capture.ours();
+    assert_eq!(lines.len(), 5, "{lines:?}");
+    for line in lines {
+        let named = (line.fields["service"].as_str(), line.fields["request_id"].len());
+        assert_eq!(named, ("rates", 36), "{}", line.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_completed_calls_at_the_chosen_level_and_failed_ones_at_warn() {
+    for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
+        let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+        let layer = RequestIdLayer::new().with_log_level(level);
+        let service = layer.layer(Probe::new([Is(200), Is(500)]));
+        for _ in 0..2 {
+            service.clone().oneshot(get(URI)).await.unwrap();
+        }
+        let heard: Vec<_> = capture.of(CALL).iter().map(|line| (line.level, line.message.clone())).collect();
+        assert_eq!(heard, [(level, "call completed".into()), (Level::WARN, "call failed".into())]);
+    }
+}
+
+/// tracing-subscriber's default format, with its timestamp, of a plain GET.
+#[tokio::test(start_paused = true)]
+async fn keeps_the_event_of_a_plain_call_within_240_characters() {
+    let text = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let text = Arc::clone(&text);
+        move || Text(Arc::clone(&text))
+    };
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let preset = Preset::new("rates", "https://api.example.com").unwrap();
+    let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
+    let service = preset.layer().unwrap().layer(Probe::new([Late(1_234, 200)]));
+    service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();
+    drop(guard);
+    let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+    let [line] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert!(line.len() <= 240, "{}: {line}", line.len());
+    assert!(line.contains("call completed") && line.contains("elapsed_ms=123"), "{line}");
+    assert_eq!((line.matches("request_id=").count(), line.matches("service=").count()), (1, 1), "{line}");
+}
+
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
+    let (warn, info) = (Level::WARN, Level::INFO);
+    for (script, method, level, status, error, attempts, ended) in [
+        ([Is(404), Is(404), Is(404)], "GET", info, Some("404"), None, 1, "not_retryable"),
+        ([Is(401), Is(401), Is(401)], "GET", info, Some("401"), None, 1, "not_retryable"),
+        ([Is(400), Is(400), Is(400)], "POST", info, Some("400"), None, 1, "not_retryable"),
+        ([Is(501), Is(501), Is(501)], "GET", warn, Some("501"), None, 1, "not_retryable"),
+        ([Is(503), Is(503), Is(503)], "GET", warn, Some("503"), None, 3, "exhausted"),
+        ([Is(503), Is(503), Is(503)], "POST", warn, Some("503"), None, 1, "not_idempotent"),
+        ([Is(429), Is(429), Is(429)], "GET", warn, Some("429"), None, 3, "exhausted"),
+        ([Is(408), Is(408), Is(408)], "POST", warn, Some("408"), None, 1, "not_idempotent"),
         (
             [With(429, &[("retry-after", "999")]), Is(200), Is(200)],
             "GET",
+            warn,
             Some("429"),
             None,
             1,
             "asked_too_long",
         ),
-        ([With(429, &[("retry-after", "90")]), Is(200), Is(200)], "GET", Some("429"), None, 1, "deadline"),
-        ([Is(503), Io(BrokenPipe), Io(BrokenPipe)], "GET", None, Some("service"), 3, "exhausted"),
-        ([Silent, Silent, Silent], "GET", None, Some("timeout"), 3, "exhausted"),
-        ([Silent, Silent, Silent], "POST", None, Some("timeout"), 1, "not_idempotent"),
-        ([Is(500), Silent, Is(400)], "GET", Some("400"), None, 3, "not_retryable"),
+        (
+            [With(429, &[("retry-after", "90")]), Is(200), Is(200)],
+            "GET",
+            warn,
+            Some("429"),
+            None,
+            1,
+            "deadline",
+        ),
+        ([Is(503), Io(BrokenPipe), Io(BrokenPipe)], "GET", warn, None, Some("closed"), 3, "exhausted"),
+        ([Silent, Silent, Silent], "GET", warn, None, Some("attempt_timeout"), 3, "exhausted"),
+        ([Silent, Silent, Silent], "POST", warn, None, Some("attempt_timeout"), 1, "not_idempotent"),
+        ([Is(500), Silent, Is(400)], "GET", info, Some("400"), None, 3, "not_retryable"),
     ] {
         let capture = log_of(LevelFilter::DEBUG, &script, method, URI).await;
         let calls = capture.of(CALL);
         assert_eq!(calls.len(), 1, "{calls:?}");
         let line = &calls[0];
-        assert_eq!((line.level, line.message.as_str()), (Level::WARN, "call failed"), "{script:?}");
+        let message = if level == warn { "call failed" } else { "call completed" };
+        assert_eq!((line.level, line.message.as_str()), (level, message), "{script:?}");
         let field = |name: &str| line.fields.get(name).map(String::as_str);
         assert_eq!(field("http.response.status_code"), status, "{script:?}");
         assert_eq!(field("error.type"), error, "{script:?}");
-        assert_eq!(field("attempts"), Some(attempts.to_string().as_str()), "{script:?}");
+        let counted = (attempts > 1).then(|| attempts.to_string());
+        assert_eq!(field("attempts"), counted.as_deref(), "{script:?}");
         assert_eq!(field("ended"), Some(ended), "{script:?}");
         assert_eq!(capture.of(ATTEMPT).len(), attempts, "one line an attempt: {script:?}");
     }
+}
+
+/// They are HTTP 200.
+#[tokio::test(start_paused = true)]
+async fn logs_a_grpc_failure_of_the_server_at_warn() {
+    for code in 0..=16 {
+        let answer =
+            tower_outbound::test_util::Answer::status(200).with_header("grpc-status", &code.to_string());
+        let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+        RequestIdLayer::new().layer(Probe::new([answer])).oneshot(request("POST", URI)).await.unwrap();
+        let expected = if [2, 4, 12, 13, 14, 15].contains(&code) { Level::WARN } else { Level::INFO };
+        assert_eq!(capture.of(CALL)[0].level, expected, "{code}");
+    }
+}
+
+/// Its body was read, so it could not be sent with the other key: the server's 401 is what came of it.
+#[tokio::test(start_paused = true)]
+async fn logs_a_401_that_could_not_be_resent_with_a_new_key_at_info() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let marked = tower::util::MapResponse::new(Probe::new([Is(401)]), |mut response: Response<_>| {
+        response.extensions_mut().insert(tower_outbound::call::KeyReplaced);
+        response
+    });
+    let layers = (RequestIdLayer::new(), RetryLayer::new().with_replay_limit(1));
+    layers.layer(marked).oneshot(request("POST", URI)).await.unwrap();
+    let line = &capture.of(CALL)[0];
+    assert_eq!((line.level, line.fields["ended"].as_str()), (Level::INFO, "not_replayable"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -552,37 +664,47 @@ async fn each_attempt_is_one_line_at_debug_with_the_documented_fields() {
     let capture = log_of(LevelFilter::DEBUG, &script, "GET", URI).await;
     let lines = capture.of(ATTEMPT);
     assert_eq!(lines.len(), 3, "{lines:?}");
-    let always = ["request_id", "attempt", "waited_ms", "elapsed_ms"];
+    let always = ["attempt", "elapsed_ms"];
     let with = |more: &[&'static str]| {
         let mut all = [always.as_slice(), more].concat();
         all.sort_unstable();
         all
     };
-    assert_eq!(names(&lines[0]), with(&["server_request_id", "http.response.status_code", "asked_ms"]));
-    assert_eq!(names(&lines[1]), with(&["error.type"]));
-    assert_eq!(names(&lines[2]), with(&["http.response.status_code"]));
-    let id = &capture.of(CALL)[0].fields["request_id"];
+    assert_eq!(
+        names(&lines[0]),
+        with(&["server_request_id", "http.response.status_code", "network.protocol.version", "asked_ms"])
+    );
+    assert_eq!(names(&lines[1]), with(&["error.type", "delivery"]));
+    assert_eq!(names(&lines[2]), with(&["http.response.status_code", "network.protocol.version"]));
     for (index, line) in lines.iter().enumerate() {
         assert_eq!((line.level, line.message.as_str()), (Level::DEBUG, "attempt ended"));
         assert_eq!(line.fields["attempt"], (index + 1).to_string());
-        assert_eq!(&line.fields["request_id"], id, "one id for all of them");
-        assert_eq!(line.fields["waited_ms"], "0.0");
+        assert_eq!(line.scope, ["call"], "which has the id");
     }
     assert_eq!(
         (lines[0].fields["http.response.status_code"].as_str(), lines[0].fields["asked_ms"].as_str()),
         ("429", "2000.0")
     );
     assert_eq!(lines[0].fields["server_request_id"], "theirs");
-    assert_eq!(lines[1].fields["error.type"], "failed");
+    assert_eq!(
+        (&*lines[1].fields["error.type"], &*lines[1].fields["delivery"]),
+        ("reset", "maybe_processed")
+    );
+    assert_eq!(lines[2].fields["network.protocol.version"], "1.1");
     assert_eq!(lines[2].fields["http.response.status_code"], "200");
     assert_eq!(lines[2].fields["elapsed_ms"].parse::<f64>().unwrap().round(), 30.0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_words_for_a_failed_attempt_are_the_documented_ones() {
-    for (answer, word) in [(Refused, "not_sent"), (Io(ConnectionReset), "failed"), (Silent, "timeout")] {
+    for (answer, word, delivery) in [
+        (Refused, "connect_refused", "not_sent"),
+        (Io(ConnectionReset), "reset", "maybe_processed"),
+        (Silent, "attempt_timeout", "maybe_processed"),
+    ] {
         let capture = log_of(LevelFilter::DEBUG, &[answer, Is(200)], "GET", URI).await;
-        assert_eq!(capture.of(ATTEMPT)[0].fields["error.type"], word);
+        let fields = &capture.of(ATTEMPT)[0].fields;
+        assert_eq!((&*fields["error.type"], &*fields["delivery"]), (word, delivery));
     }
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
@@ -608,8 +730,8 @@ async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
     let capture = log_of(LevelFilter::DEBUG, &[Is(503), Is(503), Is(503)], "GET", URI).await;
     let lines = capture.of(RETRY);
     let shown: Vec<_> = lines.iter().map(|line| (line.level, line.message.as_str(), names(line))).collect();
-    let backed_off = (Level::DEBUG, "retrying", sorted(["request_id", "delay_ms", "reason"]));
-    let ended = (Level::DEBUG, "no further attempt", sorted(["request_id", "ended"]));
+    let backed_off = (Level::DEBUG, "retrying", sorted(["delay_ms", "reason"]));
+    let ended = (Level::DEBUG, "no further attempt", sorted(["ended"]));
     assert_eq!(shown, [backed_off.clone(), backed_off, ended]);
     assert_eq!(lines[2].fields["ended"], "exhausted");
     let delay: f64 = lines[0].fields["delay_ms"].parse().unwrap();
@@ -623,7 +745,7 @@ async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
 async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let service = ServiceBuilder::new()
-        .layer(RequestIdLayer::new())
+        .layer(RequestIdLayer::new().with_service("rates".to_owned()))
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::unmetered()))
         .service(Probe::new([With(429, &[("retry-after", "3")]), Is(200)]));
@@ -632,18 +754,20 @@ async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info()
         service.oneshot(get(URI)).await
     });
     let lines = capture.of(LIMIT);
-    assert_eq!((lines[0].level, names(&lines[0])), (Level::INFO, vec!["pause_ms"]));
+    assert_eq!((lines[0].level, names(&lines[0])), (Level::INFO, vec!["pause_ms", "service"]));
     assert_eq!(lines[0].fields["pause_ms"], "3000.0");
     assert!(lines.len() > 1, "the second call waited");
     for line in &lines[1..] {
-        assert_eq!((line.level, names(line)), (Level::DEBUG, vec!["waited_ms"]));
+        assert_eq!((line.level, names(line)), (Level::DEBUG, vec!["service", "waited_ms"]));
     }
-    let waited: Vec<_> = capture.of(CALL).iter().map(|line| line.fields["waited_ms"].clone()).collect();
+    assert!(lines.iter().all(|line| line.fields["service"] == "rates"));
+    let calls = capture.of(CALL);
+    let waited: Vec<_> = calls.iter().filter_map(|line| line.fields.get("waited_ms").cloned()).collect();
     assert!(waited.iter().any(|waited| waited.parse::<f64>().unwrap() >= 2_999.0), "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_level_info_no_attempt_is_recorded() {
+async fn logs_no_attempt_at_level_info() {
     let capture = log_of(LevelFilter::INFO, &[Is(503), Is(503), Is(503)], "GET", URI).await;
     let lines = capture.ours();
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -685,7 +809,8 @@ async fn no_query_key_header_body_or_user_info_is_ever_logged() {
     assert!(capture.of(ATTEMPT).len() > 10);
     assert!(!shown.contains("s3cret") && !shown.contains("token="), "{shown}");
     assert!(capture.of(CALL).iter().all(|line| line.fields["url.path"] == "/v1"));
-    assert!(capture.of(CALL).iter().all(|line| line.fields["service"] == "currency_rates"));
+    let spans = capture.spans("call");
+    assert!(spans.iter().all(|span| span.fields["service"] == "currency_rates"));
 }
 
 #[tokio::test(start_paused = true)]

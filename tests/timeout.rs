@@ -51,7 +51,7 @@ async fn a_call_that_runs_over_its_total_is_a_deadline() {
     let error = total(millis(1500)).layer(probe.clone()).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), millis(1500));
     assert!(error.is_timeout() && error.is_deadline() && !error.is_service());
-    assert_eq!(error.to_string(), "the call did not finish within 1.5s");
+    assert_eq!(error.to_string(), "deadline of 1.5s exceeded");
     assert!(error.source().is_none());
     assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
     assert_eq!(probe.instances(), 1, "the attempt is dropped");
@@ -63,7 +63,7 @@ async fn an_attempt_that_runs_over_is_a_timeout_and_no_deadline() {
     let error = attempt(secs(2)).layer(Probe::new([Silent])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(2));
     assert!(error.is_timeout() && !error.is_deadline());
-    assert_eq!(error.to_string(), "the attempt got no answer within 2s");
+    assert_eq!(error.to_string(), "no response within 2s");
     assert!(error.report().is_none(), "no layer keeps a report here");
 }
 
@@ -97,7 +97,7 @@ async fn the_third_attempt_has_only_what_the_first_two_left() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(5));
     assert!(error.is_deadline());
-    assert_eq!(error.to_string(), "the call did not finish within 5s");
+    assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
     let report = error.report().unwrap();
     assert_eq!(report.ended(), Some(Ended::Deadline));
     let attempts = report.attempts();

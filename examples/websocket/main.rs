@@ -113,7 +113,7 @@ fn opening(key: &str) -> http::Result<Request<Body>> {
 }
 
 fn attempts(answer: &Response<Body>) -> usize {
-    Report::of(answer).map_or(0, Report::attempt_count)
+    Report::from_response(answer).map_or(0, Report::attempt_count)
 }
 
 /// The connection to come, when the server has accepted this key.

@@ -29,7 +29,7 @@ use crate::retry::{Delays, Schedule};
 /// });
 ///
 /// let response = service.oneshot(http::Request::new(Empty::<bytes::Bytes>::new())).await?;
-/// assert_eq!(Report::of(&response).map(Report::attempt_count), Some(5));
+/// assert_eq!(Report::from_response(&response).map(Report::attempt_count), Some(5));
 /// # Ok(())
 /// # }
 /// ```

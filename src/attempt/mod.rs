@@ -22,8 +22,7 @@
 //! # }
 //! ```
 //!
-//! The names and fields of the span stand in the manual of [`request_id`](crate::request_id), with all else that is
-//! logged.
+//! The fields and the level of the span are in the docs of [`request_id`](crate::request_id), with every other log event.
 //!
 //! # Order
 //!

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, redact};
 
 /// Why there is no key to send, or no newer one. What the provider failed with is the source.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ impl KeyError {
     }
 
     pub(super) fn caused(what: What, source: impl Into<BoxError>) -> Self {
-        Self { what, retry_in: None, source: Some(Arc::from(source.into())) }
+        Self { what, retry_in: None, source: Some(Arc::from(redact(source))) }
     }
 
     pub(super) fn with_retry_in(mut self, wait: Duration) -> Self {

@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::{BoxError, Error};
+use crate::error::{BoxError, Error, redact};
 
 // tower-http's `TimeoutBody` arms its timer before it looks at the body, so that a reader that comes back late
 // loses a frame that is there; it hides the length and the end of the body, and its error doesn't tell the limit.
@@ -78,7 +78,7 @@ where
             if !matches!(frame, Some(Ok(_))) {
                 *this.timer = None;
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(redact)));
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {

@@ -155,6 +155,19 @@ pub enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    /// The status, or the failure in a word or two.
+    pub(super) fn as_str(&self) -> &str {
+        match self {
+            Self::Answer(status) => status.as_str(),
+            Self::Timeout => "timeout",
+            Self::Refused => "refused",
+            Self::NotSent => "not sent",
+            Self::Failed => "failed",
+        }
+    }
+}
+
 /// Why a call made no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,13 +1,13 @@
-//! What is known of one call while it runs, and afterwards: its id, its deadline, its attempts.
+//! One call while it runs, and afterwards: its id, its deadline, its attempts.
 //!
-//! The layers share a [`Call`] through the request's extensions; each adds what it knows. What a caller sees of
-//! it is the [`Report`]: in the extensions of the response, and in the [`Error`](crate::Error).
+//! The layers share a [`Call`] through the request's extensions, and each adds what it knows. The caller reads it as a
+//! [`Report`]: from the extensions of the response, or from the [`Error`](crate::Error).
 //!
 //! ```
 //! use tower_outbound::{Report, call::Outcome};
 //!
 //! fn log<B>(response: &http::Response<B>) {
-//!     let Some(report) = Report::of(response) else { return };
+//!     let Some(report) = Report::from_response(response) else { return };
 //!     for attempt in report.attempts() {
 //!         if let Some(Outcome::Answer(status)) = attempt.outcome() {
 //!             println!("attempt {} got {status} after {:?}", attempt.number(), attempt.waited());
@@ -26,7 +26,7 @@ mod shared;
 pub use self::attempt::{Attempt, DelayReason, Ended, Outcome};
 pub use self::deadline::Deadline;
 pub use self::report::Report;
-pub(crate) use self::shared::Identity;
+pub(crate) use self::shared::{Identity, Naming};
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -93,9 +93,19 @@ impl Call {
         self.shared.deadline()
     }
 
-    /// The name of the service that is called, where the request id layer was given one.
-    pub fn service(&self) -> Option<&'static str> {
-        self.shared.identity(|identity| identity?.service)
+    /// Returns the name of the called service, if the request id layer has one.
+    pub fn service(&self) -> Option<Arc<str>> {
+        self.shared.service()
+    }
+
+    /// Returns the name and the id for an event, if the call's span does not show them.
+    pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
+        self.shared.identity(|identity| match identity {
+            Some(identity) if !identity.in_span => {
+                (identity.naming.service.clone(), Some(identity.request_id.clone()))
+            }
+            _ => (None, None),
+        })
     }
 
     /// The number of the attempt under way, from 1; 0 before the first.

@@ -1,83 +1,119 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderValue, Response};
+use http::{Extensions, HeaderValue, Response};
 
-use super::{Attempt, Ended, shared::Shared};
+use super::{Attempt, Ended, Outcome, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
-/// What happened in a call: read from `response.extensions().get::<Report>()` or
+/// What happened in a call: from a response with [`from_response`](Self::from_response), from an error with
 /// [`Error::report`](crate::Error::report).
 ///
-/// A handle on shared data, so cheap to clone and to keep. Holds no key and no body.
+/// `Display` shows it on one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.
+///
+/// # Clone
+///
+/// Cheap: clones share the data, which has no key and no body.
 #[derive(Clone)]
 pub struct Report {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Report {
-    /// The longest id of a server's that is kept, in bytes; those that are known have up to 100.
+    /// The longest server id that is kept, in bytes. Known services send up to 100.
     pub const MAX_SERVER_REQUEST_ID: usize = 256;
 
-    /// The report in an answer; none when no layer that keeps one was in the stack. For an error it is
-    /// [`Error::report`](crate::Error::report).
-    pub fn of<B>(response: &Response<B>) -> Option<&Self> {
-        response.extensions().get()
+    /// Returns the report in a response, if the stack has a layer that keeps one.
+    pub fn from_response<B>(response: &Response<B>) -> Option<&Self> {
+        Self::from_extensions(response.extensions())
     }
 
-    /// The name of the service that was called, where the request id layer was given one.
-    pub fn service(&self) -> Option<&'static str> {
-        self.shared.identity(|identity| identity?.service)
+    /// Returns the report in the extensions of a response, such as a `reqwest::Response` or a `tonic::Response`.
+    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
+        extensions.get()
     }
 
-    /// The id of the call, as it was sent in the request id header.
+    /// Returns the name of the called service, if the request id layer has one.
+    pub fn service(&self) -> Option<Arc<str>> {
+        self.shared.service()
+    }
+
+    /// Returns the id of the call, as it was sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.shared.identity(|identity| Some(identity?.request_id.clone()))
     }
 
-    /// The id that the server gave its last answer that had one, from the first of the known headers. A header that
-    /// repeats the key that was sent, or that is marked sensitive, is none of them, and neither is one of more than
+    /// Returns the last id that the server gave a response, from the first of the known headers.
+    ///
+    /// An id does not count if it repeats the key, is marked sensitive or is longer than
     /// [`MAX_SERVER_REQUEST_ID`](Self::MAX_SERVER_REQUEST_ID) bytes.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
     }
 
-    /// The time by which the call was to be over, and how long after its start that is.
+    /// Returns the deadline of the call, and its distance from the start.
     #[cfg(feature = "json")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
         let deadline = self.shared.deadline()?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
-    /// The attempts made, first to last. Empty when no retry layer is in the stack.
+    /// Returns the attempts in order. Empty without a retry layer.
     pub fn attempts(&self) -> Vec<Attempt> {
         self.shared.state().attempts.iter().cloned().collect()
     }
 
-    /// The last of them.
+    /// Returns the last attempt.
     pub(crate) fn last_attempt(&self) -> Option<Attempt> {
         self.shared.state().attempts.last().cloned()
     }
 
-    /// How many attempts were made.
+    /// Returns the number of attempts. 0 without a retry layer.
     pub fn attempt_count(&self) -> usize {
         self.shared.state().attempts.len()
     }
 
-    /// The time that all attempts together waited for the limiter.
+    /// Returns how long all attempts together waited for the limiter.
     pub fn waited(&self) -> Duration {
         self.shared.state().waited
     }
 
-    /// How long the wait before the next attempt would have been, where it was too long: for the deadline, or longer
-    /// than the server may ask. Counted from the end of the last attempt.
+    /// Returns how long the wait before the next attempt would have been, if it was too long for the deadline or for
+    /// `max_retry_after`. Counted from the end of the last attempt.
     pub fn retry_after(&self) -> Option<Duration> {
         self.shared.state().retry_after
     }
 
-    /// Why no further attempt was made; none while the call runs, and when it was cut off.
+    /// Returns why no further attempt was made. `None` while the call runs, and if its caller dropped it.
     pub fn ended(&self) -> Option<Ended> {
         self.shared.ended()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = self.request_id().as_ref().and_then(|id| id.to_str().ok()) {
+            write!(f, "request id {id}: ")?;
+        }
+        let attempts = self.attempts();
+        match attempts.len() {
+            1 => f.write_str("1 attempt")?,
+            count => write!(f, "{count} attempts")?,
+        }
+        for (index, attempt) in attempts.iter().enumerate() {
+            f.write_str(if index == 0 { " (" } else { ", " })?;
+            f.write_str(attempt.outcome().as_ref().map_or("unfinished", Outcome::as_str))?;
+        }
+        if !attempts.is_empty() {
+            f.write_str(")")?;
+        }
+        if let Some(ended) = self.ended() {
+            write!(f, ", {}", ended.as_str())?;
+        }
+        match self.waited() {
+            Duration::ZERO => Ok(()),
+            waited => write!(f, ", waited {waited:.1?}"),
+        }
     }
 }
 

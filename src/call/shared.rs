@@ -17,7 +17,7 @@ pub(super) struct Shared {
     pub(super) started: Instant,
     /// In nanoseconds from the start, and before it, too. Every layer reads it, so it has no lock.
     deadline: AtomicI64,
-    /// Who it was when it began. It has no lock either, and goes for nothing once it is `renamed`.
+    /// The first identity, without a lock. Once the call is `renamed`, the one in `state` is valid.
     pub(super) identity: Option<Identity>,
     renamed: AtomicBool,
     /// The code of an [`Ended`]; 0 while it runs.
@@ -26,13 +26,21 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-/// What a call is known by.
+/// What names a call in logs, spans, metrics and reports.
 pub(crate) struct Identity {
-    /// The name of the service that is called.
-    pub(crate) service: Option<&'static str>,
+    pub(crate) naming: Arc<Naming>,
     pub(crate) request_id: HeaderValue,
-    /// The headers in which the server's id is looked for.
-    pub(crate) server_headers: Arc<[HeaderName]>,
+    /// Whether the call's span is enabled, so that its events need not repeat the name and the id.
+    pub(crate) in_span: bool,
+}
+
+/// The part of an [`Identity`] that all calls of a layer share.
+#[derive(Debug, Clone)]
+pub(crate) struct Naming {
+    /// The name of the called service.
+    pub(crate) service: Option<Arc<str>>,
+    /// The headers that may have the server's id.
+    pub(crate) server_headers: Vec<HeaderName>,
 }
 
 /// No deadline: three centuries, while [`clock::after`] gives one at the most.
@@ -40,7 +48,7 @@ const NEVER: i64 = i64::MAX;
 
 #[derive(Default)]
 pub(super) struct State {
-    /// That of the last layer that gave it one, where there are several.
+    /// The identity from the innermost layer, if more than one set it.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<HeaderValue>,
     pub(super) waited: Duration,
@@ -78,8 +86,12 @@ impl Shared {
         }
     }
 
-    /// The first id that the server has put into an answer. One that is marked sensitive is none: it repeats the key. A
-    /// copy, for a value of a head's is a part of all the bytes that came with it.
+    pub(super) fn service(&self) -> Option<Arc<str>> {
+        self.identity(|identity| identity?.naming.service.clone())
+    }
+
+    /// Returns the first server id of a response. One that is marked sensitive does not count: it repeats the key. It is
+    /// copied, because a header's value keeps the buffer of the whole head alive.
     pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.identity(|identity| {
             let mut ids = identity?.given(headers).filter_map(|name| headers.get(name));
@@ -88,7 +100,7 @@ impl Shared {
         })
     }
 
-    /// Gives it another name.
+    /// Replaces the identity.
     pub(super) fn rename(&self, identity: Identity) {
         self.state().identity = Some(identity);
         self.renamed.store(true, Ordering::Release);
@@ -131,11 +143,11 @@ impl Shared {
 }
 
 impl Identity {
-    /// The headers of the server's id, first to last, if any of them is there: one look at each name costs less than each
-    /// of ours that is looked up.
+    /// The names of the server's id headers, first to last, if the response has any of them. One pass over its names costs
+    /// less than a lookup of each of ours.
     pub(super) fn given(&self, headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> + use<'_> {
-        let any = headers.keys().any(|name| self.server_headers.contains(name));
-        any.then(|| self.server_headers.iter()).into_iter().flatten()
+        let any = headers.keys().any(|name| self.naming.server_headers.contains(name));
+        any.then(|| self.naming.server_headers.iter()).into_iter().flatten()
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
     body::{Body, BodyTooLarge},
     call::Report,
     clock,
-    error::{BoxError, Error, Scope},
+    error::{BoxError, Error, Scope, write_causes},
     headers,
 };
 
@@ -119,7 +119,7 @@ impl Client {
         request.extensions_mut().insert(sent.clone());
         let response = self.request(request).await.map_err(no_answer)?;
         let sent = sent.all();
-        let (status, report) = (response.status(), Report::of(&response).cloned());
+        let (status, report) = (response.status(), Report::from_response(&response).cloned());
         let deadline = report.as_ref().and_then(Report::deadline);
         let answered = |kind, excerpt| JsonError { kind, status: Some(status), report, excerpt };
         if !status.is_success() {
@@ -298,22 +298,11 @@ impl fmt::Display for JsonError {
     }
 }
 
+/// One line, for `main` prints it: the message and the chain of causes.
 impl fmt::Debug for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.kind {
-            Kind::NoAnswer(_) => "no answer",
-            Kind::Status => "status",
-            Kind::Body(_) => "body",
-            Kind::Unreadable(_) => "unreadable",
-            Kind::Unwritable(_) => "unwritable",
-        };
-        f.debug_struct("JsonError")
-            .field("kind", &kind)
-            .field("status", &self.status)
-            .field("excerpt", &self.excerpt)
-            .field("source", &std::error::Error::source(self))
-            .field("report", &self.report())
-            .finish()
+        fmt::Display::fmt(self, f)?;
+        write_causes(self, f)
     }
 }
 

@@ -1,29 +1,41 @@
-use std::{error::Error as _, fmt, time::Duration};
+use std::{error::Error as StdError, fmt, time::Duration};
 
 use http::HeaderValue;
 
-use super::{BoxError, Reason, Refusal};
-use crate::call::{Call, Report};
+use super::{
+    BoxError, ErrorKind, Reason, Refusal,
+    chain::{chain, write_causes},
+    goaway::{original, redact},
+    transport,
+};
+use crate::call::{Call, Ended, Report};
 
-/// A call that failed: what kind of failure, the cause in [`source`](std::error::Error::source), and the
-/// [`Report`] of the attempts that were made.
+/// A call that failed: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
 ///
-/// Opaque: ask it with the predicates. An answer of the server, whatever its status, is a response and never
-/// this error. An inner service's error is kept whole, so that `source()` leads to it and can be downcast; an
-/// `Error` from a layer further in is passed on and not wrapped again. `{}` shows the failure, `{:#}` the whole
-/// chain of causes after it.
+/// Every HTTP status is returned as `Ok`. `Err` means that no response arrived.
+///
+/// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request id
+///   0199…)". `{:#}` adds the chain of causes.
+/// - `{:?}` adds the stop reason, too, on one line, so that `main` may return the error.
+/// - [`source`](std::error::Error::source) leads to the inner service's error, which can be downcast. An `Error` of an
+///   inner layer is passed on and not wrapped again.
 ///
 /// ```
-/// use tower_outbound::Error;
+/// use tower_outbound::{Error, error::ErrorKind};
 ///
 /// fn describe(error: &Error) -> String {
-///     match error.retry_after() {
-///         Some(wait) if error.is_rate_limited() => format!("busy, free in {wait:?}"),
-///         _ if error.is_timeout() => "too slow".to_owned(),
+///     match (error.kind(), error.retry_after()) {
+///         (ErrorKind::RateLimited, Some(wait)) => format!("busy, free in {wait:?}"),
+///         (ErrorKind::ConnectRefused, _) => "the service is down".to_owned(),
 ///         _ => error.to_string(),
 ///     }
 /// }
 /// ```
+///
+/// # Notes
+///
+/// The server chooses the debug data of an HTTP/2 GOAWAY, and may repeat the key in it. An error that shows this data is
+/// replaced by one that shows the reason only, so `source()` does not lead to `h2::Error` then.
 pub struct Error {
     // One word wide, so that a `Result` of a response stays no larger for it.
     inner: Box<Inner>,
@@ -35,17 +47,18 @@ struct Inner {
     report: Option<Report>,
 }
 
+/// The failure with its data. [`ErrorKind`] is its public word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The limiter refused; its [`Refusal`] is the source.
+    /// The limiter refused the request. Its [`Refusal`] is the source.
     RateLimited { wait: Option<Duration> },
-    /// It costs more than the limiter can ever give; its [`Refusal`] is the source.
+    /// The request costs more than the limiter can ever grant. Its [`Refusal`] is the source.
     TooCostly,
-    /// Time ran out.
+    /// A timeout or the deadline was exceeded.
     Timeout { scope: Scope, part: Part, limit: Duration },
-    /// The credential could not be put on the request; `again_in` when its source is asked again, if it is.
+    /// The credential could not be put on the request. `again_in` is the time until its source is called again.
     Auth { again_in: Option<Duration> },
-    /// The request can't be sent as it is.
+    /// The request cannot be sent as it is.
     Request,
     /// The inner service failed.
     Service,
@@ -53,14 +66,14 @@ pub(crate) enum Kind {
     NotReady,
 }
 
-/// Which of the two timeouts ran out.
+/// Whether the call's deadline or the attempt's timeout was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Call,
     Attempt,
 }
 
-/// Which part of the answer was waited for in vain.
+/// The part of the response that did not arrive in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Head,
@@ -69,7 +82,7 @@ pub(crate) enum Part {
 
 impl Error {
     pub(crate) fn new(kind: Kind, source: impl Into<BoxError>) -> Self {
-        Self { inner: Box::new(Inner { kind, source: Some(source.into()), report: None }) }
+        Self { inner: Box::new(Inner { kind, source: Some(redact(source)), report: None }) }
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
@@ -84,12 +97,12 @@ impl Error {
         Self::without_source(Kind::Timeout { scope, part: Part::Head, limit })
     }
 
-    /// The body of an answer stood still for `limit`, which bounds its attempt and not the call.
+    /// The body of a response stalled for `limit`, which bounds its attempt and not the call.
     pub(crate) fn stalled(limit: Duration) -> Self {
         Self::without_source(Kind::Timeout { scope: Scope::Attempt, part: Part::Body, limit })
     }
 
-    /// A timeout that is not of our layers bounded the attempt.
+    /// A timeout of the client below the layers bounded the attempt.
     #[cfg(feature = "reqwest")]
     pub(crate) fn timed_out(limit: Duration, source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Timeout { scope: Scope::Attempt, part: Part::Head, limit }, source)
@@ -99,7 +112,7 @@ impl Error {
         Self { inner: Box::new(Inner { kind, source: None, report: None }) }
     }
 
-    /// What an inner service failed with; our own error comes back as it was.
+    /// Wraps an inner service's error. An `Error` is returned as it is.
     pub(crate) fn from_service(error: impl Into<BoxError>) -> Self {
         match error.into().downcast::<Self>() {
             Ok(own) => *own,
@@ -107,7 +120,7 @@ impl Error {
         }
     }
 
-    /// What an inner service failed with instead of becoming ready: nothing was sent.
+    /// Wraps the error of an inner service that did not become ready: nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
         if error.inner.kind == Kind::Service {
@@ -116,7 +129,7 @@ impl Error {
         error
     }
 
-    /// Of a call that was sent before: what it says of readiness is no proof any more that nothing was.
+    /// For a call with an earlier attempt that was sent: a readiness error no longer proves that nothing was.
     pub(crate) fn after_sending(mut self) -> Self {
         if self.inner.kind == Kind::NotReady {
             self.inner.kind = Kind::Service;
@@ -124,71 +137,123 @@ impl Error {
         self
     }
 
-    /// Adds the report of the call, in place of one that another call may have left in it.
+    /// Sets the report of the call, in place of one that another call may have left in the error.
     pub(crate) fn with_report(mut self, report: Report) -> Self {
         self.inner.report = Some(report);
         self
     }
 
-    /// With the call's report, where it has none.
+    /// Sets the call's report if there is none.
     pub(crate) fn reported(mut self, call: &Call) -> Self {
         self.inner.report.get_or_insert_with(|| call.report());
         self
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    /// The failure with its data.
+    pub(crate) fn failure(&self) -> Kind {
         self.inner.kind
     }
 
-    /// The limiter refused the call: [`retry_after`](Self::retry_after) says how long it would have waited.
-    /// Nothing was sent by this attempt and nothing was spent.
+    /// The inner service's own error, also where `source()` shows a redacted one. Never to be shown.
+    pub(crate) fn original(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source().map(original)
+    }
+
+    /// Returns why the call failed, in one word.
+    ///
+    /// The kind of a transport failure is read from the chain of causes on each call.
+    pub fn kind(&self) -> ErrorKind {
+        match self.inner.kind {
+            Kind::RateLimited { .. } => ErrorKind::RateLimited,
+            Kind::TooCostly => ErrorKind::TooCostly,
+            Kind::Timeout { part: Part::Body, .. } => ErrorKind::BodyTimeout,
+            Kind::Timeout { scope: Scope::Call, .. } => ErrorKind::Deadline,
+            Kind::Timeout { scope: Scope::Attempt, .. } => ErrorKind::AttemptTimeout,
+            Kind::Auth { .. } => ErrorKind::Auth,
+            Kind::Request => ErrorKind::InvalidRequest,
+            Kind::Service => self.transport_kind(),
+            Kind::NotReady => match self.transport_kind() {
+                ErrorKind::Other => ErrorKind::NotReady,
+                kind => kind,
+            },
+        }
+    }
+
+    fn transport_kind(&self) -> ErrorKind {
+        let own = |error: &(dyn StdError + 'static)| error.downcast_ref().map(Self::kind);
+        self.original().map_or(ErrorKind::Other, |error| transport::kind(error, own))
+    }
+
+    /// Finds an `Error` in an error and its causes.
+    ///
+    /// For the [`BoxError`] of a stack, and for wrappers such as `anyhow::Error`.
+    ///
+    /// ```
+    /// use tower_outbound::{BoxError, Error};
+    ///
+    /// fn report(error: &BoxError) {
+    ///     match Error::find_in(&**error) {
+    ///         Some(failed) => eprintln!("{}: {failed}", failed.kind()),
+    ///         None => eprintln!("{error}"),
+    ///     }
+    /// }
+    /// ```
+    pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// Whether the limiter refused the call. Nothing was sent by this attempt and nothing was spent.
+    ///
+    /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
     pub fn is_rate_limited(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. })
     }
 
-    /// The limiter refused the attempt, for now or for good.
+    /// Whether the limiter refused the attempt, for now or permanently.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. } | Kind::TooCostly)
     }
 
-    /// The service was not called: the limiter refused the attempt, or the service did not get ready for it.
+    /// Whether the service was not called: the limiter refused the attempt, or the service did not become ready.
     pub(crate) fn was_not_called(&self) -> bool {
         self.is_refusal() || self.inner.kind == Kind::NotReady
     }
 
-    /// The request costs more permits than its limiter can ever give: no wait helps. Nothing was sent.
+    /// Whether the request costs more permits than its limiter can ever grant. Nothing was sent.
     pub fn is_too_costly(&self) -> bool {
         matches!(self.inner.kind, Kind::TooCostly)
     }
 
-    /// The total deadline or an attempt's timeout ran out, or the body of the answer stood still for as long as it
-    /// may. The server may have processed the request.
+    /// Whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
+    ///
+    /// The server may have processed the request.
     pub fn is_timeout(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { .. })
     }
 
-    /// The total deadline of the call ran out, as against one attempt's timeout or that of a body.
+    /// Whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.
     pub fn is_deadline(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { scope: Scope::Call, .. })
     }
 
-    /// The credential could not be put on the request, so nothing was sent.
+    /// Whether the credential could not be put on the request. Nothing was sent.
     pub fn is_auth(&self) -> bool {
         matches!(self.inner.kind, Kind::Auth { .. })
     }
 
-    /// The request can't be sent as it is, such as a path that leaves the base URL. Nothing was sent.
+    /// Whether a layer rejected the request as it is, such as a path that leaves the base URL. Nothing was sent.
     pub fn is_invalid_request(&self) -> bool {
         matches!(self.inner.kind, Kind::Request)
     }
 
-    /// The service under the layers failed: a connection refused, reset, or an answer that was not HTTP.
+    /// Whether the service below the layers failed. [`kind`](Self::kind) returns why.
     pub fn is_service(&self) -> bool {
         matches!(self.inner.kind, Kind::Service | Kind::NotReady)
     }
 
-    /// How long the call would have had to wait, when that is why it failed: for the limiter, before its next attempt, or
-    /// until the source of its key is asked again after a failure.
+    /// Returns how long the call would have waited, if it failed because the wait was too long.
+    ///
+    /// The wait is for the limiter, before the next attempt, or until the key's source is called again after a failure.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.inner.kind {
             Kind::RateLimited { wait } => wait,
@@ -197,57 +262,56 @@ impl Error {
         }
     }
 
-    /// What was attempted before the failure, when a layer of this crate that keeps a report was in the stack.
+    /// Returns the report of the call's attempts, if the stack has a layer of this crate that keeps one.
     pub fn report(&self) -> Option<&Report> {
         self.inner.report.as_ref()
     }
 
-    /// The id of the call, as it was sent in the request id header.
+    /// Returns the id of the call, as it was sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report().and_then(Report::request_id)
+    }
+
+    /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
+    fn write(&self, stop: Option<Ended>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.inner.kind {
+            Kind::Timeout { part: Part::Body, limit, .. } => write!(f, "response body stalled for {limit:?}"),
+            Kind::Timeout { scope: Scope::Call, limit, .. } => write!(f, "deadline of {limit:?} exceeded"),
+            Kind::Timeout { scope: Scope::Attempt, limit, .. } => write!(f, "no response within {limit:?}"),
+            _ => f.write_str(self.kind().sentence()),
+        }?;
+        let attempts = self.report().map_or(0, Report::attempt_count);
+        if attempts > 1 {
+            write!(f, " after {attempts} attempts")?;
+        }
+        let id = self.request_id();
+        let id = id.as_ref().and_then(|id| id.to_str().ok());
+        match (stop.map(|stop| stop.as_str()), id) {
+            (Some(stop), Some(id)) => write!(f, " ({stop}, request id {id})"),
+            (Some(stop), None) => write!(f, " ({stop})"),
+            (None, Some(id)) => write!(f, " (request id {id})"),
+            (None, None) => Ok(()),
+        }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.inner.kind {
-            Kind::RateLimited { .. } => f.write_str("refused by the rate limit"),
-            Kind::TooCostly => f.write_str("the request can never fit in the rate limit"),
-            Kind::Timeout { part: Part::Body, limit, .. } => {
-                write!(f, "the body of the answer stood still for {limit:?}")
-            }
-            Kind::Timeout { scope: Scope::Call, limit, .. } => {
-                write!(f, "the call did not finish within {limit:?}")
-            }
-            Kind::Timeout { scope: Scope::Attempt, limit, .. } => {
-                write!(f, "the attempt got no answer within {limit:?}")
-            }
-            Kind::Auth { .. } => f.write_str("the credential was not sent"),
-            Kind::Request => f.write_str("the request can't be sent"),
-            Kind::Service => f.write_str("the service failed"),
-            Kind::NotReady => f.write_str("the service did not get ready"),
-        }?;
-        let mut cause = self.source().filter(|_| f.alternate());
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
+        self.write(None, f)?;
+        if f.alternate() { write_causes(self, f) } else { Ok(()) }
     }
 }
 
+/// One line, for `main` prints it: the message with the stop reason, and the chain of causes.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.inner.kind)
-            .field("source", &self.inner.source)
-            .field("report", &self.inner.report)
-            .finish()
+        self.write(self.report().and_then(Report::ended), f)?;
+        write_causes(self, f)
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.inner.source.as_deref().map(|source| source as _)
     }
 }
@@ -257,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_own_error_is_passed_on_and_not_wrapped_again() {
+    fn passes_an_own_error_on_without_wrapping_it_again() {
         let inner = Error::timeout(Scope::Attempt, Duration::from_secs(1));
         let outer = Error::from_service(Box::new(inner) as BoxError);
         assert!(outer.is_timeout());
@@ -265,11 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_error_can_be_downcast_from_the_source() {
+    fn keeps_a_foreign_error_for_a_downcast_from_the_source() {
         let error = Error::from_service(std::io::Error::other("broken"));
         assert!(error.is_service());
         assert!(error.source().unwrap().downcast_ref::<std::io::Error>().is_some());
-        assert_eq!(error.to_string(), "the service failed", "the cause is in source() alone");
-        assert_eq!(format!("{error:#}"), "the service failed: broken");
+        assert_eq!(error.to_string(), "service failed", "the cause is in source() alone");
+        assert_eq!(format!("{error:#}"), "service failed: broken");
+        assert_eq!(format!("{error:?}"), "service failed: broken");
     }
 }

@@ -129,7 +129,7 @@ where
                         return Poll::Pending;
                     };
                     if let Some(waiting) = waiting.take() {
-                        let waited = waiting.over();
+                        let waited = waiting.over(call);
                         if let Some(call) = call {
                             call.add_wait(waited);
                         }

@@ -1,38 +1,42 @@
-//! The events. Their macros read the fields only for who hears them, so that none has a guard of its own: it would ask by
-//! other metadata than the event's, and a filter that knows the event by its fields, or as an event, would say no.
+//! The log events. Their macros read the fields only if somebody listens, so none has a guard of its own: a guard has other
+//! metadata than the event, and a filter that selects events by their fields would reject it.
 
-use std::{cell::LazyCell, fmt, time::Duration};
+use std::{cell::LazyCell, fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, Uri};
 use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn};
 
-use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, error_type, metric, port, text};
+use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, metric, port, text};
 use crate::{
-    call::{Call, DelayReason, Ended, Outcome, Report},
+    call::{Call, DelayReason, Ended, Outcome},
     clock::{self, Instant},
     error::{Error, Refusal},
 };
 
-/// What the line of a call says of its request. Neither query nor user info: keys travel in both.
+/// What a call's event shows of its request. Neither query nor user info: keys travel in both.
 pub(crate) struct Subject {
-    service: Option<&'static str>,
+    service: Option<Arc<str>>,
+    /// Of the event of a call that completed.
+    level: Level,
     method: Method,
     uri: Uri,
     started: Instant,
 }
 
 impl Subject {
-    /// None where nobody hears of any call as this one begins; in a box, for no other call has room for it. A span that is disabled and yet there is one of tracing with
-    /// its feature `log`: then the crate of that name hears.
+    /// Returns `None` if nobody listens to any call at its start. Boxed, because the futures of such calls have no room for
+    /// it. With tracing's feature `log`, a disabled span is not none: the crate `log` listens.
     pub(crate) fn of<B>(
-        service: Option<&'static str>,
+        service: &Option<Arc<str>>,
+        level: Level,
         request: &Request<B>,
         span: &Span,
     ) -> Option<Box<Self>> {
         let heard = LevelFilter::current() >= Level::WARN || metric::on() || !span.is_none();
         heard.then(|| {
+            let (service, started) = (service.clone(), clock::now());
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            Box::new(Self { service, method, uri, started: clock::now() })
+            Box::new(Self { service, level, method, uri, started })
         })
     }
 }
@@ -47,57 +51,69 @@ impl fmt::Debug for Subject {
     }
 }
 
-pub(crate) fn call(subject: &Subject, report: &Report, result: Result<Answered<'_>, &Error>) {
-    // The level of an event is fixed where it is written, so the two levels are two events.
-    macro_rules! line {
+/// The call ended. A disabled `span` does not show the service and the id, so the event does.
+pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<Answered<'_>, &Error>) {
+    let (report, bare) = (call.report(), span.is_disabled());
+    let ended = report.ended();
+    let unnamed = || subject.service.is_none().then_some(&subject.uri);
+    let changed = |ended: &Ended| *ended != Ended::Success;
+    // The level of an event is fixed where it is written, so each level is an event of its own.
+    macro_rules! emit {
         ($level:expr, $message:literal) => {
             event!(
                 target: CALL,
                 $level,
-                service = subject.service,
-                request_id = text(report.request_id().as_ref()),
-                server_request_id = text(report.server_request_id().as_ref()),
-                http.request.method = subject.method.as_str(),
-                server.address = address(&subject.uri).as_deref(),
-                server.port = port(&subject.uri),
+                service = subject.service.as_deref().filter(|_| bare),
+                request_id = text(bare.then(|| report.request_id()).flatten().as_ref()),
+                // A token, which needs no quotes.
+                http.request.method = %subject.method,
+                server.address = unnamed().and_then(address).as_deref(),
+                server.port = unnamed().and_then(port),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
                 rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
-                error.type = result.err().map(error_type),
-                attempts = report.attempt_count(),
-                ended = report.ended().map(|ended| ended.as_str()),
-                waited_ms = millis(report.waited()),
+                error.type = result.err().map(|error| error.kind().as_str()),
+                attempts = Some(report.attempt_count()).filter(|count| *count > 1),
+                ended = ended.filter(changed).map(|ended| ended.as_str()),
+                waited_ms = some_millis(report.waited()),
                 elapsed_ms = millis(subject.started.elapsed()),
+                server_request_id = text(report.server_request_id().as_ref()),
                 $message
             )
         };
     }
-    metric::called(subject.service, result, subject.started);
-    match result {
-        Ok(answer) if answer.failure().is_none() => line!(Level::INFO, "call answered"),
-        Ok(_) | Err(_) => line!(Level::WARN, "call failed"),
+    metric::called(subject.service.as_ref(), result, subject.started);
+    if result.map_or(true, |answer| answer.has_failed(ended)) {
+        return emit!(Level::WARN, "call failed");
+    }
+    match subject.level {
+        Level::ERROR => emit!(Level::ERROR, "call completed"),
+        Level::WARN => emit!(Level::WARN, "call completed"),
+        Level::INFO => emit!(Level::INFO, "call completed"),
+        Level::DEBUG => emit!(Level::DEBUG, "call completed"),
+        Level::TRACE => emit!(Level::TRACE, "call completed"),
     }
 }
 
-/// The last attempt of the call is over.
-pub(crate) fn attempt(call: &Call) {
-    let report = LazyCell::new(|| call.report());
-    let attempt = LazyCell::new(|| report.last_attempt());
-    let told = LazyCell::new(|| match attempt.as_ref().and_then(|attempt| attempt.outcome()) {
-        Some(Outcome::Answer(status)) => (Some(status.as_u16()), None),
-        Some(Outcome::Timeout) => (None, Some("timeout")),
-        Some(Outcome::Refused) => (None, Some("rate_limited")),
-        Some(Outcome::NotSent) => (None, Some("not_sent")),
-        Some(Outcome::Failed) => (None, Some("failed")),
-        None => (None, None),
-    });
+/// The last attempt of the call ended.
+pub(crate) fn attempt(call: &Call, result: Result<Answered<'_>, &Error>) {
+    let unshown = LazyCell::new(|| call.unshown());
+    let attempt = LazyCell::new(|| call.report().last_attempt());
+    let delivery = |outcome| match outcome {
+        Outcome::Refused | Outcome::NotSent => Some("not_sent"),
+        Outcome::Timeout | Outcome::Failed => Some("maybe_processed"),
+        Outcome::Answer(_) => None,
+    };
     debug!(
         target: ATTEMPT,
-        request_id = text(report.request_id().as_ref()),
+        service = unshown.0.as_deref(),
+        request_id = text(unshown.1.as_ref()),
         attempt = attempt.as_ref().map(|attempt| attempt.number()),
-        http.response.status_code = told.0,
-        error.type = told.1,
-        waited_ms = attempt.as_ref().map(|attempt| millis(attempt.waited())),
+        http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
+        network.protocol.version = result.ok().and_then(|answer| answer.protocol()),
+        error.type = result.err().map(|error| error.kind().as_str()),
+        delivery = attempt.as_ref().and_then(|attempt| attempt.outcome()).and_then(delivery),
+        waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited())),
         elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended()?.saturating_sub(attempt.started())))),
         server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id())),
         asked_ms = attempt.as_ref().and_then(|attempt| attempt.asked()).map(millis),
@@ -107,9 +123,11 @@ pub(crate) fn attempt(call: &Call) {
 
 pub(crate) fn retry(call: &Call, delay: Duration, reason: DelayReason) {
     metric::retried(call, reason);
+    let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
-        request_id = text(call.report().request_id().as_ref()),
+        service = unshown.0.as_deref(),
+        request_id = text(unshown.1.as_ref()),
         delay_ms = millis(delay),
         reason = reason.as_str(),
         "retrying"
@@ -121,30 +139,42 @@ pub(crate) fn gave_up(call: &Call, ended: Ended) {
         return;
     }
     metric::gave_up(call, ended);
+    let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
-        request_id = text(call.report().request_id().as_ref()),
+        service = unshown.0.as_deref(),
+        request_id = text(unshown.1.as_ref()),
         ended = ended.as_str(),
         "no further attempt"
     );
 }
 
-pub(super) fn waited(waited: Duration) {
-    debug!(target: LIMIT, waited_ms = millis(waited), "waited for the limiter");
+pub(super) fn waited(call: Option<&Call>, waited: Duration) {
+    debug!(
+        target: LIMIT,
+        service = call.and_then(Call::service).as_deref(),
+        waited_ms = millis(waited),
+        "waited for the limiter"
+    );
 }
 
 pub(crate) fn granted(call: Option<&Call>) {
     metric::granted(call);
 }
 
-/// Without an event of its own: the call's line says it.
+/// Without an event of its own: the call's event shows it.
 pub(crate) fn refused(call: Option<&Call>, refusal: &Refusal) {
     metric::refused(call, refusal.reason());
 }
 
 pub(crate) fn paused(call: Option<&Call>, pause: Duration) {
     metric::paused(call, pause);
-    info!(target: LIMIT, pause_ms = millis(pause), "paused: the server asked for it");
+    info!(
+        target: LIMIT,
+        service = call.and_then(Call::service).as_deref(),
+        pause_ms = millis(pause),
+        "paused by the server"
+    );
 }
 
 /// A question to the store of a shared limiter is over. Without an event of its own.
@@ -206,7 +236,12 @@ pub(crate) fn key_refused() {
     info!(target: AUTH, "key refused by the server");
 }
 
-/// Whole microseconds, so that nobody reads `22.428946000000003`.
+/// Milliseconds with one decimal place.
 fn millis(duration: Duration) -> f64 {
-    duration.as_micros() as f64 / 1e3
+    (duration.as_micros() as f64 / 100.0).round() / 10.0
+}
+
+/// The same, or `None` for zero.
+fn some_millis(duration: Duration) -> Option<f64> {
+    Some(millis(duration)).filter(|millis| *millis > 0.0)
 }

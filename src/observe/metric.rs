@@ -1,18 +1,21 @@
-//! The metrics, through the `metrics` facade. Until somebody switches them on each costs one relaxed load.
+//! The metrics, through the `metrics` facade. Until they are enabled, each costs one relaxed load.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use http::Request;
 use metrics::{Label, counter, gauge, histogram};
 
-use super::{Answered, OTHER, address, error_type, known, port};
+use super::{Answered, OTHER, address, known, port};
 use crate::{
     call::{Call, DelayReason, Ended},
     clock::{self, Instant},
-    error::{Error, Reason},
+    error::{Error, ErrorKind, Reason},
 };
 
 pub(crate) const REQUEST_DURATION: &str = "http.client.request.duration";
@@ -39,23 +42,21 @@ pub(super) fn on() -> bool {
     ON.load(Relaxed)
 }
 
-fn labels<const N: usize>(
-    service: Option<&'static str>,
-    own: [(&'static str, &'static str); N],
-) -> Vec<Label> {
-    let service = service.map(|service| ("service", service));
-    service.into_iter().chain(own).map(|(name, value)| Label::from_static_parts(name, value)).collect()
+fn labels<const N: usize>(service: Option<Arc<str>>, own: [(&'static str, &'static str); N]) -> Vec<Label> {
+    let service = service.map(|service| Label::new("service", service));
+    let own = own.map(|(name, value)| Label::from_static_parts(name, value));
+    service.into_iter().chain(own).collect()
 }
 
-fn service(call: Option<&Call>) -> Option<&'static str> {
+fn service(call: Option<&Call>) -> Option<Arc<str>> {
     call.and_then(Call::service)
 }
 
-/// As in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
+/// The same as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
 fn failure(result: Result<Answered<'_>, &Error>) -> Option<Label> {
     Some(match result {
         Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
-        Err(error) => Label::from_static_parts("error.type", error_type(error)),
+        Err(error) => Label::from_static_parts("error.type", error.kind().as_str()),
     })
 }
 
@@ -86,9 +87,9 @@ impl Stopwatch {
         self.record();
     }
 
-    /// By the deadline of the call.
+    /// The call's deadline passed.
     pub(super) fn cut_off(mut self) {
-        self.labels.push(Label::from_static_parts("error.type", "timeout"));
+        self.labels.push(Label::from_static_parts("error.type", ErrorKind::Deadline.as_str()));
         self.record();
     }
 
@@ -100,37 +101,37 @@ impl Stopwatch {
 /// One more in the queue, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Queued {
-    /// None when nothing was measured as it began.
-    service: Option<Option<&'static str>>,
+    /// `None` if metrics were off at the start.
+    service: Option<Option<Arc<str>>>,
 }
 
 impl Queued {
     pub(super) fn begin(call: Option<&Call>) -> Self {
         let service = on().then(|| service(call));
-        if let Some(service) = service {
-            gauge!(QUEUE, labels(service, [])).increment(1.0);
+        if let Some(service) = &service {
+            gauge!(QUEUE, labels(service.clone(), [])).increment(1.0);
         }
         Self { service }
     }
 
     pub(super) fn over(self, waited: Duration) {
-        if let Some(service) = self.service {
-            histogram!(WAIT_DURATION, labels(service, [])).record(waited);
+        if let Some(service) = &self.service {
+            histogram!(WAIT_DURATION, labels(service.clone(), [])).record(waited);
         }
     }
 }
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        if let Some(service) = self.service {
+        if let Some(service) = self.service.take() {
             gauge!(QUEUE, labels(service, [])).decrement(1.0);
         }
     }
 }
 
-pub(super) fn called(service: Option<&'static str>, result: Result<Answered<'_>, &Error>, started: Instant) {
+pub(super) fn called(service: Option<&Arc<str>>, result: Result<Answered<'_>, &Error>, started: Instant) {
     if on() {
-        let mut labels = labels(service, []);
+        let mut labels = labels(service.cloned(), []);
         labels.extend(failure(result));
         histogram!(CALL_DURATION, labels).record(started.elapsed());
     }

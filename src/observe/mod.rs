@@ -1,6 +1,5 @@
-//! What the crate tells of itself: every event, span and metric, written here and nowhere else. The contract of the log
-//! is in the manual of [`request_id`](crate::request_id), that of the metrics in `adapter::metrics`; nothing is formatted
-//! or allocated for what is off.
+//! Every log event, span and metric of the crate. Their contracts are in the docs of [`request_id`](crate::request_id) and
+//! of `adapter::metrics`. Nothing is formatted or allocated unless somebody listens.
 
 mod event;
 #[cfg(feature = "metrics")]
@@ -24,12 +23,9 @@ pub(crate) use self::within::Within;
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version};
 
-use crate::{
-    error::{Error, Kind},
-    policy::grpc::Code,
-};
+use crate::{call::Ended, policy::grpc::Code};
 
 const CALL: &str = "tower_outbound::call";
 const ATTEMPT: &str = "tower_outbound::attempt";
@@ -37,14 +33,14 @@ const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
-/// In lower case, or one host would be many; and an IPv6 address without the brackets that it has in a URI.
+/// The host in lower case, so that one host is one value. An IPv6 address loses its brackets.
 fn address(uri: &Uri) -> Option<Cow<'_, str>> {
     let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
     let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
     Some(if lower { host.into() } else { host.to_ascii_lowercase().into() })
 }
 
-/// Its own, or that of its scheme.
+/// The port of the URI, or of its scheme.
 fn port(uri: &Uri) -> Option<u16> {
     uri.port_u16().or_else(|| match uri.scheme_str() {
         Some("https") => Some(443),
@@ -53,7 +49,7 @@ fn port(uri: &Uri) -> Option<u16> {
     })
 }
 
-/// Others could be as many as a caller makes up, so OpenTelemetry has one name for them all.
+/// The methods that OpenTelemetry names. The values of all others would be unbounded.
 fn known(method: &Method) -> Option<&'static str> {
     Some(match *method {
         Method::CONNECT => "CONNECT",
@@ -69,27 +65,40 @@ fn known(method: &Method) -> Option<&'static str> {
     })
 }
 
-/// OpenTelemetry's name for a method that has none in HTTP.
+/// OpenTelemetry's name for every other method.
 const OTHER: &str = "_OTHER";
 
-/// What the head of an answer says of how the call went: HTTP's word, and gRPC's, who fail with HTTP 200.
+/// The head of a response: its HTTP status, and the code of gRPC, which fails with HTTP 200.
 #[derive(Clone, Copy)]
 pub(crate) struct Answered<'a> {
     status: StatusCode,
+    version: Version,
     headers: &'a HeaderMap,
 }
 
 impl<'a> Answered<'a> {
     pub(crate) fn of<B>(response: &'a Response<B>) -> Self {
-        Self { status: response.status(), headers: response.headers() }
+        Self { status: response.status(), version: response.version(), headers: response.headers() }
     }
 
-    /// gRPC's, where the call ended here. A plain answer has none, and pays one look-up for it.
+    /// gRPC's code, if the call ended with the head. Other responses pay one lookup.
     fn code(&self) -> Option<&'static str> {
         Code::in_head(self.headers).map(Code::name)
     }
 
-    /// As `error.type` has it: gRPC's code goes before the status that a proxy makes of it.
+    /// OpenTelemetry's name for the version of HTTP.
+    fn protocol(&self) -> Option<&'static str> {
+        Some(match self.version {
+            Version::HTTP_09 => "0.9",
+            Version::HTTP_10 => "1.0",
+            Version::HTTP_11 => "1.1",
+            Version::HTTP_2 => "2",
+            Version::HTTP_3 => "3",
+            _ => return None,
+        })
+    }
+
+    /// The `error.type` of a 4xx, a 5xx and a gRPC failure. gRPC's code goes before the status that a proxy makes of it.
     fn failure(&self) -> Option<&str> {
         match Code::in_head(self.headers) {
             Some(Code::OK) | None => {
@@ -99,16 +108,30 @@ impl<'a> Answered<'a> {
             Some(code) => Some(code.name()),
         }
     }
-}
 
-fn error_type(error: &Error) -> &'static str {
-    match error.kind() {
-        Kind::RateLimited { .. } => "rate_limited",
-        Kind::TooCostly => "too_costly",
-        Kind::Timeout { .. } => "timeout",
-        Kind::Auth { .. } => "auth",
-        Kind::Request => "invalid_request",
-        Kind::Service | Kind::NotReady => "service",
+    /// Whether the call failed by this response: a 5xx, gRPC's counterpart, or a failure after which retrying stopped.
+    fn has_failed(&self, ended: Option<Ended>) -> bool {
+        let code = Code::in_head(self.headers);
+        let server = matches!(
+            code,
+            Some(
+                Code::UNKNOWN
+                    | Code::DEADLINE_EXCEEDED
+                    | Code::UNIMPLEMENTED
+                    | Code::INTERNAL
+                    | Code::UNAVAILABLE
+                    | Code::DATA_LOSS
+            )
+        );
+        let stopped = match ended {
+            Some(Ended::Exhausted | Ended::Budget) => true,
+            // Or the retry was for a replaced key, and the server's 401 stands.
+            Some(Ended::Deadline | Ended::AskedTooLong | Ended::NotIdempotent | Ended::NotReplayable) => {
+                self.status != StatusCode::UNAUTHORIZED && code != Some(Code::UNAUTHENTICATED)
+            }
+            _ => false,
+        };
+        self.status.is_server_error() || server || stopped
     }
 }
 

@@ -1,15 +1,22 @@
-//! The two spans. Where nobody listens they are none, and cost the look whether somebody does.
+//! The two spans. Without a listener they cost one check.
 
 use std::fmt;
 
 use http::{HeaderValue, Request, Uri};
-use tracing::{Span, field::Empty, info_span};
+use tracing::{Level, Span, field::Empty, info_span, span};
 
-use super::{ATTEMPT, Answered, CALL, OTHER, address, error_type, known, metric::Stopwatch, port, text};
-use crate::{call::Call, clock, error::Error};
+use super::{ATTEMPT, Answered, CALL, OTHER, address, known, metric::Stopwatch, port, text};
+use crate::{
+    call::{Call, Ended},
+    clock,
+    error::{Error, ErrorKind},
+};
 
-/// The span of a call: ours, not an HTTP client's, for it covers what was never sent.
-pub(crate) fn call_span(service: Option<&'static str>, id: &HeaderValue) -> Span {
+/// Exporters keep the attempts' client spans at their usual level `INFO`. Logs have no use for them there.
+const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
+
+/// The span of a call. Not an HTTP client span: it covers calls that were never sent.
+pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
     info_span!(
         target: CALL,
         "call",
@@ -27,19 +34,23 @@ pub(crate) fn end_call(span: &Span, call: &Call, result: Result<Answered<'_>, &E
         return;
     }
     let report = call.report();
-    span.record("attempts", report.attempt_count() as i64);
-    if let Some(ended) = report.ended() {
+    let attempts = report.attempt_count();
+    if attempts > 1 {
+        span.record("attempts", attempts as i64);
+    }
+    if let Some(ended) = report.ended().filter(|ended| *ended != Ended::Success) {
         span.record("ended", ended.as_str());
     }
     end(span, result);
 }
 
-/// The span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`, for
-/// `tracing-opentelemetry` makes text of a `u64`.
+/// The span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`, because
+/// `tracing-opentelemetry` exports a `u64` as text.
 fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());
-    info_span!(
+    span!(
         target: ATTEMPT,
+        ATTEMPT_LEVEL,
         "attempt",
         otel.kind = "client",
         otel.name = known(method).unwrap_or("HTTP"),
@@ -51,21 +62,22 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
         server.port = port(uri).map(i64::from),
         url.full = Url::of(uri).map(tracing::field::display),
         http.response.status_code = Empty,
+        network.protocol.version = Empty,
         rpc.response.status_code = Empty,
         error.type = Empty,
     )
 }
 
-/// What follows an attempt that is under way, besides its span.
+/// The metrics of an attempt that is under way.
 #[derive(Debug)]
 pub(crate) struct Sending {
     stopwatch: Option<Stopwatch>,
-    /// Whose deadline may cut the attempt off; none when it has ended, or nobody would hear of it.
+    /// The call, whose deadline may cut the attempt off. `None` after its end, and if nobody listens.
     call: Option<Call>,
 }
 
 impl Sending {
-    /// And the attempt's span and number; `numbered` says whether the number is needed although nobody listens.
+    /// Also returns the attempt's span and number. `numbered` asks for the number although nobody listens.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
         let call = request.extensions().get::<Call>();
@@ -87,6 +99,9 @@ impl Sending {
         if !span.is_disabled() {
             if let Ok(answer) = result {
                 span.record("http.response.status_code", i64::from(answer.status.as_u16()));
+                if let Some(protocol) = answer.protocol() {
+                    span.record("network.protocol.version", protocol);
+                }
                 if let Some(code) = answer.code() {
                     span.record("rpc.response.status_code", code);
                 }
@@ -95,14 +110,14 @@ impl Sending {
         }
     }
 
-    /// Dropped by its caller an attempt did not fail; by the layer that keeps the deadline it did.
+    /// The attempt failed if its deadline passed, and not if its caller dropped it.
     pub(crate) fn dropped(&mut self, span: &Span) {
         let deadline = self.call.as_ref().and_then(Call::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
             if let Some(stopwatch) = self.stopwatch.take() {
                 stopwatch.cut_off();
             }
-            error(span, "timeout");
+            error(span, ErrorKind::Deadline.as_str());
         }
     }
 }
@@ -110,7 +125,7 @@ impl Sending {
 fn end(span: &Span, result: Result<Answered<'_>, &Error>) {
     match result {
         Ok(answer) => answer.failure().into_iter().for_each(|kind| error(span, kind)),
-        Err(failure) => error(span, error_type(failure)),
+        Err(failure) => error(span, failure.kind().as_str()),
     }
 }
 
@@ -119,7 +134,7 @@ fn error(span: &Span, kind: &str) {
     span.record("otel.status_code", "error");
 }
 
-/// A URL as it may be shown: neither user info nor query, for keys travel in both.
+/// A URL without user info and query: keys travel in both.
 struct Url<'a> {
     scheme: &'a str,
     host: &'a str,

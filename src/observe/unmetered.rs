@@ -1,6 +1,6 @@
 //! Feature `metrics` is off: the names of `metric.rs`, and nothing behind them.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::Request;
 
@@ -39,7 +39,7 @@ impl Queued {
     pub(super) fn over(self, _: Duration) {}
 }
 
-pub(super) fn called(_: Option<&'static str>, _: Result<Answered<'_>, &Error>, _: Instant) {}
+pub(super) fn called(_: Option<&Arc<str>>, _: Result<Answered<'_>, &Error>, _: Instant) {}
 pub(super) fn retried(_: &Call, _: DelayReason) {}
 pub(super) fn gave_up(_: &Call, _: Ended) {}
 pub(super) fn granted(_: Option<&Call>) {}

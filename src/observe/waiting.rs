@@ -6,7 +6,7 @@ use crate::{
     clock::{self, Instant},
 };
 
-/// A request that waits for its permit; dropped, it waits no more.
+/// A request that waits for its permit, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Instant,
@@ -18,11 +18,11 @@ impl Waiting {
         Self { since: clock::now(), queued: Queued::begin(call) }
     }
 
-    /// The limiter has decided, one way or the other, after so long.
-    pub(crate) fn over(self) -> Duration {
+    /// The limiter granted or refused the permit. Returns how long that took.
+    pub(crate) fn over(self, call: Option<&Call>) -> Duration {
         let waited = self.since.elapsed();
         self.queued.over(waited);
-        event::waited(waited);
+        event::waited(call, waited);
         waited
     }
 }

@@ -1,4 +1,4 @@
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
 
@@ -23,7 +23,7 @@ use crate::{
 /// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) start another one.
 #[derive(Clone)]
 pub struct Preset {
-    name: &'static str,
+    name: Arc<str>,
     base: BaseUrl,
     pub(super) credential: Credential,
     pub(super) allowed: Vec<Origin>,
@@ -58,9 +58,9 @@ impl Preset {
     /// - whose host is a name or an IP address;
     /// - whose port, if it has one, is from 1 to 65535;
     /// - whose path is of visible ASCII characters, without empty segments and segments of dots.
-    pub fn new(name: &'static str, base_url: &str) -> Result<Self, InvalidConfig> {
+    pub fn new(name: impl Into<Arc<str>>, base_url: &str) -> Result<Self, InvalidConfig> {
         Ok(Self {
-            name,
+            name: name.into(),
             base: BaseUrl::parse(base_url)?,
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
@@ -76,9 +76,9 @@ impl Preset {
         })
     }
 
-    /// The name that stands in the log as `service`.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// Returns the name: `service` in logs, spans and metrics.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Returns the URL that all requests of a client stay below.
@@ -113,9 +113,9 @@ impl Preset {
         self.limit.limiter()
     }
 
-    /// Another name, for the second client of one service.
-    pub fn with_name(mut self, name: &'static str) -> Self {
-        self.name = name;
+    /// Replaces the name, for a second client of one service.
+    pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
         self
     }
 
@@ -251,7 +251,7 @@ impl Preset {
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
-            request_id: self.request_id.clone().with_default_service(self.name),
+            request_id: self.request_id.clone().with_default_service(&self.name),
             headers: self.headers.clone(),
             total: TimeoutLayer::total(total)?,
             retry: self.retry.clone(),

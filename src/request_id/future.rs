@@ -65,7 +65,7 @@ where
         }
         let (span, outcome) = (this.future.span(), result.as_ref().map(Answered::of));
         if let Some(subject) = this.subject {
-            span.in_scope(|| observe::call(subject, &this.call.report(), outcome));
+            span.in_scope(|| observe::call(subject, span, this.call, outcome));
         }
         observe::end_call(span, this.call, outcome);
         Poll::Ready(result.map_err(|error| error.with_report(this.call.report())))

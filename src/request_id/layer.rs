@@ -2,17 +2,18 @@ use std::{fmt, sync::Arc};
 
 use http::HeaderName;
 use tower_layer::Layer;
+use tracing::Level;
 
 use super::{MakeRequestId, RequestId, id::UuidV7};
-use crate::random::Random;
+use crate::{call::Naming, random::Random};
 
-/// Gives each call an id, sends it, and writes one line about each call when it ends.
+/// Gives each call an id, sends it, and logs one event when the call ends.
 ///
 /// # Default
 ///
-/// A UUID v7 in `x-request-id`, unless the caller has set that header or put an [`Id`](super::Id) into the request's
-/// extensions. The server's id is looked for in `x-request-id`, `request-id`,
-/// `x-amzn-requestid`, `x-correlation-id` and `cf-ray`, in this order.
+/// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`Id`](super::Id) into the request's
+/// extensions. The server's id is read from `x-request-id`, `request-id`, `x-amzn-requestid`, `x-correlation-id` and
+/// `cf-ray`, in this order.
 ///
 /// # Clone
 ///
@@ -25,8 +26,8 @@ pub struct RequestIdLayer {
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) header: HeaderName,
-    pub(super) server_headers: Arc<[HeaderName]>,
-    pub(super) service: Option<&'static str>,
+    pub(super) naming: Arc<Naming>,
+    pub(super) level: Level,
     pub(super) make: Arc<dyn MakeRequestId>,
 }
 
@@ -38,8 +39,11 @@ impl RequestIdLayer {
         Self {
             settings: Arc::new(Settings {
                 header: HeaderName::from_static("x-request-id"),
-                server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
-                service: None,
+                naming: Arc::new(Naming {
+                    service: None,
+                    server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
+                }),
+                level: Level::INFO,
                 make: Arc::new(UuidV7(Random::from_entropy())),
             }),
         }
@@ -50,24 +54,43 @@ impl RequestIdLayer {
         self.set(|settings| settings.header = header)
     }
 
-    /// Looks for the server's own id in these headers; the first that the answer has is kept, but for one that repeats the
-    /// key that an [`AuthLayer`](crate::auth::AuthLayer) has sent, that is marked sensitive, or that has more than
-    /// [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
+    /// Reads the server's own id from the first of these headers that the response has.
+    ///
+    /// An id does not count if it repeats the key that an [`AuthLayer`](crate::auth::AuthLayer) sent, is marked sensitive or
+    /// is longer than [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
     pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.set(|settings| settings.server_headers = headers.into_iter().collect())
+        self.name(|naming| naming.server_headers = headers.into_iter().collect())
     }
 
-    /// Names the service in the log, as `service`.
-    pub fn with_service(self, name: &'static str) -> Self {
-        self.set(|settings| settings.service = Some(name))
+    /// Names the service: `service` in logs, spans and metrics.
+    ///
+    /// ```
+    /// use tower_outbound::request_id::RequestIdLayer;
+    ///
+    /// let tenant = String::from("acme");
+    /// RequestIdLayer::new().with_service(format!("mail-{tenant}"));
+    /// ```
+    pub fn with_service(self, name: impl Into<Arc<str>>) -> Self {
+        self.name(|naming| naming.service = Some(name.into()))
     }
 
     /// Names the service unless it has a name.
-    pub(crate) fn with_default_service(self, name: &'static str) -> Self {
-        match self.settings.service {
+    pub(crate) fn with_default_service(self, name: &Arc<str>) -> Self {
+        match self.settings.naming.service {
             Some(_) => self,
-            None => self.with_service(name),
+            None => self.with_service(Arc::clone(name)),
         }
+    }
+
+    /// Logs completed calls at this level, by default `INFO`. Failed calls are always logged at `WARN`.
+    ///
+    /// ```
+    /// use tower_outbound::request_id::RequestIdLayer;
+    ///
+    /// RequestIdLayer::new().with_log_level(tracing::Level::DEBUG);
+    /// ```
+    pub fn with_log_level(self, level: Level) -> Self {
+        self.set(|settings| settings.level = level)
     }
 
     /// Makes ids of another form, for the calls that bring none.
@@ -88,6 +111,10 @@ impl RequestIdLayer {
     /// [`with_maker`](Self::with_maker).
     pub fn with_seed(self, seed: u64) -> Self {
         self.with_maker(UuidV7(Random::seeded(seed)))
+    }
+
+    fn name(self, change: impl FnOnce(&mut Naming)) -> Self {
+        self.set(|settings| change(Arc::make_mut(&mut settings.naming)))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -114,8 +141,9 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("header", &self.header)
-            .field("server_headers", &self.server_headers)
-            .field("service", &self.service)
+            .field("server_headers", &self.naming.server_headers)
+            .field("service", &self.naming.service)
+            .field("level", &self.level)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Layer 4: one id for a call, sent with each of its attempts, and the log by which a call is followed.
+//! Gives each call one id, sends it with every attempt, and logs the call.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt};
@@ -20,76 +20,90 @@
 //!
 //! # The log
 //!
-//! Spans and events of the `tracing` crate: the contract of what this crate tells, which a test holds it to. Fields
-//! without a value are left out. Neither a query, nor user info, nor a header's value other than the two ids, nor a
-//! body is ever logged.
+//! Spans and events of the `tracing` crate. A test holds the code to these tables. A field without a value is left out.
+//! Queries, user info, bodies and header values other than the two ids are never logged.
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | `call` | a call, with its waits and back-offs, up to the head of its answer | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
-//! | `tower_outbound::attempt` | info | `attempt` | an attempt, from the limiter's grant to the head of its answer | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `rpc.response.status_code` `error.type` |
+//! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
+//! | `tower_outbound::attempt` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
-//! The first is this layer's, the second that of [`attempt`](crate::attempt). They are current whenever what lies below
-//! them is polled, so that the attempts' are the call's children, and what a client tells is the attempt's.
+//! This layer creates the first span, and [`attempt`](crate::attempt) the second. Each is current while the services below
+//! it are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep it.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
-//! | `tower_outbound::call` | info | call answered | a call ended | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
-//! | `tower_outbound::call` | warn | call failed | a call ended without an answer, with a 4xx or 5xx, or with a code of gRPC's but `OK` | `service` `request_id` `server_request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` |
-//! | `tower_outbound::attempt` | debug | attempt ended | an attempt of the retry layer ended | `request_id` `server_request_id` `attempt` `http.response.status_code` `error.type` `waited_ms` `elapsed_ms` `asked_ms` |
-//! | `tower_outbound::retry` | debug | retrying | another attempt is decided on; it begins after `delay_ms` | `request_id` `delay_ms` `reason` |
-//! | `tower_outbound::retry` | debug | no further attempt | a failure is not tried again | `request_id` `ended` |
-//! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `waited_ms` |
-//! | `tower_outbound::limit` | info | paused: the server asked for it | the server paused the limiter | `pause_ms` |
-//! | `tower_outbound::limit` | warn | limiter's store lost | the store of a shared limiter did not answer, once until it does | `error` `state` `retry_in_ms` |
-//! | `tower_outbound::limit` | info | limiter's store back | it answers again, after `lost_ms` | `lost_ms` |
-//! | `tower_outbound::auth` | debug | key refresh begins | a key provider is asked | |
-//! | `tower_outbound::auth` | info | key refreshed | it gave a key | |
-//! | `tower_outbound::auth` | info | key changed | a key file holds another key | |
-//! | `tower_outbound::auth` | warn | key refresh failed | a provider gave no key; a file could not be read again, once until it can be | `error` `kept` `retry_in_ms` |
+//! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
+//! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
+//! | `tower_outbound::attempt` | debug | attempt ended | an attempt of the retry layer ended | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `elapsed_ms` `server_request_id` `asked_ms` |
+//! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
+//! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `ended` |
+//! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
+//! | `tower_outbound::limit` | info | paused by the server | a response paused the limiter | `service` `pause_ms` |
+//! | `tower_outbound::limit` | warn | limiter's store lost | the store of a shared limiter stopped responding | `error` `state` `retry_in_ms` |
+//! | `tower_outbound::limit` | info | limiter's store back | the store responds again, after `lost_ms` | `lost_ms` |
+//! | `tower_outbound::auth` | debug | key refresh begins | a key provider is called | |
+//! | `tower_outbound::auth` | info | key refreshed | the provider returned a key | |
+//! | `tower_outbound::auth` | info | key changed | a key file has another key | |
+//! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
 //! | `tower_outbound::auth` | info | key refused by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
-//! The retry layer writes the attempts' events, as it does its own: without it there are the spans alone.
+//! A call failed if
+//! - no response arrived,
+//! - its response is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or
+//!   `DATA_LOSS`, or
+//! - the retry layer stopped retrying it, such as a 429 after the last attempt.
 //!
-//! All that a call tells is inside its span. The events of a key are told by the call that drives the refresh, before
-//! its attempt or in it, and the rest outside the attempts' spans: the retry layer and the limiter write them, above
-//! it.
+//! Every other call completed, also with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the level of its
+//! event.
 //!
-//! `error` says what failed, but not why: that a provider's error holds no secret is not known here. It is the source
-//! of the call's error. `kept` tells whether there is a key in use all the same. `state` is a word of
-//! [`Store`](crate::limit::Store).
+//! | field | value |
+//! |---|---|
+//! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
+//! | `server.address`, `server.port` | in lower case; in events only without a `service` |
+//! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
+//! | `otel.status_code` | `error` with an `error.type` |
+//! | `attempts` | from 2 |
+//! | `ended` | a word of [`Ended`](crate::call::Ended) other than `success` |
+//! | `reason` | a word of [`DelayReason`](crate::call::DelayReason) |
+//! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
+//! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` from 0.1 |
+//! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
+//! | `network.protocol.version` | the version of HTTP, such as `1.1` or `2`, of an attempt with a response |
+//! | `http.request.method` | `_OTHER` in spans for an unknown method, with its name in `http.request.method_original` |
+//! | `http.request.resend_count` | from the second time that the request is passed to the client |
+//! | `url.full` | without user info and query; only if the request's URI is absolute |
+//! | `error` | what failed, without its cause, which may hold a secret |
+//! | `kept` | whether a key is in use in spite of the failure |
+//! | `state` | a word of [`Store`](crate::limit::Store) |
 //!
-//! `error.type` is `timeout`, `rate_limited`, `too_costly`, `auth`, `invalid_request` or `service` for a call and in the
-//! spans, where it is the status of a 4xx or 5xx, too, or gRPC's code; `timeout`, `rate_limited`, `not_sent` or `failed` in an
-//! attempt's event. `otel.status_code` is `error` with it, and not set otherwise. `ended` is a word of
-//! [`Ended`](crate::call::Ended), `reason` one of [`DelayReason`](crate::call::DelayReason). `attempts` is 0 when no
-//! retry layer is in the stack. Milliseconds are fractional.
+//! The attempt's span has the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`, and `otel.name` the
+//! method, never a path.
 //!
-//! The fields of the attempt's span are the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`,
-//! `otel.name` the method, never a path. A method that HTTP does not know is `_OTHER`, and `HTTP` in the name, with its
-//! own in `http.request.method_original`. `url.full` has no query at all, for which of its values are secret is not
-//! known here, and is left out where the request's URI is not absolute. `rpc.response.status_code` is the name of the
-//! `grpc-status` in the head of an answer, such as `UNAVAILABLE`, by OpenTelemetry's name for it; most answers have none. `http.request.resend_count` is there from the
-//! second time on that the request is handed down. `server.address` is in lower case, here and in the events.
+//! # Other crates' events
+//!
+//! These tables cover the targets `tower_outbound` only. At `DEBUG` and `TRACE` the crate `h2` logs frames, with a
+//! server's GOAWAY debug data and the values of a response's `te` field. hyper logs errors that show this data. A server
+//! may repeat the key there. The filter `h2=info,hyper=info,hyper_util=info` drops those events.
 //!
 //! # Order
 //!
-//! Outermost: one id for the call, however many attempts it takes, and a log line that covers all of it.
+//! Outermost: one id and one event for the call, whatever its number of attempts.
 //!
-//! # Surprises
+//! # Notes
 //!
-//! - A header of that name that the caller has set is kept, and is the call's id; so is an [`Id`] in the request's
-//!   extensions. Where there are both, the header is the one that is sent, and the call's.
-//! - The answer is not changed: the server's own id is kept in the [`Report`](crate::Report), and ours is never
-//!   written into an answer that has none. An id that repeats the key, which the auth layer marks sensitive, is neither
-//!   kept nor logged.
-//! - A call that begins while nobody listens at any level, no subscriber and no crate `log`, ends without a line, also
-//!   where one was installed meanwhile.
-//! - A call that its caller drops ends without a line, and its spans without a status: that is nobody's failure.
-//! - A gRPC call that fails in its trailers, after the first message of its answer, is logged as answered, as every call is
-//!   whose answer's body fails: the lines are written at the answer's head.
-//! - An attempt that the total deadline cuts off ends without a line of its own; `attempts` counts it, and in its span it
-//!   is a `timeout`.
+//! - The caller's own header of that name is the call's id, and so is an [`Id`] in the request's extensions. The header
+//!   wins if both exist.
+//! - The response is not changed: the server's own id is kept in the [`Report`](crate::Report). An id that repeats the key,
+//!   which the auth layer marks sensitive, is neither kept nor logged.
+//! - The attempts' events come from the retry layer, and are outside the attempts' spans.
+//! - A subscriber whose layers have filters of their own may enable the span `call` for one layer only. The other layers'
+//!   events then lack `service` and `request_id`.
+//! - A call that starts while nobody listens at any level has no event, even if a subscriber is installed meanwhile.
+//! - A call that its caller drops has no event, and its spans no status: it is nobody's failure.
+//! - A failure after the head, of a response's body or in gRPC trailers, is not logged: the event is written at the head.
+//! - An attempt that the total deadline cuts off has no event. `attempts` counts it, and its span's `error.type` is
+//!   `deadline`.
 
 mod future;
 mod id;

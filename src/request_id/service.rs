@@ -52,14 +52,14 @@ where
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),
         };
-        let span = observe::call_span(settings.service, &id);
+        let span = observe::call_span(settings.naming.service.as_deref(), &id);
         let identity = Identity {
-            service: settings.service,
+            naming: Arc::clone(&settings.naming),
             request_id: id,
-            server_headers: Arc::clone(&settings.server_headers),
+            in_span: !span.is_disabled(),
         };
         let call = Call::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(settings.service, &request, &span);
+        let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }
 }

@@ -21,7 +21,7 @@ use crate::{
     call::{self, Call, DelayReason, Ended, KeyReplaced},
     clock,
     error::{Error, Reason, Refusal},
-    observe,
+    observe::{self, Answered},
     policy::{
         self, Cause, Delivery, Spent, Verdict, feedback,
         grpc::{self, Code, Pushback},
@@ -129,7 +129,7 @@ impl<B: Body> Kept<B> {
         };
         let headers = result.as_ref().ok().map(Response::headers);
         call.end_attempt(told, asked, headers);
-        observe::attempt(call);
+        observe::attempt(call, result.as_ref().map(Answered::of));
         // What did not go out has burdened nobody.
         if !called {
             self.refund(policy);

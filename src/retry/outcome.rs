@@ -11,7 +11,7 @@ use crate::{
 ///
 /// `called` is false if the inner service failed before it was ready. `body_failed` is true if the request's body failed.
 pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call::Outcome, Delivery) {
-    let delivery = match error.kind() {
+    let delivery = match error.failure() {
         Kind::RateLimited { .. } | Kind::TooCostly => return (call::Outcome::Refused, Delivery::NotSent),
         Kind::Timeout { .. } => return (call::Outcome::Timeout, Delivery::MaybeProcessed),
         // The error may be the body's, about another connection than the request's.
@@ -29,7 +29,7 @@ pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call:
 /// Returns whether the next attempt would fail in the same way: another layer of this crate returned the error, or the
 /// server showed the wrong certificate.
 pub(super) fn is_lasting(error: &Error) -> bool {
-    match error.kind() {
+    match error.failure() {
         Kind::Timeout { scope: Scope::Attempt, .. } | Kind::NotReady => false,
         Kind::Service => proof(error).lasting,
         _ => true,

@@ -22,13 +22,13 @@ pub(super) fn of_answer<B>(answer: &Response<B>) -> Option<Duration> {
     let passes = matches!(status.as_u16(), 408 | 425 | 429 | 500..600);
     let said = should_retry(status, headers);
     let asked = feedback::asked(status, headers, clock::wall);
-    let left = Report::of(answer).and_then(Report::retry_after);
+    let left = Report::from_response(answer).and_then(Report::retry_after);
     said.unwrap_or(passes).then(|| asked.max(left).unwrap_or_default())
 }
 
 /// The least time to wait after this error, or none where the next call would fail with it, too.
 pub(super) fn of_error(error: &Error) -> Option<Duration> {
-    let passes = match error.kind() {
+    let passes = match error.failure() {
         Kind::RateLimited { .. } | Kind::Timeout { .. } | Kind::NotReady => true,
         Kind::Auth { again_in } => again_in.is_some(),
         Kind::TooCostly | Kind::Request => false,

@@ -22,7 +22,7 @@ use hyper_util::client::legacy::{self, connect::HttpConnector};
 use tower::load_shed::error::Overloaded;
 
 use crate::{
-    error::{DeliveryError, Error},
+    error::{DeliveryError, Error, cause},
     policy::Delivery,
 };
 
@@ -37,15 +37,13 @@ pub(super) struct Proof {
 const NOT_SENT: Proof = Proof { delivery: Delivery::NotSent, lasting: false };
 const MAYBE: Proof = Proof { delivery: Delivery::MaybeProcessed, lasting: false };
 
-type Cause<'a> = &'a (dyn StdError + 'static);
-
 /// The error of hyper-util's connector, which has no public name. Clients with connections of their own, such as tonic's
 /// channel, wrap it in their error.
 type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// Returns what the error of the inner service proves.
 pub(super) fn proof(error: &Error) -> Proof {
-    let first = error.source();
+    let first = error.original();
     if first.is_some_and(states_not_sent) {
         return NOT_SENT;
     }
@@ -73,7 +71,7 @@ pub(super) fn proof(error: &Error) -> Proof {
 
 /// Whether the service itself states that nothing was sent. Inside another error each of these may be about another
 /// connection or request, for example the one that the request's body was read from.
-fn states_not_sent(error: Cause<'_>) -> bool {
+fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
     // An established connection is never refused. The other kinds of failed connects also occur on one.
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
@@ -155,14 +153,6 @@ fn is_permanent(error: &legacy::Error) -> bool {
 #[cfg(not(feature = "rustls"))]
 fn is_permanent(_: &legacy::Error) -> bool {
     false
-}
-
-/// Returns the next error of the chain. `source()` of an I/O error skips the error that it wraps.
-fn cause(error: Cause<'_>) -> Option<Cause<'_>> {
-    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-        Some(wrapped) => Some(wrapped),
-        None => error.source(),
-    }
 }
 
 #[cfg(test)]

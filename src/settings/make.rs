@@ -1,6 +1,6 @@
 //! What is made of the settings of a service.
 
-use super::{PresetName, ServiceSettings, name::interned};
+use super::{PresetName, ServiceSettings, name::checked};
 use crate::{
     auth::{ApiKey, AuthLayer, KeyFile, Keys, Origin, Rotating},
     client::Client,
@@ -38,7 +38,7 @@ impl ServiceSettings {
         let mut preset = kind.preset(self.url()).map_err(|error| error.within("base_url"))?;
         match &self.name {
             Some(name) => {
-                preset = preset.with_name(interned(name).map_err(|error| error.within("name"))?);
+                preset = preset.with_name(checked(name).map_err(|error| error.within("name"))?);
             }
             None if kind == PresetName::Custom => {
                 let error = InvalidConfig::new("name", "", "a name for the log, as no preset is named");

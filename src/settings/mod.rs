@@ -112,7 +112,6 @@
 //! - `limit.margin` replaces the margin of every quota, a margin in the quota's own text included. Without it a quota
 //!   has the margin of its text, or the default of [`Quota::new`](crate::Quota::new), as in code.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
-//! - The names of services are kept for as long as the program runs, each once: 1024 different ones at the most.
 //!
 //! # Sample
 //!

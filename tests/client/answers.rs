@@ -106,7 +106,7 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         assert!(began.elapsed() >= limit);
         let error = error.downcast_ref::<Error>().expect("an error of ours");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
-        assert_eq!(error.to_string(), "the body of the answer stood still for 1s");
+        assert_eq!(error.to_string(), "response body stalled for 1s");
 
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
         // HTTP/1 can't give up an answer and keep its connection; HTTP/2 resets the stream alone.

@@ -34,7 +34,7 @@ async fn polled_again(row: &Row, mood: Mood, answers: &str, again: &mut Again) {
     let mut future = ready.call(request(&moody.plan, row.uri, 0, answers));
     let end = poll_fn(|cx| future.as_mut().poll(cx)).await;
     let report = match &end {
-        Ok(answer) => Report::of(answer).cloned(),
+        Ok(answer) => Report::from_response(answer).cloned(),
         Err(error) => error.downcast_ref::<Error>().and_then(Error::report).cloned(),
     };
     let told = || report.as_ref().map(|report| (report.attempt_count(), report.ended()));

@@ -21,7 +21,7 @@ pub(crate) enum Unready {
     Passes,
     /// As an `Error` that it is the source of, from `poll_ready`.
     Fails,
-    /// As such an `Error`, of this text, from the call.
+    /// As such an `Error`, of this kind, from the call.
     InCall(&'static str),
     /// The same, once a few attempts have met with it.
     AfterAttempts(&'static str),

@@ -169,7 +169,7 @@ fn with_all_that_a_preset_takes() -> (preset::PresetLayer, Books) {
 }
 
 pub(crate) fn rows() -> Vec<Row> {
-    let (failed, unready) = ("the service failed", "the service did not get ready");
+    let (failed, unready) = ("other", "not_ready");
     let limited = |row: Row| row.unready(InCall(unready));
     let presets = [preset::currency_rates, preset::email_delivery, preset::realtime_messaging];
     let mut rows = vec![
@@ -226,9 +226,9 @@ pub(crate) fn rows() -> Vec<Row> {
         .unready(AfterAttempts(unready)),
     ];
     rows.extend(presets.map(|make| {
-        let name = make(URI).unwrap().name();
+        let name = make(URI).unwrap().name().to_owned();
         let made = move || preset(make(URI).unwrap().with_api_key(key()));
-        row(name, made).unready(AfterAttempts(unready))
+        row(&name, made).unready(AfterAttempts(unready))
     }));
     rows
 }

@@ -87,7 +87,7 @@ pub(crate) struct Told {
 pub(crate) async fn sent(client: Client, request: Request<Body>, start: Instant) -> Result<Told, BoxError> {
     let mut client = client;
     let answer = client.ready().await?.call(request).await?;
-    let attempts = Report::of(&answer).map(Report::attempts).unwrap_or_default();
+    let attempts = Report::from_response(&answer).map(Report::attempts).unwrap_or_default();
     let status = answer.status().as_u16();
     assert_eq!(BodyExt::collect(answer.into_body()).await?.to_bytes(), "hello");
     Ok(Told { status, at: start.elapsed(), attempts })

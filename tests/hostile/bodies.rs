@@ -50,7 +50,7 @@ fn of_a_failure_whose_body_never_ends_no_more_is_read_than_the_drain_allows() {
         let client = ready(&endless(wire, 503), wire);
         let (status, attempts) = held(&format!("{wire:?} 503, endless body"), bound, async {
             let response = client.get("/v1/latest").await.unwrap();
-            (response.status(), attempts(Report::of(&response)))
+            (response.status(), attempts(Report::from_response(&response)))
         });
         assert_eq!((status.as_u16(), attempts), (503, 3));
     }

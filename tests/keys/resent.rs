@@ -32,7 +32,7 @@ fn strict() -> (RetryLayer, Budget) {
 }
 
 fn report<B>(response: &Response<B>) -> &Report {
-    Report::of(response).unwrap()
+    Report::from_response(response).unwrap()
 }
 
 /// Sends this to a server that answers by this script, with keys that never end; gives the answer's status, why there

@@ -135,6 +135,7 @@ fn failed(error: &Error) {
 #[track_caller]
 fn reported(report: &Report) {
     hidden(report);
+    unsaid(report);
     report.attempts().iter().for_each(|attempt| hidden(attempt));
 }
 
@@ -143,7 +144,7 @@ fn reported(report: &Report) {
 fn answered<B: Debug>(response: &Response<B>) {
     hidden(response);
     hidden(response.extensions());
-    Report::of(response).into_iter().for_each(reported);
+    Report::from_response(response).into_iter().for_each(reported);
 }
 
 #[track_caller]

@@ -317,8 +317,8 @@ async fn calls_and_errors(seen: &Seen) {
     let probe = Probe::new([Answer::Is(503), Answer::Is(401)]);
     let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
-    let report = Report::of(&response).unwrap();
-    seen.debug(report);
+    let report = Report::from_response(&response).unwrap();
+    seen.both(report);
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
     seen.debug(&attempts[0].outcome().unwrap());
@@ -330,6 +330,7 @@ async fn calls_and_errors(seen: &Seen) {
 
     let error = preset(SITE, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
     seen.error(&error);
+    seen.both(&error.kind());
     #[cfg(feature = "json")]
     seen.error(&preset(SITE, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
     seen.debug(&retry::Outcome::Failure { error: &error, delivery: policy::Delivery::NotSent });

@@ -94,7 +94,7 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     assert!(error.is_too_costly() && !error.is_rate_limited());
     assert_eq!(
         format!("{error:#}"),
-        "the request can never fit in the rate limit: the request costs more permits than can ever be had at once, \
+        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be had at once, \
          which is 10"
     );
     let drawn = layer.with_cost(|head| permits(head.uri.path().len() as u32));

@@ -43,7 +43,7 @@ async fn tried(
     let probe = Probe::new(answers);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
-        Ok(response) => Report::of(response),
+        Ok(response) => Report::from_response(response),
         Err(error) => error.report(),
     };
     let seen = probe.seen();

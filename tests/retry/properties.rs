@@ -145,7 +145,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
             None => retry.oneshot(request).await,
         };
         let report = match &result {
-            Ok(response) => Report::of(response),
+            Ok(response) => Report::from_response(response),
             Err(error) => error.report(),
         };
         let report = report.unwrap();

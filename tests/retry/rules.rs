@@ -194,8 +194,8 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
         *heard.lock().unwrap(),
         [
             "503 Service Unavailable 2",
-            "the service failed: connection refused NotSent",
-            "the service failed: connection reset MaybeProcessed",
+            "connection refused after 2 attempts: connection refused NotSent",
+            "reset by the server after 3 attempts: connection reset MaybeProcessed",
             "404 Not Found 0",
         ]
     );

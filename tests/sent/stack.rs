@@ -83,11 +83,11 @@ impl Stack {
         let sent = match self {
             Self::Layer { service, .. } => {
                 let answer = within(service.call(request)).await;
-                answer.map(|response| (Report::of(&response).cloned(), response.status()))
+                answer.map(|response| (Report::from_response(&response).cloned(), response.status()))
             }
             Self::Ready(client) => match within(client.request(request)).await {
                 Ok(response) => {
-                    let head = (Report::of(&response).cloned(), response.status());
+                    let head = (Report::from_response(&response).cloned(), response.status());
                     // Or its connection can't go back to the pool.
                     let _ = within(response.into_body().collect(1024)).await;
                     Ok(head)

@@ -125,7 +125,7 @@ async fn read(response: Response<Body>, dice: &mut Dice) -> &'static str {
 /// Writes down how a call ended, and looks for keys in all that it tells.
 fn end(ledger: &Ledger, number: u64, outcome: &Result<Response<Body>, Error>) {
     let report = match outcome {
-        Ok(response) => Report::of(response),
+        Ok(response) => Report::from_response(response),
         Err(error) => error.report(),
     };
     match outcome {

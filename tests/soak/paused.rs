@@ -30,7 +30,7 @@ const LASTING: Duration = Duration::from_secs(900);
 const CALLERS: usize = 30;
 
 struct Under {
-    name: &'static str,
+    name: String,
     client: Client,
     quota: Quota,
     api: ScriptedService,
@@ -58,7 +58,7 @@ fn all(seed: u64) -> [Under; 4] {
 }
 
 fn under(preset: Preset, window: Option<SlidingWindow>, seed: u64) -> Under {
-    let (name, quota) = (preset.name(), preset.quota().unwrap());
+    let (name, quota) = (preset.name().to_owned(), preset.quota().unwrap());
     let asked = Arc::new(Mutex::new(vec![]));
     let told = Arc::clone(&asked);
     let api = ScriptedService::answering(move |seen| answer(seen, seed, &told));

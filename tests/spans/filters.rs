@@ -31,15 +31,15 @@ async fn heard_by(wanted: fn(&Metadata<'_>) -> bool) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn whoever_wants_events_alone_hears_them_all() {
     let call = [
-        "paused: the server asked for it",
+        "paused by the server",
         "attempt ended",
         "retrying",
         "attempt ended",
         "no further attempt",
-        "call failed",
+        "call completed",
         "waited for the limiter",
         "attempt ended",
-        "call answered",
+        "call completed",
     ];
     assert_eq!(heard_by(|_| true).await, call);
     assert_eq!(heard_by(|metadata| metadata.is_event()).await, call);
@@ -48,5 +48,5 @@ async fn whoever_wants_events_alone_hears_them_all() {
 #[tokio::test(start_paused = true)]
 async fn an_event_may_be_chosen_by_its_fields() {
     let chosen = heard_by(|metadata| metadata.is_event() && metadata.fields().field("ended").is_some()).await;
-    assert_eq!(chosen, ["no further attempt", "call failed", "call answered"]);
+    assert_eq!(chosen, ["no further attempt", "call completed", "call completed"]);
 }

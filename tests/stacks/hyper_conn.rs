@@ -163,7 +163,7 @@ where
     E: std::fmt::Debug,
 {
     let response = response.unwrap();
-    let report = Report::of(&response).unwrap().clone();
+    let report = Report::from_response(&response).unwrap().clone();
     assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2), "{report:?}");
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "letter");
 }

@@ -119,7 +119,7 @@ async fn single_layers_need_no_more_than_they_use() {
         .service(service);
     let response = stack.oneshot(request()).await.map_err(|error| error.to_string());
     let response = response.unwrap_or_else(|error| panic!("{error}"));
-    let report = Report::of(&response).unwrap();
+    let report = Report::from_response(&response).unwrap();
     assert_eq!((report.attempt_count(), calls.get()), (2, 2));
     assert_eq!(report.attempts()[0].outcome(), Some(Outcome::Failed));
     assert_eq!(text(response.into_body()).await, b"answer");
@@ -164,7 +164,7 @@ async fn a_preset_over_a_function_with_an_error_of_its_own() {
     let stack = preset.layer().unwrap().layer(service);
     let response = stack.oneshot(Request::get(URL).body(Content::default()).unwrap()).await;
     let response = response.unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(Report::of(&response).unwrap().attempt_count(), 2);
+    assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
 }
 
 /// The cause that is the user's own is found again.

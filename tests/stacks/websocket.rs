@@ -91,7 +91,7 @@ async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
     let refused = ask(&wrong).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(Report::of(&refused).unwrap().attempt_count(), 1);
+    assert_eq!(Report::from_response(&refused).unwrap().attempt_count(), 1);
     assert_eq!(Reconnect::new().refused(&refused), None, "a wrong key is wrong the next time");
 
     let quota = Quota::new(1, Duration::from_millis(200)).unwrap();

@@ -9,7 +9,7 @@ use ::reqwest::Body as Content;
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::error::BoxError;
+use crate::error::{BoxError, redact};
 
 /// The body of an answer that came through [`Reqwest`](super::Reqwest), streamed as it arrives.
 ///
@@ -34,7 +34,7 @@ impl Body for ReqwestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let polled = Pin::new(&mut self.inner).poll_frame(cx);
-        polled.map(|frame| frame.map(|frame| frame.map_err(|error| error.without_url().into())))
+        polled.map(|frame| frame.map(|frame| frame.map_err(|error| redact(error.without_url()))))
     }
 
     fn is_end_stream(&self) -> bool {

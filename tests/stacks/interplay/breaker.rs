@@ -87,7 +87,7 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
-    assert_eq!(outcomes(Report::of(&response).unwrap()), expected);
+    assert_eq!(outcomes(Report::from_response(&response).unwrap()), expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -92,7 +92,7 @@ async fn check<B: Body<Data: bytes::Buf, Error: std::fmt::Debug>>(server: &Serve
         !response.headers().contains_key("content-encoding")
             && !response.headers().contains_key("content-length")
     );
-    assert_eq!(Report::of(&response).unwrap().attempt_count(), 2);
+    assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
     let text = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text, "hello");
     // Both attempts were the same request, with the length that their body had.

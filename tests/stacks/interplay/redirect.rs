@@ -53,7 +53,7 @@ async fn under_the_request_id_all_hops_are_one_call() {
         .layer(RateLimitLayer::new(limiter.clone()))
         .service(probe.clone());
     let response = service.oneshot(request("POST", URI)).await.unwrap();
-    let report = tower_outbound::Report::of(&response).unwrap();
+    let report = tower_outbound::Report::from_response(&response).unwrap();
     assert_eq!((report.attempt_count(), limiter.snapshot().granted), (2, 2));
     let [first, second] = ids(&probe);
     assert_eq!(first, second);

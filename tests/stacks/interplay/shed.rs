@@ -26,7 +26,7 @@ async fn below_what_is_shed_comes_again_whatever_its_method() {
         .service(probe.clone());
     let calls = [service.clone().oneshot(request("POST", URI)), service.oneshot(request("POST", URI))];
     let answers = join_all(calls).await;
-    let shed = Report::of(answers[1].as_ref().unwrap()).unwrap();
+    let shed = Report::from_response(answers[1].as_ref().unwrap()).unwrap();
     assert_eq!(outcomes(shed)[0], Outcome::NotSent);
     assert_eq!(answers[0].as_ref().unwrap().status(), 200);
     assert_eq!(methods(&probe), ["POST", "POST"], "one for each call");

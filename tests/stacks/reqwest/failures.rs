@@ -13,12 +13,14 @@ use tower_outbound::{
     Body, BoxError, Error,
     adapter::Reqwest,
     call::{Ended, Outcome},
+    error::ErrorKind,
     timeout::TimeoutLayer,
 };
 
 use super::{
     Site, builder, empty,
     frames::Frame,
+    peer::{self, Before},
     server::{Act, Server},
     stack::{METHODS, Wire, quick_retry, within},
 };
@@ -60,13 +62,16 @@ async fn fails(
 #[tokio::test]
 async fn a_name_that_is_not_found_or_not_in_time_was_not_sent() {
     for method in METHODS {
-        for builder in [
-            builder().dns_resolver(std::sync::Arc::new(Names::Unknown)),
-            builder().dns_resolver(std::sync::Arc::new(Names::Slow)).connect_timeout(SOON),
+        for (builder, kind) in [
+            (builder().dns_resolver(std::sync::Arc::new(Names::Unknown)), ErrorKind::Dns),
+            (
+                builder().dns_resolver(std::sync::Arc::new(Names::Slow)).connect_timeout(SOON),
+                ErrorKind::ConnectTimeout,
+            ),
         ] {
             let (error, outcomes, ended) = fails(builder, &method, "http://api.example.com/").await;
             assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent; 3][..], Some(Ended::Exhausted)));
-            assert!(error.is_service(), "{error:?}");
+            assert_eq!((error.is_service(), error.kind()), (true, kind), "{error:?}");
         }
     }
 }
@@ -84,6 +89,7 @@ async fn a_timeout_of_the_client_may_have_been_sent() {
             let (error, outcomes, ends) = fails(builder(), &method, &silent.url).await;
             assert_eq!((&outcomes[..], ends), (expected, Some(ended)), "{error:?}");
             assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
+            assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
@@ -147,6 +153,7 @@ async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
         let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
         let (error, outcomes, ended) = fails(builder, &method, "http://127.0.0.1:1/").await;
         assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent][..], Some(Ended::NotRetryable)), "{error:?}");
+        assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
     }
 }
 
@@ -158,4 +165,69 @@ async fn an_https_url_without_tls_is_not_sent() {
         outcomes.iter().all(|outcome| *outcome == Outcome::NotSent) && site.seen().is_empty(),
         "{error:?}"
     );
+}
+
+/// Through the adapter, and through a custom service that fails with reqwest's own error.
+#[tokio::test]
+async fn names_the_cause_of_each_transport_failure() {
+    let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = unbound.local_addr().unwrap();
+    drop(unbound);
+    for (address, http2, kind) in [
+        (refused, false, ErrorKind::ConnectRefused),
+        (peer::serve(peer::reset), false, ErrorKind::Reset),
+        (peer::serve(peer::close), false, ErrorKind::Closed),
+        (peer::serve(peer::garbage), false, ErrorKind::Protocol),
+        (peer::serve(peer::reset_http2_stream), true, ErrorKind::Reset),
+        (peer::serve(|stream| peer::end_http2(stream, false)), true, ErrorKind::Closed),
+    ] {
+        let url = format!("http://{address}/");
+        let builder = || if http2 { builder().http2_prior_knowledge() } else { builder() };
+        let (error, ..) = fails(builder(), &Method::GET, &url).await;
+        assert_eq!(error.kind(), kind, "{error:?}");
+        let client = builder().build().unwrap();
+        let custom = tower::service_fn(move |request: Request<_>| {
+            let sent = client.get(request.uri().to_string()).send();
+            async { sent.await.map(http::Response::<reqwest::Body>::from) }
+        });
+        let request = Request::get(&url).body(Body::empty()).unwrap();
+        let error = within(quick_retry().layer(custom).oneshot(request)).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error:?}");
+    }
+}
+
+/// The server repeats the key in it.
+#[tokio::test]
+async fn hides_the_debug_data_of_a_goaway() {
+    const KEY: &str = "5ecr3t-k3y";
+    #[track_caller]
+    fn hidden(error: &(dyn std::error::Error + 'static)) {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let shown = format!("{error} {error:#} {error:?} {error:#?}");
+            assert!(!shown.contains(KEY) && shown.contains("ENHANCE_YOUR_CALM"), "{shown}");
+            next = error.source();
+        }
+    }
+    for before in [Before::Response, Before::EndOfBody] {
+        let address = peer::serve(move |stream| peer::echo_in_goaway(stream, before));
+        let unknown = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+        let own = Reqwest::new(builder().http2_prior_knowledge()).unwrap();
+        for reqwest in [own, Reqwest::from_client(unknown)] {
+            let request = Request::get(format!("http://{address}/")).header("authorization", KEY);
+            let service = quick_retry().layer(reqwest);
+            match within(service.oneshot(request.body(Body::empty()).unwrap())).await {
+                Err(error) => {
+                    hidden(&error);
+                    assert_eq!((before, error.kind()), (Before::Response, ErrorKind::Closed));
+                }
+                Ok(response) => {
+                    let body = http_body_util::BodyExt::collect(response.into_body());
+                    let error: BoxError = within(body).await.unwrap_err();
+                    hidden(&*error);
+                    assert_eq!(before, Before::EndOfBody);
+                }
+            }
+        }
+    }
 }

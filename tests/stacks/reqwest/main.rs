@@ -10,6 +10,9 @@ mod faults;
 mod frames;
 #[path = "../../sent/http2.rs"]
 mod http2;
+#[allow(dead_code, reason = "another test's servers")]
+#[path = "../../errors/peer.rs"]
+mod peer;
 mod preset;
 #[allow(dead_code, reason = "the acts for hyper-util's own tasks")]
 #[path = "../../sent/server.rs"]

@@ -49,7 +49,7 @@ async fn every_attempt_has_the_key_and_the_id_and_is_reported() {
             let client = preset.client_around(inner(wire)).unwrap();
             let response =
                 within(client.request(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
-            let report = Report::of(&response).unwrap().clone();
+            let report = Report::from_response(&response).unwrap().clone();
             assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2));
             assert_eq!(response.into_body().collect(64).await.unwrap(), "said");
             let seen = site.seen();
@@ -72,7 +72,7 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
     let client = preset.client_around(inner(Wire::Http1)).unwrap();
     let start = Instant::now();
     let response = within(client.get("/v1")).await.unwrap();
-    let report = Report::of(&response).unwrap();
+    let report = Report::from_response(&response).unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
 
     // The next permit would come in an hour: whoever waits for it does not come back in time.

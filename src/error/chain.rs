@@ -1,0 +1,26 @@
+use std::{error::Error as StdError, fmt, io, iter};
+
+/// Returns the cause of `error`. `source()` of an I/O error skips the error that it wraps.
+pub(crate) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+/// Iterates over `error` and its causes.
+pub(super) fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    iter::successors(Some(error), |error| cause(*error))
+}
+
+/// Writes the causes of `error`, each after a colon.
+pub(crate) fn write_causes(error: &dyn StdError, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut next = error.source();
+    while let Some(cause) = next {
+        write!(f, ": {cause}")?;
+        next = cause.source();
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+use std::fmt;
+
+/// Why a call failed, in one word: [`Error::kind`](super::Error::kind).
+///
+/// The word, [`as_str`](Self::as_str), is also `error.type` in log events, spans and metrics.
+///
+/// ```
+/// use tower_outbound::{Error, error::ErrorKind};
+///
+/// fn is_network(error: &Error) -> bool {
+///     matches!(error.kind(), ErrorKind::Dns | ErrorKind::ConnectRefused | ErrorKind::ConnectTimeout)
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The host name could not be resolved.
+    Dns,
+    /// The server refused the connection: nothing listens on its port.
+    ConnectRefused,
+    /// Connecting took longer than the connector's timeout.
+    ConnectTimeout,
+    /// Any other failure to connect, such as an unreachable network.
+    Connect,
+    /// TLS failed: a certificate that is not trusted, or a server that does not speak TLS.
+    Tls,
+    /// The server reset the connection or the HTTP/2 stream.
+    Reset,
+    /// The connection ended before the response was complete.
+    Closed,
+    /// The server sent something other than HTTP, or broke its rules.
+    Protocol,
+    /// The request's body returned an error.
+    Body,
+    /// One attempt took longer than its timeout.
+    AttemptTimeout,
+    /// The call took longer than its deadline.
+    Deadline,
+    /// The response's body stalled for longer than its idle timeout.
+    BodyTimeout,
+    /// The limiter refused the request.
+    RateLimited,
+    /// The request costs more permits than its limiter can ever grant.
+    TooCostly,
+    /// The credential could not be put on the request.
+    Auth,
+    /// The request cannot be sent as it is.
+    InvalidRequest,
+    /// The inner service did not become ready.
+    NotReady,
+    /// The inner service failed for a reason that this crate does not know.
+    Other,
+}
+
+impl ErrorKind {
+    /// Returns the kind as one word, such as `connect_refused`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::ConnectRefused => "connect_refused",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Reset => "reset",
+            Self::Closed => "closed",
+            Self::Protocol => "protocol",
+            Self::Body => "body",
+            Self::AttemptTimeout => "attempt_timeout",
+            Self::Deadline => "deadline",
+            Self::BodyTimeout => "body_timeout",
+            Self::RateLimited => "rate_limited",
+            Self::TooCostly => "too_costly",
+            Self::Auth => "auth",
+            Self::InvalidRequest => "invalid_request",
+            Self::NotReady => "not_ready",
+            Self::Other => "other",
+        }
+    }
+
+    /// The kind as the start of a sentence. An error with a limit shows that in place of it.
+    pub(super) fn sentence(self) -> &'static str {
+        match self {
+            Self::Dns => "dns lookup failed",
+            Self::ConnectRefused => "connection refused",
+            Self::ConnectTimeout => "timed out while connecting",
+            Self::Connect => "could not connect",
+            Self::Tls => "tls handshake failed",
+            Self::Reset => "reset by the server",
+            Self::Closed => "connection closed before the response",
+            Self::Protocol => "http protocol error",
+            Self::Body => "request body failed",
+            Self::AttemptTimeout => "attempt timed out",
+            Self::Deadline => "deadline exceeded",
+            Self::BodyTimeout => "response body stalled",
+            Self::RateLimited => "refused by the rate limiter",
+            Self::TooCostly => "request costs more permits than the rate limiter can grant",
+            Self::Auth => "credential could not be attached",
+            Self::InvalidRequest => "invalid request",
+            Self::NotReady => "service did not become ready",
+            Self::Other => "service failed",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

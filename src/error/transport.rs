@@ -1,0 +1,165 @@
+//! Finds the kind of a transport failure in the chain of its causes.
+
+use std::{error::Error as StdError, io};
+
+use http::Uri;
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use tower::load_shed::error::Overloaded;
+
+use super::{
+    ErrorKind,
+    chain::{cause, chain},
+    goaway::GoAway,
+};
+
+/// The error of hyper-util's connector, which has no public name.
+type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
+
+/// Returns the kind of a transport failure, or [`ErrorKind::Other`].
+///
+/// The deepest known error decides, except below a request's body: its causes may be of another connection. `own` knows
+/// the errors of this crate.
+pub(super) fn kind(
+    error: &(dyn StdError + 'static),
+    own: impl Fn(&(dyn StdError + 'static)) -> Option<ErrorKind>,
+) -> ErrorKind {
+    let mut found = Found { kind: ErrorKind::Other, connecting: false };
+    for error in chain(error) {
+        if let Some(kind) = own(error).or_else(|| found.look(error)) {
+            return kind;
+        }
+    }
+    found.kind
+}
+
+struct Found {
+    /// What holds if no deeper error is known.
+    kind: ErrorKind,
+    /// Whether the connection was still being made.
+    connecting: bool,
+}
+
+impl Found {
+    /// Returns the kind if no deeper error can change it.
+    fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+        if let Some(error) = error.downcast_ref::<legacy::Error>() {
+            return self.client(error);
+        }
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return self.connection(error);
+        }
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return self.http2(error);
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            self.kind = self.io(error.kind()).unwrap_or(self.kind);
+            return None;
+        }
+        if error.is::<ConnectError>() {
+            // Its fields are private, so its text is read. An unknown text leaves `Connect`.
+            if error.to_string() == "dns error" {
+                return Some(ErrorKind::Dns);
+            }
+            self.connect();
+            return None;
+        }
+        if error.is::<GoAway>() {
+            return Some(ErrorKind::Closed);
+        }
+        if error.is::<Overloaded>() {
+            return Some(ErrorKind::NotReady);
+        }
+        if error.is::<tokio::time::error::Elapsed>() {
+            return Some(if self.connecting { ErrorKind::ConnectTimeout } else { ErrorKind::AttemptTimeout });
+        }
+        #[cfg(feature = "rustls")]
+        if error.is::<rustls::Error>() {
+            return Some(ErrorKind::Tls);
+        }
+        #[cfg(feature = "reqwest")]
+        if let Some(error) = error.downcast_ref::<reqwest::Error>() {
+            return self.reqwest(error);
+        }
+        // The timeouts of tower and reqwest around a connector.
+        if self.connecting && cause(error).is_none() && error.to_string().contains("timed out") {
+            return Some(ErrorKind::ConnectTimeout);
+        }
+        None
+    }
+
+    fn connect(&mut self) {
+        self.connecting = true;
+        self.kind = ErrorKind::Connect;
+    }
+
+    fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
+        if error.is_connect() {
+            self.connect();
+        } else if error.to_string().starts_with("client error (User") {
+            // The kinds have no public name, so the text is read.
+            return Some(ErrorKind::InvalidRequest);
+        } else {
+            self.kind = ErrorKind::Closed;
+        }
+        None
+    }
+
+    fn connection(&mut self, error: &hyper::Error) -> Option<ErrorKind> {
+        if error.is_user() {
+            // hyper drops its task, with the connection, at the end of the runtime and after a panic.
+            let gone = error.to_string() == "dispatch task is gone";
+            return Some(if gone { ErrorKind::Closed } else { ErrorKind::Body });
+        }
+        if error.is_parse() {
+            return Some(ErrorKind::Protocol);
+        }
+        // hyper has no cause for a message that it did not expect, and no predicate either.
+        let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
+        let unexpected = !ended && error.source().is_none();
+        self.kind = if unexpected { ErrorKind::Protocol } else { ErrorKind::Closed };
+        None
+    }
+
+    fn http2(&mut self, error: &h2::Error) -> Option<ErrorKind> {
+        match error.get_io() {
+            Some(error) => self.kind = self.io(error.kind()).unwrap_or(ErrorKind::Closed),
+            None if error.is_remote() && error.is_reset() => self.kind = ErrorKind::Reset,
+            None if error.is_remote() => self.kind = ErrorKind::Closed,
+            None if error.is_library() => self.kind = ErrorKind::Protocol,
+            // hyper resets the stream of a request whose body failed.
+            None if error.is_reset() => self.kind = ErrorKind::Body,
+            None => {}
+        }
+        Some(self.kind)
+    }
+
+    fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {
+        use io::ErrorKind::*;
+        Some(match kind {
+            ConnectionRefused => ErrorKind::ConnectRefused,
+            HostUnreachable | NetworkUnreachable | AddrNotAvailable => ErrorKind::Connect,
+            ConnectionReset | ConnectionAborted => ErrorKind::Reset,
+            TimedOut if self.connecting => ErrorKind::ConnectTimeout,
+            // TCP stands by then, so the connection ended within the handshake.
+            UnexpectedEof if self.connecting => ErrorKind::Tls,
+            // h2 reports the end of a connection as a broken pipe.
+            BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,
+            _ => return None,
+        })
+    }
+
+    #[cfg(feature = "reqwest")]
+    fn reqwest(&mut self, error: &reqwest::Error) -> Option<ErrorKind> {
+        let client = error.source().is_some_and(|source| source.is::<legacy::Error>());
+        if error.is_body() {
+            return Some(ErrorKind::Body);
+        }
+        if error.is_timeout() && !client {
+            return Some(ErrorKind::AttemptTimeout);
+        }
+        if error.is_connect() {
+            self.connect();
+        }
+        None
+    }
+}

@@ -1,0 +1,86 @@
+//! What an error says of its cause: the kind, the message, the chain, and nothing that the server wrote.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "../probe/capture.rs"]
+mod capture;
+#[cfg(feature = "rustls")]
+#[path = "../client/certificate.rs"]
+#[allow(dead_code, reason = "another test's certificate")]
+mod certificate;
+mod goaway;
+mod layers;
+mod peer;
+#[path = "../probe/mod.rs"]
+mod probe;
+#[path = "../client/server.rs"]
+#[allow(dead_code, reason = "another test's server")]
+mod server;
+mod shown;
+mod transport;
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http::Uri;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper_util::{
+    client::legacy,
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::net::{TcpSocket, TcpStream};
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower_outbound::{
+    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, preset::Preset, request_id::RequestIdLayer,
+    retry::RetryLayer,
+};
+
+type Content = UnsyncBoxBody<Bytes, BoxError>;
+type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
+
+/// Three attempts with next to no backoff.
+fn retry() -> RetryLayer {
+    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
+    let backoff = backoff.with_jitter(Jitter::none());
+    RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
+}
+
+fn preset(url: &str) -> Preset {
+    Preset::new("svc", url).unwrap().with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
+}
+
+/// A request's body that fails after one frame.
+fn broken_body() -> Content {
+    let frames = [Ok(Frame::data(Bytes::from("x"))), Err("the disk is gone".into())];
+    StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
+}
+
+fn no_body() -> Content {
+    http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// The error of a call through the ready client, over this connector.
+async fn through_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+    let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
+    let client = preset(url).client_around(client).unwrap();
+    client.request(request(url, Body::new(body()))).await.unwrap_err()
+}
+
+/// The error of a call through single layers, over this connector.
+async fn through_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+    let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
+    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
+    service.oneshot(request(url, body())).await.unwrap_err()
+}
+
+fn request<B>(url: &str, body: B) -> http::Request<B> {
+    http::Request::put(format!("{url}/v1")).body(body).unwrap()
+}
+
+/// A port that refuses connections for as long as the socket lives: bound, but not listening.
+fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}

@@ -1,0 +1,135 @@
+//! Servers that fail in one way each.
+
+use std::{future::Future, io::Write, net::SocketAddr};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+/// Serves each connection by `serve`, on a thread of its own, to which no subscriber listens.
+pub(crate) fn serve<F, W>(serve: F) -> SocketAddr
+where
+    F: Fn(TcpStream) -> W + Send + Sync + 'static,
+    W: Future<Output = ()> + Send + 'static,
+{
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream));
+            }
+        });
+    });
+    address
+}
+
+/// Reads the head of a request, or what HTTP/2 sends before it.
+pub(crate) async fn read_head(stream: &mut TcpStream) {
+    let mut read = Vec::new();
+    while !read.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0);
+    }
+}
+
+pub(crate) async fn close(mut stream: TcpStream) {
+    read_head(&mut stream).await;
+    // What is left unread would reset the connection.
+    let _ = stream.shutdown().await;
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+pub(crate) async fn close_at_once(mut stream: TcpStream) {
+    let _ = stream.shutdown().await;
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+pub(crate) async fn reset(mut stream: TcpStream) {
+    read_head(&mut stream).await;
+    stream.set_zero_linger().unwrap();
+}
+
+pub(crate) async fn garbage(mut stream: TcpStream) {
+    read_head(&mut stream).await;
+    let _ = stream.write_all(b"220 mail.example.com ESMTP ready when you are\r\n\r\n").await;
+    let _ = stream.read_to_end(&mut Vec::new()).await;
+}
+
+/// Ends the connection once it has a request: by a reset, or properly.
+pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
+    let stream = stream.into_std().unwrap();
+    let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
+    let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
+    let request = connection.accept().await;
+    match reset {
+        true => raw.set_zero_linger().unwrap(),
+        false => raw.into_std().unwrap().shutdown(std::net::Shutdown::Write).unwrap(),
+    }
+    drop((request, connection));
+}
+
+pub(crate) async fn reset_http2_stream(stream: TcpStream) {
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    while let Some(Ok((_, mut respond))) = connection.accept().await {
+        respond.send_reset(h2::Reason::INTERNAL_ERROR);
+    }
+}
+
+/// How far a request gets before the GOAWAY.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Before {
+    Response,
+    EndOfBody,
+}
+
+/// Ends each HTTP/2 connection by a GOAWAY whose debug data is the request's `authorization`.
+pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
+    let stream = stream.into_std().unwrap();
+    let mut raw = stream.try_clone().unwrap();
+    let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
+    let Some(Ok((request, mut respond))) = connection.accept().await else { return };
+    let mut sent = None;
+    if before == Before::EndOfBody {
+        let mut body = respond.send_response(http::Response::new(()), false).unwrap();
+        body.send_data("part".into(), false).unwrap();
+        sent = Some(body);
+        // Until what was said so far is written.
+        let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
+    }
+    let authorization = request.headers()["authorization"].as_bytes();
+    // 7: GOAWAY of stream 0, with the last stream and the reason ENHANCE_YOUR_CALM.
+    let length = u8::try_from(8 + authorization.len()).unwrap();
+    let mut frame = vec![0, 0, length, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
+    frame.extend_from_slice(authorization);
+    raw.write_all(&frame).unwrap();
+    raw.shutdown(std::net::Shutdown::Write).unwrap();
+    let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(5), flushed).await;
+    drop((sent, respond));
+}
+
+/// Sends a response that HTTP/2 forbids, with the request's `authorization` in its `te`.
+pub(crate) async fn echo_in_te(stream: TcpStream) {
+    let stream = stream.into_std().unwrap();
+    let mut raw = stream.try_clone().unwrap();
+    let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
+    // Dropped, they reset their streams.
+    let mut kept = Vec::new();
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let authorization = request.headers()["authorization"].as_bytes();
+        let stream = u8::try_from(respond.stream_id().as_u32()).unwrap();
+        // `:status: 200` from HPACK's table, and a field in plain.
+        let mut fields = vec![0x88, 0, 2, b't', b'e', u8::try_from(authorization.len()).unwrap()];
+        fields.extend_from_slice(authorization);
+        // 1: HEADERS, with the flags END_STREAM and END_HEADERS.
+        let mut frame = vec![0, 0, u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, stream];
+        frame.extend_from_slice(&fields);
+        raw.write_all(&frame).unwrap();
+        kept.push(respond);
+    }
+}
