@@ -174,7 +174,7 @@ where
         }
     }
 
-    /// Returns the limiter of `key`, and creates it if there is none.
+    /// Returns the limiter of `key`, and creates it if it is missing.
     ///
     /// The key stays in use while a clone of its limiter exists.
     ///

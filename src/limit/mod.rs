@@ -1,4 +1,4 @@
-//! Layer 2: a request waits for its permit before it is sent, first come, first served.
+//! Limits the rate of requests: each waits for its permit in a FIFO queue before it is sent.
 //!
 //! ```
 //! use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
@@ -19,35 +19,43 @@
 //!
 //! # Order
 //!
-//! Inside retry, so that every attempt pays; outside auth, so that a request reads the current key after its
-//! wait and not before. The wait happens inside the call's future, never in `poll_ready`: deadlines and logs
-//! outside cover it, and nothing further in is held ready meanwhile. After the permit is granted the future
-//! readies the inner service, then calls it.
-//! Among other people's layers: see [`interplay`](crate::interplay). No buffer below.
+//! - Inside retry, so that every attempt takes a permit.
+//! - Outside auth, so that a request reads the current key after its wait.
+//! - Without a buffer below it, which would delay requests after their grant.
 //!
-//! # Surprises
+//! The wait happens inside the call's future, never in `poll_ready`. Deadlines and logs outside cover it, and no inner
+//! service is held ready during the wait. After the grant the future readies the inner service, then calls it. See
+//! [`interplay`](crate::interplay) for the order among other layers.
 //!
-//! - One limiter is one bucket: all its clones, and every `layer()` made of them, share it.
-//! - A permit expires if its task is polled late, or if the inner service becomes ready late: later than a quarter of the
-//!   quota's margin each. It also expires during a pause and while the server reports no remaining permits. The request
-//!   waits for another permit then, in its old place in the queue, or with the inner service held ready. See
-//!   [`Quota`](crate::Quota#margin).
-//! - Whoever takes permits in a loop and does nothing else never yields to other tasks: a grant that is there is given
-//!   at once. A call that sends something yields in its client.
+//! # Notes
+//!
+//! - All clones of a limiter, and every `layer()` made of them, share one quota.
 //! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window, and the margin widens it, so a
 //!   [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the rate.
-//! - What can't fit in the deadline is refused at once with the time that it would have taken.
-//! - A response of 429, 503 or 529 with `Retry-After` pauses the limiter for everybody who shares it; what any answer says
-//!   is left (`RateLimit`, `X-RateLimit-*`) bounds what all of them send. `resume` lifts both by hand.
-//! - Who waits for the end of a pause, or comes right after it, leaves in order and by the quota. Without a quota one
-//!   goes at its end, or as many as the server had left before, and with every 100 ms twice as many, for 2 s: no
-//!   stampede, and a server that is still too busy stops the rest.
-//! - A request that failed or was given up counts for 10 s against what the server says is left: it may be on its way.
-//! - The head of a long line sleeps on for up to 4 ms, and a sixteenth of the time that the line takes, to be served
-//!   together with others: a timer's tick costs more than a permit.
-//! - Waiting needs a tokio runtime with its timer on. A call that never waits needs none.
-//! - A waiting future keeps its place for as long as it lives: drop the one that you don't poll any more, or
-//!   those behind it wait for a newcomer to move the line.
+//! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
+//! - The head of a long queue sleeps up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes, to
+//!   grant to several waiters at once: a timer's tick costs more than a permit.
+//! - A task that takes permits in a loop and does nothing else never yields, because an available permit is granted
+//!   immediately. A call that sends a request yields in its client.
+//! - A wait needs a tokio runtime with its timer enabled. A call that never waits needs none.
+//! - A waiting future keeps its place in the queue while it lives. Drop a future that you no longer poll: the waiters
+//!   behind it stay queued until another request arrives.
+//!
+//! # Expiry
+//!
+//! A permit expires if its task is polled late, or if the inner service becomes ready late: later than a quarter of the
+//! quota's margin each. It also expires during a pause and while the server reports no remaining permits. The request then
+//! waits for another permit, in its old place in the queue, or with the inner service held ready. See
+//! [`Quota`](crate::Quota#margin).
+//!
+//! # Server limits
+//!
+//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. `RateLimit` and
+//!   `X-RateLimit-*` headers of any response bound what all of them send. `resume` lifts both.
+//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota a slow start begins with one
+//!   request, or with as many as the server had left, and doubles every 100 ms for 2 s.
+//! - A request that failed or was dropped counts for 10 s against the remaining permits, because it may still reach the
+//!   server.
 
 mod abandoned;
 mod any;
@@ -91,7 +99,7 @@ pub use self::snapshot::{Snapshot, Store};
 pub use self::ticket::Acquire;
 pub use crate::error::{Reason, Refusal};
 
-/// For a limiter whose permits come from outside: the same line, before a meter of its own.
+/// For a limiter whose permits come from outside: the same queue in front of its own algorithm.
 #[cfg(feature = "redis")]
 pub(crate) use self::{
     gcra::{Bucket, Gcra},

@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// What a limiter does with the burst and the interval, on a clock of integer nanoseconds.
+    /// The arithmetic of a token bucket, on a clock of integer nanoseconds.
     struct Gcra {
         interval: u64,
         tolerance: u64,
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_field_and_say_what_would_do() {
+    fn errors_name_the_field_and_what_is_valid() {
         let quota = Quota::per_minute(100).unwrap();
         let second = Duration::from_secs(1);
         let cases = [

@@ -53,11 +53,8 @@ where
             Err(error) => (id(), Err(error)),
         };
         let span = observe::call_span(settings.naming.service.as_deref(), &id);
-        let identity = Identity {
-            naming: Arc::clone(&settings.naming),
-            request_id: id,
-            in_span: !span.is_disabled(),
-        };
+        let identity =
+            Identity { naming: Arc::clone(&settings.naming), request_id: id, in_span: !span.is_disabled() };
         let call = Call::identified(request.extensions_mut(), identity);
         let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
