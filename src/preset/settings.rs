@@ -52,7 +52,8 @@ impl Preset {
 
     /// Starts from a service's address.
     ///
-    /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets `content-type: application/json`, unless it has a `content-type`.
+    /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets
+    /// `content-type: application/json`, unless it has a `content-type`.
     ///
     /// # Errors
     ///
