@@ -38,19 +38,20 @@ pub trait Authorize: Send + Sync {
     /// Returns an error if that is not possible. Nothing is sent then.
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError>;
 
-    /// The keys that this credential is made of, where it is made of keys; none by default. The layer waits for them
-    /// before it says that it is ready, and then calls [`authorize_with`](Self::authorize_with) in place of
-    /// [`authorize`](Self::authorize). A key that is sent so is known to the layer, which keeps it out of the reports.
+    /// Returns the key source of this credential, if it has one. The default is `None`.
+    ///
+    /// The layer is ready once the key source has a key. It then calls [`authorize_with`](Self::authorize_with) in place of
+    /// [`authorize`](Self::authorize), and keeps that key out of the reports.
     fn keys(&self) -> Option<&Keys> {
         None
     }
 
-    /// Puts the credential that is made of `key` on the request. Says whether it did: a 401 to a request that has
-    /// brought its own says nothing of the key.
+    /// Puts the credential that is made of `key` on the request. Returns whether it did, because a 401 to a request with a
+    /// credential of its own does not invalidate the key.
     ///
     /// # Errors
     ///
-    /// When it can't be done; nothing is sent then.
+    /// Returns an error if that is not possible. Nothing is sent then.
     fn authorize_with(&self, key: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
         let _ = key;
         self.authorize(head).map(|()| false)

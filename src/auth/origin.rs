@@ -62,7 +62,7 @@ impl Origin {
 
     /// Lets the credential travel without TLS, so that everybody on the way can read it.
     ///
-    /// For a private network that encrypts by other means. Loopback needs no permission.
+    /// A private network that encrypts by other means needs this. Loopback does not.
     pub fn allow_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
@@ -139,7 +139,7 @@ fn default_port(tls: bool) -> u16 {
 /// Returns what an error may quote of a URL, or of a text in its place: `https://host:port/…`, or `https://…`.
 ///
 /// Passwords and keys stand in user info, in queries, and in some paths; and a malformed URL may hold user info anywhere.
-/// So host and port are quoted only if the whole text is a URL without any sign of user info, and the rest never is.
+/// The host and port are quoted only if the whole text is a URL without any sign of user info. The rest never is.
 pub(crate) fn quoted(url: &str) -> String {
     const SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
     if url.is_empty() {

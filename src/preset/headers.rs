@@ -164,8 +164,8 @@ impl Preset {
     ///
     /// # Notes
     ///
-    /// A layer adds the header to requests of other origins, too, such as the next hop of a redirect. So a secret
-    /// belongs in [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
+    /// A layer adds the header to requests of other origins, too, such as the next hop of a redirect. A secret belongs in
+    /// [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue};

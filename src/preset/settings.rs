@@ -39,16 +39,17 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// One window of a quota per minute, so that a call that finds the window spent can wait for the next.
+    /// The default total timeout: one window of a quota per minute, so that a call can wait for the next window.
     pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Neither service says how long it takes; 10 s leaves room for three attempts and their back-off.
+    /// The default attempt timeout. No service publishes its response time; 10 s leaves time for three attempts and their
+    /// backoff.
     pub const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
     /// Starts from a service's address.
     ///
-    /// By default there is no quota, and the key comes from the environment variable `API_KEY` and goes into a bearer
-    /// header. A request with a body gets `content-type: application/json`, unless it has a `content-type`.
+    /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets
+    /// `content-type: application/json`, unless it has a `content-type`.
     ///
     /// # Errors
     ///
@@ -176,13 +177,13 @@ impl Preset {
         self
     }
 
-    /// Another way to retry.
+    /// Replaces the retry layer.
     pub fn with_retry(mut self, retry: RetryLayer) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Another request id, or another name in the log.
+    /// Replaces the request id layer: another form or header of the id, or another name in the log.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
@@ -200,35 +201,36 @@ impl Preset {
         self
     }
 
-    /// What is sent with each attempt besides the request: its number, or its span's context.
+    /// Replaces the attempt layer, which may send the attempt's number or trace context.
     pub fn with_attempt(mut self, attempt: AttemptLayer) -> Self {
         self.attempt = attempt;
         self
     }
 
-    /// The deadline that covers queueing, attempts, back-off and the head of the answer.
+    /// Limits the whole call: queueing, attempts, backoff and response headers.
     /// [60 s](Self::DEFAULT_TOTAL_TIMEOUT) by default.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
         self.total_timeout = limit;
         self
     }
 
-    /// The longest that one attempt may take, from the connection to the head of the answer.
-    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default, or the total timeout where that is shorter.
+    /// Limits one attempt, from the connection to the response headers.
+    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default, or the total timeout if that is shorter.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
         self.attempt_timeout = Some(limit);
         self
     }
 
-    /// The longest that the body of an answer may stand still while it is read; it then ends in an error whose
-    /// [`Error::is_timeout`](crate::Error::is_timeout) holds. Unbounded by default: how long a stream of events may be
-    /// silent is the service's to say, and the total deadline ends with the head of the answer.
+    /// Limits how long a response's body may stall while it is read. The body then ends in an error that
+    /// [is a timeout](crate::Error::is_timeout).
+    ///
+    /// Unlimited by default, because an event stream may be silent for long. The total timeout covers no body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
         self.body_idle_timeout = Some(limit);
         self
     }
 
-    /// Returns the stack as a layer, for a custom service that takes absolute URIs.
+    /// Makes the stack as a layer, over a custom service that takes absolute URIs.
     ///
     /// # Errors
     ///
