@@ -1,9 +1,9 @@
-//! The layers by hand, in a tower stack of your own over hyper-util's client, with tower's own
-//! concurrency limit below them; and what each of them did to a call.
+//! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit below them, and
+//! prints what each layer did to one call. `--help` says more.
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use http_body_util::Empty;
 use hyper::{Request, body::Bytes};
@@ -18,9 +18,27 @@ use tower_outbound::{
     BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
     timeout::TimeoutLayer,
 };
+use tower_outbound_examples::{no_arguments, run};
+
+const HELP: &str = "\
+Composes the layers by hand in a tower stack and prints what each layer did to one call.
+
+Usage: cargo run --example compose
+
+  --help  this text
+
+The server is a stand-in on loopback that responds 503 to the first attempt. It takes about 1 second.
+
+Exit status: 0, 1 if the call failed, 2 for a wrong argument, 130 after Ctrl-C.
+";
 
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
+async fn main() -> ExitCode {
+    no_arguments(HELP);
+    run(call(), support::so_far).await
+}
+
+async fn call() -> Result<(), BoxError> {
     let faults = vec![(When::Nth(1), Answer::Unavailable)]; // so that there is something to retry
     let server = StandIn::start(Plan { faults, ..Plan::new("compose", "s3cret") }).await?;
     // One at once and one more in each second, so that there is something to wait for.

@@ -1,18 +1,17 @@
-//! What a service that fails and recovers looks like from here: the log on the terminal, and a page of metrics, scraped
-//! from Prometheus' own exporter.
+//! Shows the log and the metrics of a service that fails and recovers. Prometheus' own exporter serves the metrics.
 //!
-//! The service is a stand-in on loopback. It refuses a key that is out of date, is unavailable for a moment, asks for a
-//! pause, drops a connection, and then works again.
+//! The service is a stand-in on loopback. It rejects an expired key, is unavailable for a moment, requests a pause, drops a
+//! connection, and then works again.
 //!
-//! `cargo run --example observe`
+//! `cargo run --example observe`; `--help` says more.
 
 #[path = "support/mod.rs"]
 mod support;
 
 use std::{
-    error::Error,
     io::{self, IsTerminal},
     net::TcpListener,
+    process::ExitCode,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::Duration,
 };
@@ -27,6 +26,7 @@ use tokio::time::Instant;
 use tower_outbound::{
     ApiKey, BoxError, Client, InvalidConfig, Quota, adapter::metrics, auth::FreshKey, preset,
 };
+use tower_outbound_examples::{chain, no_arguments, run};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -36,8 +36,25 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
+const HELP: &str = "\
+Calls a service that fails and recovers, and prints the log of the calls and the metrics that Prometheus reads.
+
+Usage: cargo run --example observe
+
+  --help  this text
+
+The service is a stand-in on loopback. It takes about 2 seconds.
+
+Exit status: 0, 1 if a call fails that should not or a metric is missing, 2 for a wrong argument, 130 after Ctrl-C.
+";
+
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
+async fn main() -> ExitCode {
+    no_arguments(HELP);
+    run(calls(), support::so_far).await
+}
+
+async fn calls() -> Result<(), BoxError> {
     log();
     let page = start_exporter()?;
 
@@ -55,57 +72,51 @@ async fn main() -> Result<(), BoxError> {
     .await?;
     let rates = client(&service.base_url())?;
 
-    say("the first key is out of date: it is replaced, and the request sent once more");
+    say("the first key has expired: the layer replaces it and sends the request again");
     rates.get("/v1/latest").await?;
-    say("unavailable, twice: it is tried again");
+    say("503 twice: the call is retried");
     rates.get("/v1/latest").await?;
-    say("a request that is throttled: everybody waits as long as the service asks");
+    say("429 with Retry-After: every caller waits for the requested delay");
     tokio::try_join!(rates.get("/v1/latest"), rates.get("/v1/history"))?;
-    say("a connection that drops: the GET goes again, the POST may have been processed and does not");
+    say("the connection drops: the GET is retried, the POST may have been processed and is not");
     rates.get("/v1/latest").await?;
     if let Err(error) = rates.post("/v1/alerts", "{}").await {
-        println!("-- the caller reads: {}", chain(&error));
+        println!("-- the caller's error: {}", chain(&error));
     }
-    say("it works again");
-    for _ in 0..3 {
-        rates.get("/v1/latest").await?;
-    }
-
-    say("the page that Prometheus scrapes");
+    say("the metrics that Prometheus reads, without descriptions, buckets and sums");
     let page = scrape(page).await?;
-    println!("{page}");
-    // An example that shows nothing is not to look as if it had worked.
-    for shown in [
-        "http_client_request_duration_count",
-        "limit_pause_duration_count",
-        "retry_give_ups",
-        "auth_refusals",
+    let mut series: Vec<_> = page.lines().filter(|line| is_shown(line)).collect();
+    series.sort_unstable();
+    println!("{}", series.join("\n"));
+    for name in [
+        "http_client_request_duration_seconds_count",
+        "limit_pause_duration_seconds_count",
+        "retry_give_ups_total",
+        "auth_refusals_total",
     ] {
-        if !page.contains(shown) {
-            return Err(format!("{shown} is not on the page").into());
+        if !page.contains(name) {
+            return Err(format!("the metric {name} is missing").into());
         }
     }
     Ok(())
 }
 
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut chain = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        chain = format!("{chain}: {error}");
-        cause = error.source();
-    }
-    chain
+/// Whether a line of the metrics is a value of its own.
+fn is_shown(line: &str) -> bool {
+    let name = line.split(['{', ' ']).next().unwrap_or_default();
+    !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")
 }
 
 fn say(what: &str) {
     println!("\n-- {what}");
 }
 
-/// All that the crate tells, and nothing of what the libraries below it tell.
+/// Logs each attempt and each retry, and of the other parts of the crate what happens once a call or less.
 fn log() {
-    let only = Targets::new().with_target("tower_outbound", LevelFilter::DEBUG);
+    let only = Targets::new()
+        .with_target("tower_outbound", LevelFilter::INFO)
+        .with_target("tower_outbound::attempt", LevelFilter::DEBUG)
+        .with_target("tower_outbound::retry", LevelFilter::DEBUG);
     let lines = fmt::layer().with_ansi(io::stdout().is_terminal()).event_format(Line(Instant::now()));
     tracing_subscriber::registry().with(lines).with(only).init();
 }
@@ -137,14 +148,15 @@ where
     }
 }
 
-/// Gives the address of its page.
+/// Returns the address of the exporter's page.
 fn start_exporter() -> Result<Uri, BoxError> {
     let mut tries = 0;
     let address = loop {
-        // A port that is free now; the exporter does not tell which one it took. Another may be faster.
+        // The exporter does not tell its port, so this finds a free one. Another process may take it first.
         let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
         let exporter = PrometheusBuilder::new()
             .with_http_listener(address)
+            .with_recommended_naming(true)
             .set_buckets_for_metric(Matcher::Suffix("duration".into()), &metrics::BUCKETS)?;
         match exporter.install() {
             Ok(()) => break address,

@@ -4,6 +4,7 @@
 //! `src/settings/sample.toml`, and it is read and shown with all its defaults, and nothing is called:
 //!
 //! ```sh
+//! cargo run --example settings -- --help
 //! cargo run --example settings
 //! cargo run --example settings -- src/settings/sample.toml
 //! RATES_TIMEOUT_TOTAL=5s cargo run --example settings
@@ -12,11 +13,26 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::{collections::BTreeMap, env, fs};
+use std::{collections::BTreeMap, fs, process::ExitCode};
 
 use serde::{Deserialize, Serialize};
 use support::{Plan, StandIn};
 use tower_outbound::{BoxError, settings::ServiceSettings};
+use tower_outbound_examples::{arguments, exit_code, run, unknown};
+
+const HELP: &str = "\
+Reads the settings of services from TOML and the environment, calls one of them, and shows the errors of four mistakes.
+
+Usage: cargo run --example settings [-- FILE]
+
+  FILE    read this file instead, such as src/settings/sample.toml: print it with all defaults, and call nothing
+  --help  this text
+
+RATES_TIMEOUT_TOTAL=5s and the like in the environment override the setting of `services.rates`. Without FILE the
+service is a stand-in on loopback. It takes less than a second.
+
+Exit status: 0, 1 if FILE cannot be read or a setting is wrong, 2 for a wrong argument, 130 after Ctrl-C.
+";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,12 +69,30 @@ fn without_its_line(text: &str, error: &toml::de::Error) -> String {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
-    if let Some(path) = env::args().nth(1) {
-        println!("{}", Config::read(&fs::read_to_string(path)?)?.effective()?);
-        return Ok(());
+async fn main() -> ExitCode {
+    let mut arguments = arguments(HELP).into_iter();
+    let path = arguments.next();
+    if let Some(option) = path.as_ref().filter(|path| path.starts_with('-')) {
+        unknown(option, "the path of a file, or --help");
     }
+    if let Some(more) = arguments.next() {
+        unknown(&more, "at most one path");
+    }
+    match path {
+        Some(path) => exit_code(show(&path)),
+        None => run(demonstrate(), support::so_far).await,
+    }
+}
 
+/// Prints a file with every default written out.
+fn show(path: &str) -> Result<(), BoxError> {
+    let text = fs::read_to_string(path).map_err(|error| format!("cannot open `{path}`: {error}"))?;
+    let config = Config::read(&text).map_err(|error| format!("{path}: {error}"))?;
+    println!("{}", config.effective().map_err(|error| format!("{path}: {error}"))?);
+    Ok(())
+}
+
+async fn demonstrate() -> Result<(), BoxError> {
     let service = StandIn::start(Plan::new("rates", "k3y")).await?;
     let text = format!(
         "[services.rates]\n\

@@ -7,12 +7,12 @@
 //! 2. `ApiClient`, the piece to paste: `reqwest::Request` in, `reqwest::Response` out, a preset in between.
 //! 3. A ready client over reqwest, for new code.
 //!
-//! `cargo run --example wrap_reqwest`
+//! `cargo run --example wrap_reqwest`; `--help` says more.
 
 #[path = "support/mod.rs"]
 mod support;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
@@ -21,8 +21,22 @@ use tower_outbound::{
     adapter::Reqwest,
     preset::{self, Preset, PresetService},
 };
+use tower_outbound_examples::{no_arguments, run};
 
 use self::support::{Answer, Plan, StandIn, When};
+
+const HELP: &str = "\
+Makes the same 12 calls three times: with reqwest alone, with reqwest below a preset's layers, and with a ready client
+over reqwest.
+
+Usage: cargo run --example wrap_reqwest
+
+  --help  this text
+
+The server is a stand-in on loopback that allows 5 requests a second and fails twice. It takes about 10 seconds.
+
+Exit status: 0, 1 if a guarantee was broken, 2 for a wrong argument, 130 after Ctrl-C.
+";
 
 const KEY: &str = "s3cret-of-the-example";
 const CALLS: usize = 12;
@@ -74,7 +88,12 @@ async fn stand_in() -> Result<StandIn, BoxError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), BoxError> {
+async fn main() -> ExitCode {
+    no_arguments(HELP);
+    run(steps(), support::so_far).await
+}
+
+async fn steps() -> Result<(), BoxError> {
     println!("{CALLS} GETs against a server that lets 5 into a second and fails twice.\n");
 
     let server = stand_in().await?;
@@ -140,6 +159,6 @@ fn check(server: &StandIn, good: usize) -> Result<(), BoxError> {
     let ledger = server.ledger();
     match good == CALLS && ledger.violations() == 0 && ledger.unauthorized() == 0 {
         true => Ok(()),
-        false => Err("a promise was broken".into()),
+        false => Err("a guarantee was broken".into()),
     }
 }

@@ -44,30 +44,27 @@ Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
 
 A duration is whole numbers with their units d, h, m, s or ms, such as 500ms or 1m30s. `--name value` and `--name=value` both do.
 
-Exit status: 0, 1 when more than the quota was granted in some window, 2 when the arguments are wrong.
+Exit status: 0, 1 if more than the quota was granted in some window, 2 for a wrong argument, 130 after Ctrl-C, which
+prints the report of the run so far.
 "
     )
 }
 
 impl Arguments {
-    /// None when help is asked for.
-    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, Wrong> {
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Wrong> {
         let mut given = Given::default();
         let mut arguments = arguments.peekable();
         while let Some(argument) = arguments.next() {
-            if matches!(argument.as_str(), "--help" | "-h") {
-                return Ok(None);
-            }
             let (name, value) = match argument.split_once('=') {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
                 None => (argument, None),
             };
-            let place = given.place(&name).ok_or_else(|| Wrong(format!("unknown argument `{name}`")))?;
+            let place = given.place(&name).ok_or_else(|| Wrong::unknown(&name))?;
             // A name where the value should be is a value that was forgotten.
             let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
             *place = Some(value.ok_or_else(|| Wrong(format!("{name} has no value")))?);
         }
-        given.arguments().map(Some)
+        given.arguments()
     }
 
     pub(crate) fn title(&self) -> String {
@@ -161,6 +158,11 @@ fn duration(name: &str, text: &str) -> Result<Duration, Wrong> {
 pub(crate) struct Wrong(String);
 
 impl Wrong {
+    fn unknown(name: &str) -> Self {
+        let expected = "--quota, --burst, --guard, --strategy, --tasks, --seconds or --help";
+        Self(format!("unknown argument `{name}`: expected {expected}"))
+    }
+
     fn new(name: &str, value: &str, expected: &str) -> Self {
         Self(format!("{name} `{value}`: expected {expected}"))
     }

@@ -1,6 +1,9 @@
 use std::{
+    future::Future,
+    mem,
+    process::ExitCode,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -24,6 +27,20 @@ pub(crate) struct Load {
     clock: Arc<Clock>,
     asked: AtomicU64,
     granted: AtomicU64,
+    /// Those of the tasks that have ended.
+    grants: Mutex<Vec<Grant>>,
+}
+
+/// The grants of one task, which go to the load when the task ends or is aborted.
+struct Grants<'a> {
+    load: &'a Load,
+    own: Vec<Grant>,
+}
+
+impl Drop for Grants<'_> {
+    fn drop(&mut self) {
+        self.load.grants.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.own);
+    }
 }
 
 /// One grant, with its place among all who asked and among all who were granted.
@@ -34,11 +51,14 @@ pub(crate) struct Grant {
     pub(crate) granted_as: u64,
 }
 
-/// A run that is over.
+/// A run that has ended.
 pub(crate) struct Run {
     pub(crate) grants: Vec<Grant>,
     pub(crate) took: Duration,
+    /// Ended before its time: by Ctrl-C, or with as many grants as are kept.
     pub(crate) cut_short: bool,
+    /// The exit code after Ctrl-C.
+    pub(crate) interrupted: Option<ExitCode>,
     /// Of this thread, which ran all of it; none where the system doesn't tell.
     pub(crate) cpu: Option<Duration>,
 }
@@ -46,7 +66,8 @@ pub(crate) struct Run {
 impl Load {
     pub(crate) fn new(start: Instant, lasting: Duration) -> Self {
         let clock = Arc::new(Clock::new(start));
-        Self { start, lasting, clock, asked: AtomicU64::new(0), granted: AtomicU64::new(0) }
+        let (asked, granted) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { start, lasting, clock, asked, granted, grants: Mutex::default() }
     }
 
     pub(crate) fn start(&self) -> Instant {
@@ -58,26 +79,40 @@ impl Load {
     }
 }
 
-pub(crate) async fn run<L>(load: &Arc<Load>, tasks: usize, limiter: &L) -> Result<Run, BoxError>
+/// Runs until its time is over or `interrupted` ends.
+pub(crate) async fn run<L>(
+    load: &Arc<Load>,
+    tasks: usize,
+    limiter: &L,
+    interrupted: impl Future<Output = ExitCode>,
+) -> Result<Run, BoxError>
 where
     L: Limiter<Acquire: Send> + Send + Sync + 'static,
 {
     let cpu_before = cpu();
     let mut joining: JoinSet<_> =
         (0..tasks).map(|_| work(Arc::clone(load), limiter.clone(), tasks)).collect();
-    let mut grants = Vec::new();
-    while let Some(joined) = joining.join_next().await {
-        grants.extend(joined?);
-    }
+    let all = async {
+        while let Some(joined) = joining.join_next().await {
+            joined?;
+        }
+        Ok::<_, BoxError>(None)
+    };
+    let interrupted = tokio::select! {
+        ended = all => ended?,
+        code = interrupted => Some(code),
+    };
+    joining.shutdown().await;
+    let mut grants = mem::take(&mut *load.grants.lock().unwrap_or_else(PoisonError::into_inner));
     let cpu = cpu().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
     let took = load.start.elapsed();
     // A timer is late by a millisecond or two: what came meanwhile is not allowed for.
     grants.retain(|grant: &Grant| u128::from(grant.stamp.granted) <= load.lasting.as_nanos());
-    Ok(Run { grants, cut_short: load.cut_short(), took, cpu })
+    Ok(Run { grants, cut_short: load.cut_short() || interrupted.is_some(), interrupted, took, cpu })
 }
 
-async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) -> Vec<Grant> {
-    let mut grants = Vec::new();
+async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) {
+    let mut grants = Grants { load: &load, own: Vec::new() };
     let stamper = Stamper::new(&load.clock).await;
     let asking = async {
         // All others of this run may be waiting already.
@@ -88,7 +123,7 @@ async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) -> Vec<Gran
             // It can be refused for nothing: it asks for one permit, and waits for as long as it takes.
             let Ok((stamp, waited)) = stamper.stamp(limiter.acquire(ask)).await else { return };
             let granted_as = load.granted.fetch_add(1, Ordering::Relaxed);
-            grants.push(Grant { stamp, asked_as, granted_as });
+            grants.own.push(Grant { stamp, asked_as, granted_as });
             // Whoever never waits would never let the others have their turn.
             if !waited {
                 tokio::task::yield_now().await;
@@ -96,7 +131,6 @@ async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) -> Vec<Gran
         }
     };
     let _ = tokio::time::timeout_at(load.start + load.lasting, asking).await;
-    grants
 }
 
 /// The processor's time that this thread, the first of its process, has had.

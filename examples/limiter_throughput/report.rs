@@ -111,10 +111,10 @@ fn fullest_window(grants: &[Grant], window: Duration) -> usize {
 fn notes(arguments: &Arguments, run: &Run, kept: f64) -> Vec<String> {
     let Arguments { quota, strategy, lasting, .. } = arguments;
     let mut notes = Vec::new();
-    if run.cut_short {
+    if run.cut_short && run.interrupted.is_none() {
         notes.push("Ended early: no more grants than these are kept in memory.".to_owned());
     }
-    if quota.window() > *lasting {
+    if quota.window() > *lasting && !run.cut_short {
         notes.push(format!(
             "The run was shorter than the window: --seconds {} would show a whole one.",
             quota.window().as_secs() + 1

@@ -3,10 +3,12 @@ use std::{sync::Arc, time::Duration};
 use http::{Method, StatusCode};
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{Body, BoxError, Report};
+use tower_outbound_examples::chain;
 
-use crate::{chain, targets::Target};
+use crate::targets::Target;
 
-/// A call that is over.
+/// A call that has ended.
+#[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) number: usize,
     pub(crate) method: Method,
@@ -22,36 +24,28 @@ impl Call {
     }
 }
 
-/// Calls all targets at once, by several tasks each, and gives the calls of each target.
-pub(crate) async fn run(targets: &[Arc<Target>]) -> Result<Vec<Vec<Call>>, BoxError> {
+/// Calls all targets at once, by several tasks each. Each target keeps its calls.
+pub(crate) async fn run(targets: &[Arc<Target>]) -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
-    for (index, target) in targets.iter().enumerate() {
+    for target in targets {
         for _ in 0..target.load.tasks {
             let target = Arc::clone(target);
-            tasks.spawn(async move { (index, work(&target).await) });
+            tasks.spawn(async move { work(&target).await });
         }
     }
-    let mut calls: Vec<_> = targets.iter().map(|_| Vec::new()).collect();
     while let Some(worked) = tasks.join_next().await {
-        let (index, more) = worked?;
-        calls[index].extend(more);
+        worked?;
     }
-    for calls in &mut calls {
-        calls.sort_by_key(|call| call.number);
-    }
-    Ok(calls)
+    Ok(())
 }
 
-async fn work(target: &Target) -> Vec<Call> {
+async fn work(target: &Target) {
     let until = Instant::now() + target.load.lasting;
-    let mut calls = Vec::new();
     while Instant::now() < until {
         let Some(number) = target.next() else { break };
-        calls.push(call(target, number).await);
-        target.finish();
+        target.finish(call(target, number).await);
         tokio::time::sleep(target.load.pause).await;
     }
-    calls
 }
 
 async fn call(target: &Target, number: usize) -> Call {

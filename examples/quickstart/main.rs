@@ -10,7 +10,6 @@ mod table;
 mod targets;
 
 use std::{
-    error::Error,
     io::{self, Write},
     process::ExitCode,
     sync::Arc,
@@ -18,13 +17,14 @@ use std::{
 
 use tokio::time::Instant;
 use tower_outbound::BoxError;
+use tower_outbound_examples::{Interrupt, arguments, chain, exit_code, reject, report, unknown};
 
 const HELP: &str = "\
 Calls three services through the presets of tower-outbound and prints what happened.
 
 Usage: cargo run --example quickstart [-- --log]
 
-  --log   write the crate's log to stderr: a line a call, and one for every pause asked for
+  --log   write the crate's log to stderr: one event a call, and one for every pause that a server requests
   --help  this text
 
 Without further settings the services are stand-ins on loopback. They check the key, hold us to the documented
@@ -37,46 +37,32 @@ A service whose base URL is in the environment is called itself, by three GETs a
   EMAIL_DELIVERY_BASE_URL       EMAIL_DELIVERY_API_KEY       EMAIL_DELIVERY_PATH      (/v1/resources)
   REALTIME_MESSAGING_BASE_URL   REALTIME_MESSAGING_API_KEY   REALTIME_MESSAGING_PATH  (the base URL itself)
 
-Exit status: 0, 1 when a promise was broken or a service never answered, 2 when the settings are wrong.
+Exit status: 0, 1 if a guarantee was broken or a service never responded, 2 for a wrong argument or setting, 130 after
+Ctrl-C, which prints the table of the calls so far.
 ";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut log = false;
-    for argument in std::env::args().skip(1) {
+    for argument in arguments(HELP) {
         match argument.as_str() {
-            "--help" | "-h" => return done(io::stdout().write_all(HELP.as_bytes()).map_err(Into::into)),
             "--log" => log = true,
-            _ => {
-                eprintln!("quickstart: unknown argument `{argument}`, see --help");
-                return ExitCode::from(2);
-            }
+            _ => unknown(&argument, "--log or --help"),
         }
     }
+    let mut interrupt = Interrupt::listen();
     if log {
         tracing_subscriber::fmt().with_writer(io::stderr).init();
     }
     let targets = match targets::all().await {
         Ok(targets) => targets.map(Arc::new),
-        Err(error) => {
-            eprintln!("quickstart: {}", chain(&*error));
-            return ExitCode::from(2);
-        }
+        Err(error) => reject(chain(&*error)),
     };
-    match run(&targets).await {
-        Ok(broken) if broken.is_empty() => ExitCode::SUCCESS,
-        Ok(broken) => {
-            for promise in broken {
-                eprintln!("quickstart: {promise}");
-            }
-            ExitCode::FAILURE
-        }
-        Err(error) => done(Err(error)),
-    }
+    run(&targets, &mut interrupt).await.unwrap_or_else(|error| exit_code(Err(error)))
 }
 
-/// Calls, shows, and gives the promises that were broken.
-async fn run(targets: &[Arc<targets::Target>]) -> Result<Vec<String>, BoxError> {
+/// Calls the targets, prints the table, and reports each guarantee that was broken.
+async fn run(targets: &[Arc<targets::Target>], interrupt: &mut Interrupt) -> Result<ExitCode, BoxError> {
     let started = Instant::now();
     let mut out = io::stdout();
     for target in targets {
@@ -84,11 +70,13 @@ async fn run(targets: &[Arc<targets::Target>]) -> Result<Vec<String>, BoxError> 
         writeln!(out, "{:<20} {who} at {}, {}", target.name, target.base_url, target.limit)?;
     }
     writeln!(out)?;
-    // Dropped, and with it stopped, before the table is printed.
-    let calls = tokio::select! {
-        calls = load::run(targets) => calls?,
+    // Dropping the load stops it before the table is printed.
+    let interrupted = tokio::select! {
+        done = load::run(targets) => done.map(|()| None)?,
         error = progress::show(targets, started) => return Err(error.into()),
+        code = interrupt.received() => Some(code),
     };
+    let calls: Vec<_> = targets.iter().map(|target| target.calls()).collect();
     progress::clear(&mut out)?;
 
     let ledgers: Vec<_> =
@@ -102,24 +90,14 @@ async fn run(targets: &[Arc<targets::Target>]) -> Result<Vec<String>, BoxError> 
     out.write_all(table::summary(&columns).as_bytes())?;
     out.write_all(table::failures(&columns).as_bytes())?;
 
-    let broken: Vec<_> = columns.iter().flat_map(promises::broken).collect();
-    let verdict = if broken.is_empty() { "every promise was kept" } else { "not as promised:" };
-    writeln!(out, "\n{:.1} s, {verdict}", started.elapsed().as_secs_f64())?;
-    Ok(broken)
-}
-
-fn done(result: Result<(), BoxError>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("quickstart: {}", chain(&*error));
-            ExitCode::FAILURE
-        }
+    if let Some(code) = interrupted {
+        let count: usize = calls.iter().map(Vec::len).sum();
+        writeln!(out, "{}{count} calls had ended, no guarantee was checked", interrupt.title())?;
+        return Ok(code);
     }
-}
-
-/// An error and its causes, each of which tells its own part alone.
-fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let broken: Vec<_> = columns.iter().flat_map(promises::broken).collect();
+    let verdict = if broken.is_empty() { "every guarantee was kept" } else { "guarantees were broken:" };
+    writeln!(out, "\n{:.1} s, {verdict}", started.elapsed().as_secs_f64())?;
+    broken.iter().for_each(report);
+    Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

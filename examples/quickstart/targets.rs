@@ -1,6 +1,9 @@
 use std::{
     env,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,7 +14,10 @@ use tower_outbound::{
     preset::{self, Preset},
 };
 
-use crate::support::{Answer, Plan, StandIn, When};
+use crate::{
+    load::Call,
+    support::{Answer, Plan, StandIn, When},
+};
 
 /// A service to call, and how.
 pub(crate) struct Target {
@@ -25,7 +31,7 @@ pub(crate) struct Target {
     /// None when it is the service itself that is called.
     pub(crate) stand_in: Option<StandIn>,
     started: AtomicUsize,
-    finished: AtomicUsize,
+    finished: Mutex<Vec<Call>>,
 }
 
 /// How much to call it.
@@ -64,7 +70,7 @@ impl Target {
             load: Load::real(),
             stand_in: None,
             started: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
+            finished: Mutex::default(),
         })
     }
 
@@ -78,12 +84,23 @@ impl Target {
         (number <= self.load.calls).then_some(number)
     }
 
-    pub(crate) fn finish(&self) {
-        self.finished.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn finish(&self, call: Call) {
+        self.locked().push(call);
     }
 
     pub(crate) fn finished(&self) -> usize {
-        self.finished.load(Ordering::Relaxed)
+        self.locked().len()
+    }
+
+    /// The calls that have ended, by their numbers.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        let mut calls = self.locked().clone();
+        calls.sort_by_key(|call| call.number);
+        calls
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Vec<Call>> {
+        self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

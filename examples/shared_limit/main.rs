@@ -19,6 +19,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tower_outbound::{BoxError, Quota};
+use tower_outbound_examples::{Interrupt, arguments, exit_code, unknown};
 
 use self::{report::Run, store::Store};
 
@@ -29,10 +30,13 @@ Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
 
   URL       of a Redis or Valkey that runs already, such as redis://127.0.0.1:6379/; REDIS_URL does the same.
             It is not stopped. Without one a redis-server is started, killed in the middle, and started again.
-  --refuse  refuse while redis is away; else each process keeps to a quarter of the quota then
+  --refuse  reject every request while Redis does not respond; otherwise each process keeps to a quarter of the quota
   --help    this text
 
-Exit status: 0, 1 when more arrived than the quota allows or nothing can be run, 2 for a wrong argument.
+It takes about 12 seconds.
+
+Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument, 130
+after Ctrl-C, which prints the summary of the run so far.
 ";
 
 const PROCESSES: usize = 4;
@@ -48,32 +52,24 @@ async fn main() -> ExitCode {
     // This program is also what it starts.
     match Job::given() {
         Ok(None) => {}
-        Ok(Some((number, job))) => return done(fleet::run(number, job).await.map(|()| true)),
-        Err(error) => return done(Err(error)),
+        Ok(Some((number, job))) => return exit_code(fleet::run(number, job).await),
+        Err(error) => return exit_code(Err(error)),
     }
     let (mut url, mut parts) =
         (std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty()), PROCESSES as u32);
-    for argument in std::env::args().skip(1) {
+    for argument in arguments(HELP) {
         match argument.as_str() {
-            "--help" | "-h" => return done(print(HELP).map(|()| true)),
             "--refuse" => parts = 0,
             _ if argument.contains("://") => url = Some(argument),
-            _ => {
-                eprintln!("shared_limit: unknown argument `{argument}`, see --help");
-                return ExitCode::from(2);
-            }
+            _ => unknown(&argument, "--refuse, --help or the URL of a Redis"),
         }
     }
-    // Whatever ends it, redis-server and the processes end with it.
-    tokio::select! {
-        result = run(url, parts) => done(result),
-        () = store::interrupted() => done(Err("interrupted".into())),
-    }
+    run(url, parts).await.unwrap_or_else(|error| exit_code(Err(error)))
 }
 
-/// Whether the quota was kept to.
-async fn run(url: Option<String>, parts: u32) -> Result<bool, BoxError> {
-    let mut store = Store::find(url)?;
+/// Starts the server that counts and the processes, which wait for their order.
+async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, Members), BoxError> {
+    let store = Store::find(url)?;
     let counter = Counter::start()?;
     let job = Job {
         server: counter.address(),
@@ -87,7 +83,20 @@ async fn run(url: Option<String>, parts: u32) -> Result<bool, BoxError> {
     };
     store.check(&job).await?;
     print(&report::title(&job, &store))?;
-    let mut members = Members::start(PROCESSES, &job, || Ok(Command::new(std::env::current_exe()?))).await?;
+    let members = Members::start(PROCESSES, &job, || Ok(Command::new(std::env::current_exe()?))).await?;
+    Ok((store, counter, job, members))
+}
+
+/// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
+async fn run(url: Option<String>, parts: u32) -> Result<ExitCode, BoxError> {
+    let mut interrupt = Interrupt::listen();
+    let (mut store, counter, job, mut members) = tokio::select! {
+        started = start(url, parts) => started?,
+        code = interrupt.received() => {
+            print(&format!("{}the processes had not started\n", interrupt.title()))?;
+            return Ok(code);
+        }
+    };
     let asked = store.questions()?;
     members.go().await?;
 
@@ -95,8 +104,15 @@ async fn run(url: Option<String>, parts: u32) -> Result<bool, BoxError> {
     let mut run = Run { start, killed: None, restarted: None, end: start, questions: None, job };
     let [before, away, after] = STEPS;
     print(report::HEAD)?;
+    let mut interrupted = None;
     for step in 0..before + away + after {
-        sleep_until(start + STEP * (step + 1)).await;
+        tokio::select! {
+            () = sleep_until(start + STEP * (step + 1)) => {}
+            code = interrupt.received() => {
+                interrupted = Some(code);
+                break;
+            }
+        }
         let (from, to) = (start + STEP * step, start + STEP * (step + 1));
         let count = Count::new(counter.arrivals(), run.job.quota).between(from, to);
         print(&report::line(from - start, &count, &store, &members.states()))?;
@@ -113,22 +129,15 @@ async fn run(url: Option<String>, parts: u32) -> Result<bool, BoxError> {
     let events = members.stop().await?;
     let all = Count::new(counter.arrivals(), run.job.quota);
     print(&run.summary(&all, &events))?;
-    Ok(all.violations() == 0)
+    if let Some(code) = interrupted {
+        print(&format!("{}{} requests had arrived\n", interrupt.title(), all.total()))?;
+        return Ok(code);
+    }
+    Ok(if all.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print(text: &str) -> Result<(), BoxError> {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
-}
-
-fn done(kept: Result<bool, BoxError>) -> ExitCode {
-    match kept {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("shared_limit: {error}");
-            ExitCode::FAILURE
-        }
-    }
 }

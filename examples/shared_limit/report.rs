@@ -84,6 +84,26 @@ impl Run {
 
     pub(crate) fn summary(&self, all: &Count, events: &[Event]) -> String {
         let until = self.killed.unwrap_or(self.end);
+        let mut text = String::new();
+        // An interrupted run may have no share to show.
+        if until > self.settled() {
+            text.push_str(&self.shares(all, events, until));
+        }
+        if let (Some(killed), Some(restarted)) = (self.killed, self.restarted) {
+            text.push_str(&self.outage(all, events, killed, restarted));
+        }
+        let _ = writeln!(
+            text,
+            "\nThe server counted {} requests, at most {} of {} in any second: {} violations",
+            all.total(),
+            all.fullest(),
+            self.job.quota.limit(),
+            all.violations()
+        );
+        text
+    }
+
+    fn shares(&self, all: &Count, events: &[Event], until: Instant) -> String {
         let seconds = (until - self.settled()).as_secs_f64();
         let (shared, allowed) = (all.between(self.settled(), until), self.job.rate() * seconds);
         let part = |count: usize, of: f64| count as f64 * 100.0 / of;
@@ -107,17 +127,6 @@ impl Run {
             let seconds = (until - self.start).as_secs_f64();
             let _ = writeln!(text, "  redis was asked {:.0} times a second", questions as f64 / seconds);
         }
-        if let (Some(killed), Some(restarted)) = (self.killed, self.restarted) {
-            text.push_str(&self.outage(all, events, killed, restarted));
-        }
-        let _ = writeln!(
-            text,
-            "\nThe server counted {} requests, at most {} of {} in any second: {} violations",
-            all.total(),
-            all.fullest(),
-            self.job.quota.limit(),
-            all.violations()
-        );
         text
     }
 

@@ -8,6 +8,7 @@ mod answer;
 mod ledger;
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -92,6 +93,15 @@ impl When {
     }
 }
 
+/// The responses of every stand-in of this program, by status; under 0, the requests that it dropped.
+static SERVED: Mutex<BTreeMap<u16, usize>> = Mutex::new(BTreeMap::new());
+
+/// What the stand-ins of this program have served so far, for a program that is interrupted.
+pub(crate) fn so_far() -> String {
+    let served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    format!("the server saw {} requests, by status: {served:?}", served.values().sum::<usize>())
+}
+
 /// The running service; it and its connections end when this is dropped.
 #[derive(Debug)]
 pub(crate) struct StandIn {
@@ -168,6 +178,8 @@ async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<an
         seen.answer = shared.plan.answer(&ledger, &seen);
         let answer = seen.answer;
         ledger.requests.push(seen);
+        let status = answer.status().map_or(0, |status| status.as_u16());
+        *SERVED.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
         (number, answer)
     };
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

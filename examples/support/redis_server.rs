@@ -108,7 +108,7 @@ fn run(port: u16, directory: &Path, arguments: &[String]) -> io::Result<Child> {
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(
             io::ErrorKind::NotFound,
-            "redis-server is not installed: `apt-get install redis-server`, or `brew install redis`",
+            "redis-server was not found in PATH: `bash .ci/test` installs it",
         ),
         _ => error,
     })?;

@@ -7,6 +7,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let prometheus = PrometheusBuilder::new()
+//!     .with_recommended_naming(true)
 //!     .set_buckets_for_metric(Matcher::Suffix("duration".into()), &metrics::BUCKETS)?
 //!     .install_recorder()?;
 //! metrics::enable();
@@ -44,7 +45,8 @@
 //! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed` of a key, and `answered`, `late` or `failed` of a question
 //! to a store: late are answers whose permits could not be used any more.
 //!
-//! Prometheus' exporter writes underscores for dots.
+//! Prometheus' exporter writes underscores for dots. With `with_recommended_naming` it ends counters in `_total` and
+//! durations in `_seconds`.
 //!
 //! # How many values a label has
 //!

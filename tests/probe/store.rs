@@ -1,9 +1,10 @@
-//! A shared limiter's store, lost and found: all that is told of it. In real time.
+//! A shared limiter loses its store and finds it again, which records every log event and metric of a store. Runs in
+//! real time.
 
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use redis_server::RedisServer;
 use tower_outbound::{
@@ -12,12 +13,19 @@ use tower_outbound::{
     limit::{Ask, Limiter},
 };
 
-pub(crate) async fn lost_and_found() {
+/// Returns `false`, with nothing recorded, if redis-server is not installed. The tests of `tests/redis` fail then.
+pub(crate) async fn lost_and_found() -> bool {
+    let mut server = match RedisServer::start(&[]) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("the rows of the limiter's store are not checked: {error}");
+            return false;
+        }
+        started => started.unwrap(),
+    };
     tokio::time::resume();
-    let mut server = RedisServer::start(&[]).unwrap();
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
-    // On a crowded machine no answer is to be taken for lost: only where the server is gone is there none.
+    // A busy machine is slow to respond: only a server that has ended counts as lost.
     let limiter = limiter.with_timeout(Duration::from_secs(10)).unwrap().with_hold(quota.window()).unwrap();
     limiter.acquire(Ask::default()).await.unwrap();
     server.kill().unwrap();
@@ -26,4 +34,5 @@ pub(crate) async fn lost_and_found() {
     while limiter.acquire(Ask::default()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+    true
 }

@@ -1,5 +1,4 @@
-//! The limiter that processes share, over real redis-servers. In real time: the decisions are made on the server's clock.
-#![cfg(feature = "redis")]
+//! The limiter that processes share, over real redis-servers. Runs in real time, because the server's clock decides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;

@@ -1,0 +1,160 @@
+//! The examples as programs: `--help`, wrong arguments, Ctrl-C, and what they print.
+//!
+//! `cargo test` builds the examples before it runs this. After a change, `cargo test --test programs` alone needs
+//! `cargo build --examples` first.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    net::TcpStream,
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use toml::Table;
+
+/// The names in the manifest, so that no new example is forgotten.
+fn names() -> Vec<String> {
+    let manifest: Table = include_str!("../Cargo.toml").parse().unwrap();
+    let examples = manifest["example"].as_array().unwrap().iter();
+    examples.map(|example| example["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn command(name: &str) -> Command {
+    let tests = env::current_exe().unwrap();
+    let path: PathBuf = tests.parent().unwrap().parent().unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is missing: run `cargo build --examples` first", path.display());
+    Command::new(path)
+}
+
+fn run(name: &str, arguments: &[&str]) -> Output {
+    command(name).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn prints_help_and_exits_with_0() {
+    let names = names();
+    assert_eq!(names.len(), 9);
+    for name in names {
+        for flag in ["--help", "-h"] {
+            let output = run(&name, &[flag]);
+            let (help, errors) = (text(&output.stdout), text(&output.stderr));
+            assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{name} {flag}");
+            for part in ["Usage: cargo run ", &name, "--help", "second", "Exit status: 0, 1 if", "130"] {
+                assert!(help.contains(part), "{name} {flag} does not say `{part}`: {help}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rejects_wrong_arguments_with_2() {
+    let mut cases: Vec<(String, Vec<&str>, &str)> = Vec::new();
+    for name in names() {
+        cases.push((name.clone(), vec!["--no-such"], "unknown argument `--no-such`: expected "));
+        cases.push((name, vec!["--no-such"], "--help"));
+    }
+    for (name, arguments, error) in [
+        ("quickstart", vec!["--log", "3"], "`3`"),
+        ("settings", vec!["one.toml", "two.toml"], "`two.toml`: expected at most one path"),
+        ("shared_limit", vec!["localhost"], "`localhost`: expected --refuse, --help or the URL"),
+        ("limiter_throughput", vec!["--tasks", "0"], "--tasks `0`: expected a whole number from 1"),
+        ("limiter_throughput", vec!["--tasks"], "--tasks has no value"),
+        ("limiter_throughput", vec!["--strategy", "both"], "--strategy `both`: expected token or window"),
+    ] {
+        cases.push((name.to_owned(), arguments, error));
+    }
+    for (name, arguments, expected) in cases {
+        let output = run(&name, &arguments);
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""), "{name}: {errors}");
+        let (program, error) = errors.split_once(": ").unwrap();
+        assert_eq!((program, errors.lines().count()), (name.as_str(), 1), "{errors}");
+        assert!(error.contains(expected), "{errors}");
+    }
+}
+
+/// A program that has printed its first line.
+struct Started {
+    name: &'static str,
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    printed: String,
+}
+
+fn start(name: &'static str) -> Started {
+    let mut child = command(name).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut printed = String::new();
+    output.read_line(&mut printed).unwrap();
+    Started { name, child, output, printed }
+}
+
+/// Sends Ctrl-C's signal. Returns the exit code and all that the program has printed.
+fn interrupt(started: Started) -> (Option<i32>, String) {
+    let Started { name, child, mut output, mut printed } = started;
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success(), "{name} ended before the signal: {printed}");
+    output.read_to_string(&mut printed).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    (ended.status.code(), format!("{printed}{}", text(&ended.stderr)))
+}
+
+#[test]
+fn ctrl_c_exits_with_130_and_prints_the_partial_summary() {
+    let programs = [
+        ("compose", "requests, by status: {"),
+        ("limiter_throughput", "worst window"),
+        ("observe", "requests, by status: {"),
+        ("quickstart", "calls failed in the end"),
+        ("websocket", " of 9 messages came back"),
+        ("wrap_reqwest", "requests, by status: {"),
+    ];
+    for (name, summary) in programs {
+        let (code, printed) = interrupt(start(name));
+        assert_eq!(code, Some(130), "{name}: {printed}");
+        assert!(printed.contains("interrupted after ") && printed.contains(summary), "{name}: {printed}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_shared_limit_with_its_redis_server() {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        eprintln!("not checked: redis-server was not found in PATH: `bash .ci/test` installs it");
+        return;
+    }
+    let mut started = start("shared_limit");
+    // Until the first line of the table: the processes have started then.
+    while !started.printed.contains("\n        0.0") {
+        assert!(started.output.read_line(&mut started.printed).unwrap() > 0, "{}", started.printed);
+    }
+    let (code, printed) = interrupt(started);
+    assert_eq!(code, Some(130), "{printed}");
+    assert!(printed.contains("interrupted after ") && printed.contains("The server counted "), "{printed}");
+    let address = printed.split_once("redis at ").unwrap().1.split_once(',').unwrap().0;
+    assert!(TcpStream::connect(address).is_err(), "redis-server at {address} still runs");
+}
+
+#[test]
+fn observe_prints_at_most_60_lines() {
+    let output = run("observe", &[]);
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{printed}{}", text(&output.stderr));
+    assert!(printed.lines().count() <= 60, "{} lines: {printed}", printed.lines().count());
+}
+
+#[test]
+fn settings_names_the_file_that_it_cannot_open() {
+    let output = run("settings", &["no/such.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stderr),
+        "settings: cannot open `no/such.toml`: No such file or directory (os error 2)\n"
+    );
+}

@@ -1,0 +1,1 @@
+//! The tests stand beside this file; a package needs a target of its own.
