@@ -85,7 +85,7 @@ async fn run(targets: &[Arc<targets::Target>], interrupt: &mut Interrupt) -> Res
         .iter()
         .zip(&calls)
         .zip(&ledgers)
-        .map(|((target, calls), ledger)| table::Column { name: target.name, calls, ledger: ledger.as_ref() })
+        .map(|((target, calls), ledger)| table::Column { name: &target.name, calls, ledger: ledger.as_ref() })
         .collect();
     out.write_all(table::summary(&columns).as_bytes())?;
     out.write_all(table::failures(&columns).as_bytes())?;

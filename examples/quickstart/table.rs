@@ -10,7 +10,7 @@ use crate::{load::Call, support::Ledger};
 
 /// What is known of one service: the calls from our side, the ledger from the server's.
 pub(crate) struct Column<'a> {
-    pub(crate) name: &'static str,
+    pub(crate) name: &'a str,
     pub(crate) calls: &'a [Call],
     pub(crate) ledger: Option<&'a Ledger>,
 }

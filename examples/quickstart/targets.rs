@@ -21,7 +21,7 @@ use crate::{
 
 /// A service to call, and how.
 pub(crate) struct Target {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// In words.
     pub(crate) limit: &'static str,
     pub(crate) base_url: String,
@@ -62,7 +62,7 @@ impl Load {
 impl Target {
     fn new(preset: &Preset, limit: &'static str, base_url: String, path: String) -> Built {
         Ok(Self {
-            name: preset.name(),
+            name: preset.name().to_owned(),
             limit,
             client: preset.client()?,
             base_url,
