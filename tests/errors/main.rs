@@ -9,6 +9,7 @@ mod capture;
 mod certificate;
 mod goaway;
 mod layers;
+#[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "one server is for TLS"))]
 mod peer;
 #[path = "../probe/mod.rs"]
 mod probe;
