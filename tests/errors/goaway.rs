@@ -51,7 +51,7 @@ fn http2() -> Transport {
     Transport::new().with_http2_prior_knowledge()
 }
 
-/// What any crate logs with the key in it: level and target.
+/// The level and target of each record, of any crate, that has the key in it.
 fn leaks(capture: &Capture) -> Vec<(String, String)> {
     let records = capture.take().into_iter().filter(|record| record.contains(KEY));
     let words = records.map(|record| {
