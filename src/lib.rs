@@ -251,7 +251,7 @@ pub use self::auth::ApiKey;
 pub use self::body::Body;
 pub use self::call::Report;
 pub use self::client::Client;
-pub use self::error::{BoxError, Error, InvalidConfig};
+pub use self::error::{BoxError, Error, ErrorKind, InvalidConfig};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
 
 // Its programs are whole, for who pastes them, and so can't ask for the features that they need.

@@ -190,6 +190,20 @@ async fn a_grpc_call_that_failed_is_counted_by_its_code() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn labels_a_failure_with_its_kind_and_a_service_with_a_name_from_data() {
+    let (meters, _guard) = Meters::read();
+    let name = format!("tenant-{}", 7);
+    let layers = (RequestIdLayer::new().with_service(name), AttemptLayer::new());
+    layers.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
+    let series = meters.series();
+    let attempt = "http.client.request.duration error.type=connect_refused http.request.method=GET \
+                   server.address=api.example.com server.port=443 service=tenant-7";
+    for row in ["call.duration error.type=connect_refused service=tenant-7", attempt] {
+        assert_eq!(series.get(row).map(Vec::len), Some(1), "{series:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_and_its_call_are_measured_each_for_itself() {
     let (meters, _guard) = Meters::read();
     let service = stack(&[Late(40, 503), Late(70, 200)]);

@@ -34,7 +34,7 @@ use tower_outbound::{
     timeout::TimeoutLayer,
 };
 use tracing::{Level, Metadata, level_filters::LevelFilter};
-use tracing_subscriber::{Registry, filter::filter_fn, layer::Layer as _, layer::SubscriberExt};
+use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -506,8 +506,8 @@ async fn names_the_call_in_its_event_if_the_span_is_disabled() {
     // The events of attempts and retries, too.
     let events = |metadata: &Metadata<'_>| metadata.is_event();
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-    let filtered = capture.clone().with_filter(filter_fn(events));
-    let guard = tracing::subscriber::set_default(Registry::default().with(filtered));
+    let filtered = Registry::default().with(filter_fn(events)).with(capture.clone());
+    let guard = tracing::subscriber::set_default(filtered);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new())

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
 
 use super::IdleBody;
-use crate::error::{BoxError, redact};
+use crate::error::BoxError;
 
 /// Carries a request's or a response's content through the ready client, whatever it is made of.
 ///
@@ -125,9 +125,7 @@ impl http_body::Body for Body {
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
-            Kind::Boxed(body) => {
-                Pin::new(body).poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(redact)))
-            }
+            Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
         // Not every body can be polled after its end, and what it holds is not needed any more.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {

@@ -6,7 +6,7 @@ use super::{Attempt, Ended, Outcome, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
-/// What happened in a call: from a response with [`from_response`](Self::from_response), from an error with
+/// The record of a call: from a response with [`from_response`](Self::from_response), from an error with
 /// [`Error::report`](crate::Error::report).
 ///
 /// `Display` shows it on one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.

@@ -298,7 +298,7 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// One line, for `main` prints it: the message and the chain of causes.
+/// Shows the message and the chain of causes on one line, because `main` prints it.
 impl fmt::Debug for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)?;

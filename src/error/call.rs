@@ -37,7 +37,7 @@ use crate::call::{Call, Ended, Report};
 /// The server chooses the debug data of an HTTP/2 GOAWAY, and may repeat the key in it. An error that shows this data is
 /// replaced by one that shows the reason only, so `source()` does not lead to `h2::Error` then.
 pub struct Error {
-    // One word wide, so that a `Result` of a response stays no larger for it.
+    // A box keeps a `Result` with a response small.
     inner: Box<Inner>,
 }
 
@@ -129,7 +129,7 @@ impl Error {
         error
     }
 
-    /// For a call with an earlier attempt that was sent: a readiness error no longer proves that nothing was.
+    /// Marks a call with an earlier attempt that was sent: its readiness error no longer proves that nothing was.
     pub(crate) fn after_sending(mut self) -> Self {
         if self.inner.kind == Kind::NotReady {
             self.inner.kind = Kind::Service;
@@ -143,7 +143,7 @@ impl Error {
         self
     }
 
-    /// Sets the call's report if there is none.
+    /// Sets the call's report unless it is set.
     pub(crate) fn reported(mut self, call: &Call) -> Self {
         self.inner.report.get_or_insert_with(|| call.report());
         self
@@ -186,7 +186,7 @@ impl Error {
 
     /// Finds an `Error` in an error and its causes.
     ///
-    /// For the [`BoxError`] of a stack, and for wrappers such as `anyhow::Error`.
+    /// Works with the [`BoxError`] of a stack, and with wrappers such as `anyhow::Error`.
     ///
     /// ```
     /// use tower_outbound::{BoxError, Error};
@@ -302,7 +302,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// One line, for `main` prints it: the message with the stop reason, and the chain of causes.
+/// Shows the message, the stop reason and the chain of causes on one line, because `main` prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(self.report().and_then(Report::ended), f)?;

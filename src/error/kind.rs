@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Protocol,
     /// The request's body returned an error.
     Body,
-    /// One attempt took longer than its timeout.
+    /// An attempt took longer than its timeout.
     AttemptTimeout,
     /// The call took longer than its deadline.
     Deadline,

@@ -33,7 +33,7 @@ pub(super) fn kind(
 }
 
 struct Found {
-    /// What holds if no deeper error is known.
+    /// The kind if no deeper error is known.
     kind: ErrorKind,
     /// Whether the connection was still being made.
     connecting: bool,

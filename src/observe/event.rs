@@ -13,10 +13,10 @@ use crate::{
     error::{Error, Refusal},
 };
 
-/// What a call's event shows of its request. Neither query nor user info: keys travel in both.
+/// The request of a call's event. Its query and user info are not shown: keys travel in both.
 pub(crate) struct Subject {
     service: Option<Arc<str>>,
-    /// Of the event of a call that completed.
+    /// The level of the event if the call completes.
     level: Level,
     method: Method,
     uri: Uri,

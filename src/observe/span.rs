@@ -77,7 +77,7 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Also returns the attempt's span and number. `numbered` asks for the number although nobody listens.
+    /// Also returns the attempt's span and number. `numbered` requests the number although nobody listens.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
         let call = request.extensions().get::<Call>();

@@ -21,7 +21,7 @@ pin_project! {
         #[pin]
         future: Within<F>,
         call: Call,
-        // None when nobody heard of it as it began.
+        // `None` if nobody listened at the start.
         subject: Option<Box<Subject>>,
     }
 }

@@ -3,7 +3,11 @@
 use std::{error::Error as StdError, fmt::Debug};
 
 use hyper_util::client::legacy::connect::HttpConnector;
-use tower_outbound::{client::Transport, error::ErrorKind};
+use tower_outbound::{
+    auth::{FreshKey, Keys, ProvidedKey},
+    client::Transport,
+    error::ErrorKind,
+};
 use tracing::level_filters::LevelFilter;
 
 use super::{
@@ -47,7 +51,7 @@ fn http2() -> Transport {
     Transport::new().with_http2_prior_knowledge()
 }
 
-/// What any crate logs with the key in it: level and target.
+/// The level and target of each record, of any crate, that has the key in it.
 fn leaks(capture: &Capture) -> Vec<(String, String)> {
     let records = capture.take().into_iter().filter(|record| record.contains(KEY));
     let words = records.map(|record| {
@@ -105,6 +109,12 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
         check(&error);
     }
 
+    // The body of another client than hyper's.
+    let other = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
+    let other = other.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
+    let client = keyed(&url).client_around(other).unwrap();
+    check(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
+
     // The body of a preset's layer, over hyper's.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = tower::Layer::layer(&keyed(&url).layer().unwrap(), client);
@@ -130,6 +140,27 @@ async fn hides_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
     check(&error);
     assert_eq!(error.kind(), ErrorKind::Body);
     check_log(&capture, true);
+}
+
+/// The token server is one that is called, too.
+#[tokio::test]
+async fn hides_the_debug_data_of_a_goaway_to_a_key_provider() {
+    let tokens = address(Before::Response);
+    let keys: Keys = ProvidedKey::new(move || {
+        let mut request = request(&tokens, no_body());
+        request.headers_mut().insert("authorization", KEY.parse().unwrap());
+        let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        async move {
+            client.request(request).await?;
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new("never")?))
+        }
+    })
+    .into();
+    let client = preset("http://127.0.0.1:9").with_keys(keys.clone()).client().unwrap();
+    let error = client.get("/v1").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Auth);
+    check(&error);
+    check(&keys.last_error().unwrap());
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What an error says of its cause: the kind, the message, the chain, and nothing that the server wrote.
+//! Errors name their cause: kind, message and chain, without anything that the server chose.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "../probe/capture.rs"]
@@ -9,6 +9,7 @@ mod capture;
 mod certificate;
 mod goaway;
 mod layers;
+#[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "one server is for TLS"))]
 mod peer;
 #[path = "../probe/mod.rs"]
 mod probe;

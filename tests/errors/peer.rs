@@ -38,7 +38,7 @@ pub(crate) async fn read_head(stream: &mut TcpStream) {
 
 pub(crate) async fn close(mut stream: TcpStream) {
     read_head(&mut stream).await;
-    // What is left unread would reset the connection.
+    // Unread bytes would reset the connection.
     let _ = stream.shutdown().await;
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
@@ -97,7 +97,7 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
         let mut body = respond.send_response(http::Response::new(()), false).unwrap();
         body.send_data("part".into(), false).unwrap();
         sent = Some(body);
-        // Until what was said so far is written.
+        // Until everything so far is written.
         let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
     }

@@ -129,7 +129,7 @@ async fn names_the_cause_of_each_transport_failure() {
 async fn answers(mut stream: TcpStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    // Empty settings, for a client that speaks HTTP/2.
+    // HTTP/2 clients wait for the settings.
     let mut head = [0; 3];
     if stream.read_exact(&mut head).await.is_ok() && &head == b"PRI" {
         let _ = stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
@@ -137,7 +137,7 @@ async fn answers(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// By the timeouts that users put around a connector.
+/// Users put each of these timeouts around a connector.
 #[tokio::test(start_paused = true)]
 async fn names_a_timeout_of_the_connector() {
     let never = || service_fn(|_: Uri| std::future::pending::<Result<TokioIo<TcpStream>, BoxError>>());
