@@ -58,7 +58,7 @@ async fn call() -> Result<(), BoxError> {
     let request = Request::get(format!("{}/v1/resources", server.base_url())).body(Empty::<Bytes>::new())?;
     println!("{} {}", request.method(), request.uri());
     let response = service.oneshot(request).await?;
-    println!("answered {} after {} ms\n", response.status(), start.elapsed().as_millis());
+    println!("{} after {} ms\n", response.status(), start.elapsed().as_millis());
 
     let report = response.extensions().get::<Report>().ok_or("no report")?;
     let id = report.request_id().ok_or("no request id")?;
@@ -69,8 +69,8 @@ async fn call() -> Result<(), BoxError> {
         println!("limit       attempt {} waited {waited} ms for its permit", attempt.number());
         print!("retry       attempt {}: {status}", attempt.number());
         match attempt.delay() {
-            Some(delay) => println!(", and another one after {} ms", delay.as_millis()),
-            None => println!(", and that is the answer"),
+            Some(delay) => println!(", retried after {} ms", delay.as_millis()),
+            None => println!(", which is the response of the call"),
         }
     }
     println!("limit       {} permits granted in all", limiter.snapshot().granted);

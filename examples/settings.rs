@@ -1,7 +1,7 @@
-//! Reads its services from a file and the environment, calls one of them, and shows what becomes of mistakes.
+//! Reads the settings of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
 //!
-//! The file is written here, for the service is a stand-in on loopback. Give the path of one of your own, such as
-//! `src/settings/sample.toml`, and it is read and shown with all its defaults, and nothing is called:
+//! The service is a stand-in on loopback. With the path of a file, such as `src/settings/sample.toml`, the program prints
+//! that file with all its defaults instead, and calls nothing:
 //!
 //! ```sh
 //! cargo run --example settings -- --help
@@ -106,19 +106,19 @@ async fn demonstrate() -> Result<(), BoxError> {
     println!("-- the file\n{text}");
     let config = Config::read(&text)?;
     let shown = config.effective()?;
-    println!("-- what holds\n{shown}");
+    println!("-- the effective settings\n{shown}");
     if shown.contains("k3y") {
-        return Err("the key was written".into());
+        return Err("the settings show the key".into());
     }
 
     let rates = config.services["rates"].client()?;
-    let answer = rates.get("/v1/latest").await?;
-    println!("-- an answer\n{}\n", answer.status());
-    if !answer.status().is_success() {
-        return Err("the stand-in takes this key".into());
+    let response = rates.get("/v1/latest").await?;
+    println!("-- the response\n{}\n", response.status());
+    if !response.status().is_success() {
+        return Err("the stand-in rejects the right key".into());
     }
 
-    println!("-- and mistakes");
+    println!("-- mistakes and their errors");
     for mistake in
         ["timeout.total = 30", "retry.max_atempts = 5", "limit.quota = \"0/60s\"", "timeout.attempt = \"2m\""]
     {
@@ -128,7 +128,7 @@ async fn demonstrate() -> Result<(), BoxError> {
                 client.map_err(|error| error.within("services.rates").into())
             });
         match refused {
-            Ok(_) => return Err(format!("{mistake} was taken").into()),
+            Ok(_) => return Err(format!("{mistake} was accepted").into()),
             Err(error) => println!("{mistake}\n    {error}"),
         }
     }

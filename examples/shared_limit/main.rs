@@ -33,7 +33,7 @@ Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
   --refuse  reject every request while Redis does not respond; otherwise each process keeps to a quarter of the quota
   --help    this text
 
-It takes about 12 seconds.
+It takes about 11 seconds.
 
 Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument, 130
 after Ctrl-C, which prints the summary of the run so far.
