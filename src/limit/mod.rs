@@ -52,12 +52,6 @@
 //!
 //! The request then waits for another permit, in its old position or with the inner service held ready. See
 //! [`Quota`](crate::Quota#margin).
-//! # Expiry
-//!
-//! A permit expires if its task is polled late, or if the inner service becomes ready late: later than a quarter of the
-//! quota's margin each. It also expires during a pause and while the server reports no remaining permits. The request then
-//! waits for another permit, in its old place in the queue, or with the inner service held ready. See
-//! [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
