@@ -44,8 +44,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 24,000 header fields,
-/// so that each layer, and the client below, has room for its own.
+/// Returns the [`Error`](crate::Error)s of its layers. Rejects a request with more than 24,000 header fields, because
+/// each layer, and the client below, needs room for its own.
 ///
 /// # Clone
 ///
@@ -71,7 +71,7 @@ impl PresetLayer {
     }
 }
 
-/// The service of a [`PresetLayer`]: its layers in their order, outermost first.
+/// The service of a [`PresetLayer`]: its layers, outermost first.
 pub type PresetService<S> = BodyIdleTimeout<
     RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
