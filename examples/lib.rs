@@ -18,21 +18,21 @@ pub fn arguments(help: &str) -> Vec<String> {
     let arguments: Vec<_> =
         env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
-        // A reader that closes the pipe early has read enough.
+        // // A reader that closes the pipe early has read enough.
         let _ = io::stdout().write_all(help.as_bytes());
         process::exit(0);
     }
     arguments
 }
 
-/// For a program without arguments: prints `help` on `--help`, and rejects everything else.
+/// Checks that there are no arguments: prints `help` on `--help`, and rejects any other argument.
 pub fn no_arguments(help: &str) {
     if let Some(argument) = arguments(help).first() {
         unknown(argument, "no argument but --help");
     }
 }
 
-/// Reports an unknown argument on stderr, with what is valid, and exits with 2.
+/// Reports an unknown argument and the valid ones on stderr, and exits with 2.
 pub fn unknown(argument: &str, expected: &str) -> ! {
     reject(format_args!("unknown argument `{argument}`: expected {expected}"))
 }
@@ -83,7 +83,7 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
     }
 }
 
-/// Listens for Ctrl-C and, on Unix, SIGTERM. Create it before the first output: it misses earlier signals.
+/// Listens for Ctrl-C and, on Unix, SIGTERM. It misses earlier signals, so create it before the first output.
 #[derive(Debug)]
 pub struct Interrupt {
     start: Instant,
@@ -92,7 +92,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to listen. Call it inside of a tokio runtime.
+    /// Starts to listen. Requires a tokio runtime.
     pub fn listen() -> Self {
         Self {
             start: Instant::now(),
@@ -110,7 +110,7 @@ impl Interrupt {
         ExitCode::from(code)
     }
 
-    /// Such as `interrupted after 1.2 s: `, the begin of a partial summary.
+    /// Returns the start of a partial summary, such as `interrupted after 1.2 s: `.
     pub fn title(&self) -> String {
         format!("\ninterrupted after {:.1} s: ", self.start.elapsed().as_secs_f64())
     }

@@ -67,7 +67,7 @@ async fn main() -> ExitCode {
     run(url, parts).await.unwrap_or_else(|error| exit_code(Err(error)))
 }
 
-/// Starts the server that counts and the processes, which wait for their order.
+/// Starts the counting server and the processes, which wait for the start signal.
 async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, Members), BoxError> {
     let store = Store::find(url)?;
     let counter = Counter::start()?;
@@ -76,7 +76,8 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
+        // // The operating system sometimes suspends a process for tens of milliseconds. A quarter of the margin covers
+        // this.
         quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
         parts,
         tasks: TASKS,
@@ -87,7 +88,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
     Ok((store, counter, job, members))
 }
 
-/// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
+/// Prints a line for each step and the summary. Redis and the processes end with it, also after Ctrl-C.
 async fn run(url: Option<String>, parts: u32) -> Result<ExitCode, BoxError> {
     let mut interrupt = Interrupt::listen();
     let (mut store, counter, job, mut members) = tokio::select! {
