@@ -41,13 +41,13 @@
 //! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt) layer
 //! measures it.
 //!
-//! | label | value |
-//! |---|---|
-//! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in the [spans](crate::request_id) |
-//! | `service` | the name from the [`request_id`](crate::request_id) layer or from the preset |
-//! | `reason` | a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or [`Ended`](crate::call::Ended) |
-//! | `outcome` of a key | `refreshed` or `failed` |
-//! | `outcome` of a request to a store | `answered`, `failed`, or `late` if its permits had expired |
+//! - `error.type` is a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
+//!   the [spans](crate::request_id).
+//! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
+//! - `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
+//!   [`Ended`](crate::call::Ended).
+//! - `outcome` of a key is `refreshed` or `failed`.
+//! - `outcome` of a request to a store is `answered`, `failed`, or `late` if its permits had expired.
 //!
 //! Prometheus' exporter writes underscores for dots. With `with_recommended_naming` it adds `_total` to counters and
 //! `_seconds` to durations.
