@@ -111,7 +111,7 @@ fn say(what: &str) {
     println!("\n-- {what}");
 }
 
-/// Logs each attempt and each retry. Of other modules it logs events that occur at most once per call.
+/// Logs each attempt and each retry, and of other modules only events that occur at most once per call.
 fn log() {
     let only = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)

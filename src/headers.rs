@@ -46,7 +46,7 @@ pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), TooManyFields> {
     }
 }
 
-/// Sets a field. Replaces its values.
+/// Sets a field, and replaces any value that it has.
 pub(crate) fn insert(
     headers: &mut HeaderMap,
     name: &HeaderName,

@@ -35,7 +35,7 @@ impl Origin {
     /// Returns an error unless the URL is absolute, of scheme `http` or `https`, and without user info. Its host must be a
     /// name or an IP address, and its port from 1 to 65535.
     ///
-    /// The error quotes scheme, host and port of a URL without user info. Of any other text it quotes only the scheme.
+    /// The error quotes scheme, host and port of a URL without user info, and only the scheme of any other text.
     pub fn parse(url: &str) -> Result<Self, InvalidConfig> {
         let invalid = |expected| InvalidConfig::new("url", quoted(url), expected);
         Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)

@@ -113,7 +113,7 @@ impl Found {
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
         }
-        // For an unexpected message hyper has neither a cause nor a predicate.
+        // hyper's error for an unexpected message has neither a cause nor a predicate.
         let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         let unexpected = !ended && error.source().is_none();
         self.kind = if unexpected { ErrorKind::Protocol } else { ErrorKind::Closed };

@@ -80,8 +80,8 @@ pub(super) struct Wakes {
 /// the inner service is ready. Each is a quarter of the margin. The third quarter covers the network. The fourth is for
 /// late timers, and nothing else uses it.
 ///
-/// Without a margin each is half of a sixteenth of the window, at most 50 ms. Zero would waste every queued permit,
-/// because every task is polled a little late. Without a quota, permits never expire.
+/// Without a margin each is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
+/// is polled a little late. Without a quota, permits never expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {

@@ -34,8 +34,8 @@
 //!   so a [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the
 //!   rate.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
-//! - A long queue grants to several waiters at once, because a timer's tick costs more than a permit. For this its head
-//!   waits up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes.
+//! - A long queue grants to several waiters at once, because a timer's tick costs more than a permit. Its head then waits
+//!   up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes.
 //! - A task that only takes permits in a loop never yields, because an available permit is granted immediately. A call
 //!   that sends a request yields in its client.
 //! - A wait needs a tokio runtime with its timer enabled. A call that never waits needs none.

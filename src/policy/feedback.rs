@@ -177,7 +177,7 @@ pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<D
 
 /// Returns the delay that the server requested, with [remaining] permits as a fallback.
 ///
-/// The delay is that of [`pause`]. If there is none, a [throttled](is_throttled) response without remaining permits
+/// The delay is that of [`pause`]. Without one, a [throttled](is_throttled) response without remaining permits
 /// requests the time until more are available, the longest of its quotas. Returns `None` without a request, or if the
 /// delay is over.
 ///

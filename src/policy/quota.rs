@@ -187,8 +187,8 @@ impl Quota {
     /// # Notes
     ///
     /// - Late requests can exceed the server's window, because nothing covers their delay.
-    /// - A permit stays valid for half of a sixteenth of the window, at most 50 ms, until its task is polled. It stays
-    ///   valid as long again until the inner service is ready.
+    /// - A permit stays valid for 1/32 of the window, at most 50 ms, until its task is polled. It stays valid as long
+    ///   again until the inner service is ready.
     /// - A server that counts to the millisecond can see more than `limit` requests in a window.
     pub fn without_margin(mut self) -> Self {
         self.margin = Duration::ZERO;

@@ -26,7 +26,7 @@ use crate::{
     policy::Delivery,
 };
 
-/// What the error of an attempt proves.
+/// The result of reading an attempt's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) delivery: Delivery,

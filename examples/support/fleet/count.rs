@@ -50,8 +50,8 @@ impl Count {
         self.spans().filter(|span| *span <= self.quota.window()).count()
     }
 
-    /// The shortest time in which one request more than the limit arrived. What it exceeds the window by was left of
-    /// margin and hold.
+    /// The shortest time in which one request more than the limit arrived. The excess over the window is the unused part
+    /// of margin and hold.
     pub(crate) fn closest(&self) -> Option<Duration> {
         self.spans().min()
     }
