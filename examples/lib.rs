@@ -18,7 +18,7 @@ pub fn arguments(help: &str) -> Vec<String> {
     let arguments: Vec<_> =
         env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
-        // // A reader that closes the pipe early has read enough.
+        // A reader that closes the pipe early has read enough.
         let _ = io::stdout().write_all(help.as_bytes());
         process::exit(0);
     }

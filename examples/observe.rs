@@ -152,7 +152,7 @@ where
 fn start_exporter() -> Result<Uri, BoxError> {
     let mut tries = 0;
     let address = loop {
-        // // The exporter does not report its port, so this finds a free one. Another process may take it first.
+        // The exporter does not report its port, so this finds a free one. Another process may take it first.
         let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
         let exporter = PrometheusBuilder::new()
             .with_http_listener(address)

@@ -118,7 +118,7 @@ async fn steps() -> Result<(), BoxError> {
     let mut good = 0;
     for number in 1..=CALLS {
         let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
-        // // Each call runs in its own task, as in a server's handler. Clones share the limiter and the connections.
+        // Each call runs in its own task, as in a server's handler. Clones share the limiter and the connections.
         let client = client.clone();
         let response = tokio::spawn(async move { client.execute(request).await }).await??;
         if let Some(report) =

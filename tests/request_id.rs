@@ -503,7 +503,7 @@ async fn names_the_call_in_its_event_if_the_span_is_disabled() {
     assert_eq!((line.fields["service"].as_str(), line.fields["request_id"].len()), ("rates", 36));
     assert!(line.scope.is_empty());
 
-    // // The same for events of attempts and retries.
+    // The same for events of attempts and retries.
     let events = |metadata: &Metadata<'_>| metadata.is_event();
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
     let filtered = Registry::default().with(filter_fn(events)).with(capture.clone());

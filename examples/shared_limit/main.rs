@@ -76,7 +76,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // // The operating system sometimes suspends a process for tens of milliseconds. A quarter of the margin covers
+        // The operating system sometimes suspends a process for tens of milliseconds. A quarter of the margin covers
         // this.
         quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
         parts,

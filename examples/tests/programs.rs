@@ -130,7 +130,7 @@ fn ctrl_c_ends_shared_limit_with_its_redis_server() {
         return;
     }
     let mut started = start("shared_limit");
-    // // The processes have started when the first line of the table is printed.
+    // The processes have started when the first line of the table is printed.
     while !started.printed.contains("\n        0.0") {
         assert!(started.output.read_line(&mut started.printed).unwrap() > 0, "{}", started.printed);
     }

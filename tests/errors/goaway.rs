@@ -82,12 +82,12 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Closed, 3));
     assert!(format!("{error:?}").ends_with(&format!(": {GONE}")), "{error:?}");
 
-    // // A POST is not retried: the redacted error proves as little as the original.
+    // A POST is not retried: the redacted error proves as little as the original.
     let error = keyed(&url).client_over(http2()).unwrap().post("/v1", "").await.unwrap_err();
     check(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // // Through single layers instead of a preset.
+    // Through single layers instead of a preset.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
     let mut request = request(&url, no_body());
@@ -109,13 +109,13 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
         check(&error);
     }
 
-    // // The body of a client other than hyper's.
+    // The body of a client other than hyper's.
     let other = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let other = other.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
     let client = keyed(&url).client_around(other).unwrap();
     check(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
 
-    // // The body of a preset's layer over hyper's client.
+    // The body of a preset's layer over hyper's client.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = tower::Layer::layer(&keyed(&url).layer().unwrap(), client);
     let response = service.oneshot(request(&url, no_body())).await.unwrap();

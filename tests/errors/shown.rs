@@ -67,7 +67,7 @@ async fn shows_a_report_on_one_line() {
         };
         assert_eq!(shown, expected);
     }
-    // // The call waits for the limiter.
+    // The call waits for the limiter.
     let quota = tower_outbound::Quota::per_minute(2).unwrap().with_burst(1).unwrap().without_margin();
     let preset = preset("http://127.0.0.1").with_quota(quota);
     let service = preset.layer().unwrap().layer(Probe::new([Is(200)]));

@@ -137,7 +137,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
             arrivals: arrivals.clone(),
         };
         let future = RateLimitLayer::new(limiter.clone()).layer(server).oneshot(Request::new(()));
-        // // Due for its first poll at once.
+        // Due for its first poll at once.
         let woken_at = Some(Instant::now() - part * late.poll);
         Call { future: Some(task::spawn(future)), late: part * late.poll, woken_at, ready_at }
     };
@@ -150,7 +150,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
         if now >= start + part * crowds.after {
             calls.extend(second.take().into_iter().flatten().map(call));
         }
-        // // Repeats, because a polled call may wake others.
+        // Repeats, because a polled call may wake others.
         while calls.iter_mut().fold(false, |polled, call| call.poll(now) | polled) {}
         if second.is_none() && calls.iter().all(|call| call.future.is_none()) {
             break;

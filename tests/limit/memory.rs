@@ -79,7 +79,7 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
         assert_ready_ok!(wait.poll());
     }
 
-    // // The largest cost that a bucket can grant is its burst.
+    // The largest cost that a bucket can grant is its burst.
     let bucket = TokenBucket::new(Quota::new(u32::MAX, Duration::from_secs(86_400)).unwrap());
     let burst = permits(u32::MAX / 10);
     bucket.try_acquire(burst).unwrap();

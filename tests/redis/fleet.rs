@@ -105,7 +105,7 @@ async fn a_sliding_window_is_divided_while_its_store_is_gone() {
 }
 
 async fn steady(kind: Kind) {
-    // // Whole windows with margin and hold, because a sliding window grants its permits all at once.
+    // Whole windows with margin and hold, because a sliding window grants its permits all at once.
     let length = Job::length(quota()) * 18;
     let (redis, counter) = (server(), Counter::start().unwrap());
     let job = job(&redis, &counter, kind, 0);

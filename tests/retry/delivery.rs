@@ -40,7 +40,7 @@ fn not_sent() -> BoxError {
 }
 
 fn maybe_processed() -> BoxError {
-    // // Its source would prove the opposite.
+    // Its source would prove the opposite.
     DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
 }
 
