@@ -83,7 +83,7 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
     }
 }
 
-/// Listens for Ctrl-C and, on Unix, SIGTERM. It misses earlier signals, so create it before the first output.
+/// Listens for Ctrl-C and, on Unix, SIGTERM. Create it before the first output: it misses earlier signals.
 #[derive(Debug)]
 pub struct Interrupt {
     start: Instant,
@@ -92,7 +92,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Starts to listen. Requires a tokio runtime.
+    /// Starts to listen. Call it inside of a tokio runtime.
     pub fn listen() -> Self {
         Self {
             start: Instant::now(),
@@ -110,7 +110,7 @@ impl Interrupt {
         ExitCode::from(code)
     }
 
-    /// Returns the start of a partial summary, such as `interrupted after 1.2 s: `.
+    /// Such as `interrupted after 1.2 s: `, the begin of a partial summary.
     pub fn title(&self) -> String {
         format!("\ninterrupted after {:.1} s: ", self.start.elapsed().as_secs_f64())
     }

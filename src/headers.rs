@@ -1,4 +1,4 @@
-//! Adds header fields without a panic. Only the fallible methods of `http`'s map return an error above its capacity.
+//! Header fields that the layers add. A map of `http` panics above its capacity unless its fallible methods are used.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use crate::error::{Error, Kind};
 /// The capacity of `http`'s map, in names.
 const CAPACITY: usize = 24_576;
 
-/// Room that stays free for hooks and clients, because they use methods that panic.
+/// Kept free for hooks and clients, which add fields by the methods that panic.
 const RESERVED: usize = 576;
 
 /// A request whose header fields leave no room for another one.
 #[derive(Debug)]
 pub(crate) struct TooManyFields {
-    /// The field that does not fit, if it is known.
+    /// The field that does not fit, where it is known.
     name: Option<HeaderName>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn get_or_insert_with<'a>(
     value: impl FnOnce() -> HeaderValue,
 ) -> Result<&'a HeaderValue, TooManyFields> {
     let too_many = || TooManyFields { name: Some(name.clone()) };
-    // The entry of a full map fails even for a name that the map has.
+    // A full map has no entries to offer, not even those that it has.
     if headers.keys_len() >= CAPACITY {
         return headers.get(name).ok_or_else(too_many);
     }

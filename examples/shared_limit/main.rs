@@ -76,8 +76,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // The operating system sometimes suspends a process for tens of milliseconds. A quarter of the margin covers
-        // this.
+        // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
         quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
         parts,
         tasks: TASKS,
@@ -88,7 +87,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
     Ok((store, counter, job, members))
 }
 
-/// Prints a line for each step and the summary. Redis and the processes end with it, also after Ctrl-C.
+/// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
 async fn run(url: Option<String>, parts: u32) -> Result<ExitCode, BoxError> {
     let mut interrupt = Interrupt::listen();
     let (mut store, counter, job, mut members) = tokio::select! {

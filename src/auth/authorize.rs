@@ -10,8 +10,8 @@ use crate::error::BoxError;
 /// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the
 /// call before anything is sent. The error must not contain the credential.
 ///
-/// The head has room for 576 more header fields: the layer rejects a request without this room before the call. A
-/// credential with a [key source](Self::keys) has no such guarantee.
+/// The head has room for 576 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
+/// without that room is rejected.
 ///
 /// ```
 /// use tower_outbound::auth::{AuthLayer, Origin};

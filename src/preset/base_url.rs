@@ -161,7 +161,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains('\\') {
         return Err("some servers read a backslash as a slash");
     }
-    // Servers decode dots and slashes, and read parameters after a semicolon.
+    // Servers decode dots and slashes, and a segment's parameters follow a semicolon.
     let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
     let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
     if plain.split('/').any(dots) {

@@ -112,8 +112,8 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 24,000 header fields, because each layer and client
-/// below needs room for its own. Otherwise returns the inner service's error.
+/// Returns [`Error::is_invalid_request`] if a request has more than 24,000 header fields, so that each layer and client
+/// below can add its own. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,

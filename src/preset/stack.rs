@@ -44,8 +44,8 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns the [`Error`](crate::Error)s of its layers. Rejects a request with more than 24,000 header fields, because
-/// each layer, and the client below, needs room for its own.
+/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 24,000 header fields,
+/// so that each layer, and the client below, has room for its own.
 ///
 /// # Clone
 ///

@@ -17,12 +17,11 @@ settings! {
         /// One quota, or a list of quotas that hold at once, such as `100/60s` or `100/60s, burst 10, margin 1s`.
         /// Default: the quota of the preset. An empty list means unlimited.
         ///
-        /// `parse` of [`Quota`] reads the same text, so a file and code give the same quota, including the default
-        /// burst and margin.
+        /// `parse` reads the same text, so a file and code give the same quota, default burst and margin included.
         #[serde(with = "text::list")]
         pub quota: Option<Vec<Quota>>,
-        /// Replaces the margin of every quota, from `quota` and from the preset. `0s` sets no margin. Default: each
-        /// quota keeps its own. [`Quota`] describes what the margin covers.
+        /// Replaces the margin of every quota, whether it comes from `quota` or from the preset. `0s` sets no margin.
+        /// Default: each quota keeps its own margin. See [`Quota`] for what the margin covers.
         #[serde(with = "text")]
         pub margin: Option<Duration>,
         /// The longest wait for a permit: [`RateLimitLayer::with_max_wait`]. Default: until the deadline of the call.

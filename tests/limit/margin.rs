@@ -209,7 +209,7 @@ proptest! {
     }
 }
 
-/// The worst case of a bucket: its burst arrives late, and a prompt crowd follows after the refill.
+/// The worst case of a bucket: its burst arrives late, and a prompt crowd follows when it has refilled.
 #[test]
 fn late_burst_and_prompt_crowd_together_hold_the_window() {
     let window = Duration::from_secs(16);

@@ -25,7 +25,7 @@ fn filled(uri: &str, count: usize) -> Request<Body> {
     request
 }
 
-/// Sends a request without room for another field through one layer, and asserts that the layer rejects it.
+/// Sends a request without room for another field through one layer.
 async fn rejected<L, S>(layer: L, field: Option<&str>)
 where
     L: Layer<ScriptedService, Service = S>,
