@@ -1,5 +1,5 @@
-//! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit below them, and
-//! prints what each layer did to one call. `--help` says more.
+//! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit below them, and prints
+//! what each layer did to one call. `--help` shows more.
 #[path = "support/mod.rs"]
 mod support;
 

@@ -25,14 +25,14 @@ pub fn arguments(help: &str) -> Vec<String> {
     arguments
 }
 
-/// For a program without arguments: prints `help` on `--help`, and rejects everything else.
+/// Checks that there are no arguments: prints `help` on `--help`, and rejects any other argument.
 pub fn no_arguments(help: &str) {
     if let Some(argument) = arguments(help).first() {
         unknown(argument, "no argument but --help");
     }
 }
 
-/// Reports an unknown argument on stderr, with what is valid, and exits with 2.
+/// Reports an unknown argument and the valid ones on stderr, and exits with 2.
 pub fn unknown(argument: &str, expected: &str) -> ! {
     reject(format_args!("unknown argument `{argument}`: expected {expected}"))
 }

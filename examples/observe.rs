@@ -3,7 +3,7 @@
 //! The service is a stand-in on loopback. It rejects an expired key, is unavailable for a moment, requests a pause, drops a
 //! connection, and then works again.
 //!
-//! `cargo run --example observe`; `--help` says more.
+//! `cargo run --example observe`. `--help` shows more.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -101,7 +101,7 @@ async fn calls() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Whether a line of the metrics is a value of its own.
+/// Returns whether a line of the metrics is a single value.
 fn is_shown(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")
@@ -111,7 +111,7 @@ fn say(what: &str) {
     println!("\n-- {what}");
 }
 
-/// Logs each attempt and each retry, and of the other parts of the crate what happens once a call or less.
+/// Logs each attempt and each retry, and of other modules only events that occur at most once per call.
 fn log() {
     let only = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)
@@ -121,7 +121,7 @@ fn log() {
     tracing_subscriber::registry().with(lines).with(only).init();
 }
 
-/// Time, level, target and fields of an event, after the call's span.
+/// Formats an event as time, level, target and fields, after the call's span.
 struct Line(Instant);
 
 impl<S, N> FormatEvent<S, N> for Line
@@ -148,11 +148,11 @@ where
     }
 }
 
-/// Returns the address of the exporter's page.
+/// Returns the address of the exporter's metrics page.
 fn start_exporter() -> Result<Uri, BoxError> {
     let mut tries = 0;
     let address = loop {
-        // The exporter does not tell its port, so this finds a free one. Another process may take it first.
+        // The exporter does not report its port, so this finds a free one. Another process may take it first.
         let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
         let exporter = PrometheusBuilder::new()
             .with_http_listener(address)

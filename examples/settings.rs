@@ -84,7 +84,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Prints a file with every default written out.
+/// Prints a file with all its defaults.
 fn show(path: &str) -> Result<(), BoxError> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot open `{path}`: {error}"))?;
     let config = Config::read(&text).map_err(|error| format!("{path}: {error}"))?;

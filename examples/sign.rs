@@ -1,10 +1,9 @@
-//! Signs requests with HMAC-SHA256, body and all, and sends them to a server on loopback that checks the signature.
+//! Signs requests with HMAC-SHA256, body included, and sends them to a server on loopback that checks the signature.
 //!
-//! The scheme is this example's own, made up to show where the parts go, and no service's: the signature covers
-//! `method \n path and query \n unix time \n hex(SHA-256(body))`, with the application's secret as the key. Put your
-//! service's own scheme in its place.
+//! The scheme is made up. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with the
+//! application's secret as the key. Replace it by the scheme of your service.
 //!
-//! `cargo run --example sign`; `--help` says more.
+//! `cargo run --example sign`. `--help` shows more.
 
 use std::{
     fmt::Write,

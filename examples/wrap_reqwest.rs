@@ -1,13 +1,14 @@
-//! For who calls an API with reqwest today: the same client under this crate's layers, and the same code around it.
+//! Shows how code that uses reqwest moves its client below this crate's layers.
 //!
-//! Three steps, each against a stand-in server on loopback that asks for a key, lets 5 requests into a second, fails
-//! now and then, and counts:
+//! Each of three steps calls a stand-in server on loopback. It checks a key, allows 5 requests per second, fails now
+//! and then, and counts:
 //!
-//! 1. reqwest alone, as it is used everywhere.
-//! 2. `ApiClient`, the piece to paste: `reqwest::Request` in, `reqwest::Response` out, a preset in between.
+//! 1. reqwest alone, as it is commonly used.
+//! 2. `ApiClient`, the code to copy: takes a `reqwest::Request`, sends it through a preset, returns a
+//!    `reqwest::Response`.
 //! 3. A ready client over reqwest, for new code.
 //!
-//! `cargo run --example wrap_reqwest`; `--help` says more.
+//! `cargo run --example wrap_reqwest`. `--help` shows more.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -117,7 +118,7 @@ async fn steps() -> Result<(), BoxError> {
     let mut good = 0;
     for number in 1..=CALLS {
         let request = client.reqwest().get(format!("{}/v1/items/{number}", server.base_url()));
-        // In a task of its own, as in a server's handler: clones share limit and connections.
+        // Each call runs in its own task, as in a server's handler. Clones share the limiter and the connections.
         let client = client.clone();
         let response = tokio::spawn(async move { client.execute(request).await }).await??;
         if let Some(report) =

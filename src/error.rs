@@ -22,5 +22,5 @@ pub use self::kind::ErrorKind;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::MaybeRejected;
 
-/// Any error that may cross threads: the error of tower's own layers, and what an inner service may fail with.
+/// Any error that may cross threads: of tower's own layers, or of an inner service.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -38,7 +38,7 @@ impl From<TooManyFields> for Error {
     }
 }
 
-/// Fails unless hooks and clients can add their own fields.
+/// Returns an error unless hooks and clients have room for their own fields.
 pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), TooManyFields> {
     match headers.keys_len() > CAPACITY - RESERVED {
         true => Err(TooManyFields { name: None }),
@@ -46,7 +46,7 @@ pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), TooManyFields> {
     }
 }
 
-/// Sets a field, in place of what stands there.
+/// Sets a field, and replaces any value that it has.
 pub(crate) fn insert(
     headers: &mut HeaderMap,
     name: &HeaderName,

@@ -45,8 +45,9 @@
 //!
 //! # A circuit breaker below
 //!
-//! Its error hides the client's error from `source()`, so the retry layer takes it to mean "maybe processed". Unwrap the
-//! client's error, and wrap that of an open circuit in a [`DeliveryError`](crate::error::DeliveryError):
+//! Its error hides the client's error from `source()`, so the retry layer takes every failure to mean "maybe
+//! processed". Unwrap the client's error, and return a [`DeliveryError`](crate::error::DeliveryError) for an open
+//! circuit:
 //!
 //! ```ignore
 //! fn mark(error: CircuitBreakerError<BoxError>) -> BoxError {
@@ -59,8 +60,8 @@
 //! let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker).service(client);
 //! ```
 //!
-//! The same applies to any layer that returns an error without calling its service. By default a breaker counts errors and
-//! no responses: a 503 is not a failure unless its classifier makes it one.
+//! The same applies to any layer that can return an error without calling its service. By default a breaker counts
+//! errors only: a 503 is no failure unless its classifier makes it one.
 //!
 //! # Surprises
 //!

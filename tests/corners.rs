@@ -51,7 +51,7 @@ async fn a_request_that_need_not_wait_allocates_nothing_from_the_first_one_on() 
     assert!(kept.count_current <= 2, "the limiter and its bucket: {kept:?}");
 }
 
-/// Without a margin: half of a sixteenth of the window, at most 50 ms.
+/// Without a margin a permit expires after 1/32 of the window, at most 50 ms.
 #[tokio::test(start_paused = true)]
 async fn permit_expires_after_a_quarter_of_the_margin() {
     let quota = |window, margin| Quota::new(10, millis(window)).unwrap().with_margin(millis(margin)).unwrap();

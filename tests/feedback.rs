@@ -491,7 +491,7 @@ async fn retry_after_is_only_ever_extended<L: Strategy>() {
     assert_eq!(limiter.snapshot().paused_until, None);
 }
 
-/// The `Retry-After` of a CDN about its origin, or of any other failure, delays only the call that received it.
+/// With any other status, such as a CDN's 522, `Retry-After` delays only the call that received it.
 async fn retry_after_pauses_all_callers_after_429_503_and_529_only<L: Strategy>() {
     for (status, pauses) in [
         (429, true),

@@ -169,7 +169,7 @@ async fn what_is_counted_is_what_the_manual_says() {
     assert_eq!(found, documented);
 }
 
-/// Whether a shared limiter has lost its store and found it again.
+/// Loses and restores the store of a shared limiter. Returns `false` if redis-server is missing.
 async fn with_store() -> bool {
     #[cfg(feature = "redis")]
     return store::lost_and_found().await;

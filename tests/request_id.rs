@@ -495,7 +495,7 @@ async fn leaves_out_fields_without_a_value_and_names_the_server_without_a_servic
     assert_eq!(capture.ours().len(), 1);
 }
 
-/// The span is off at this level.
+/// A filter disables the span.
 #[tokio::test(start_paused = true)]
 async fn names_the_call_in_its_event_if_the_span_is_disabled() {
     let capture = log_of(LevelFilter::WARN, &[Is(500)], "POST", URI).await;
@@ -503,7 +503,7 @@ async fn names_the_call_in_its_event_if_the_span_is_disabled() {
     assert_eq!((line.fields["service"].as_str(), line.fields["request_id"].len()), ("rates", 36));
     assert!(line.scope.is_empty());
 
-    // The events of attempts and retries, too.
+    // The same for events of attempts and retries.
     let events = |metadata: &Metadata<'_>| metadata.is_event();
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
     let filtered = Registry::default().with(filter_fn(events)).with(capture.clone());
@@ -536,7 +536,7 @@ async fn logs_completed_calls_at_the_chosen_level_and_failed_ones_at_warn() {
     }
 }
 
-/// tracing-subscriber's default format, with its timestamp, of a plain GET.
+/// Measures the event of a plain GET in tracing-subscriber's default format, with its timestamp.
 #[tokio::test(start_paused = true)]
 async fn keeps_the_event_of_a_plain_call_within_240_characters() {
     let text = Arc::new(Mutex::new(Vec::new()));
@@ -622,7 +622,7 @@ async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
     }
 }
 
-/// They are HTTP 200.
+/// gRPC failures are HTTP 200.
 #[tokio::test(start_paused = true)]
 async fn logs_a_grpc_failure_of_the_server_at_warn() {
     for code in 0..=16 {
@@ -635,7 +635,7 @@ async fn logs_a_grpc_failure_of_the_server_at_warn() {
     }
 }
 
-/// Its body was read, so it could not be sent with the other key: the server's 401 is what came of it.
+/// The request's body cannot be replayed, so the call ends with the server's 401 and without a resend.
 #[tokio::test(start_paused = true)]
 async fn logs_a_401_that_could_not_be_resent_with_a_new_key_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);

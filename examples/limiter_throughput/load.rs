@@ -27,11 +27,11 @@ pub(crate) struct Load {
     clock: Arc<Clock>,
     asked: AtomicU64,
     granted: AtomicU64,
-    /// Those of the tasks that have ended.
+    /// The grants of tasks that have ended.
     grants: Mutex<Vec<Grant>>,
 }
 
-/// The grants of one task, which go to the load when the task ends or is aborted.
+/// The grants of one task. The load receives them when the task ends or is aborted.
 struct Grants<'a> {
     load: &'a Load,
     own: Vec<Grant>,
@@ -55,7 +55,7 @@ pub(crate) struct Grant {
 pub(crate) struct Run {
     pub(crate) grants: Vec<Grant>,
     pub(crate) took: Duration,
-    /// Ended before its time: by Ctrl-C, or with as many grants as are kept.
+    /// Whether the run ended early: by Ctrl-C, or because it reached the largest number of grants.
     pub(crate) cut_short: bool,
     /// The exit code after Ctrl-C.
     pub(crate) interrupted: Option<ExitCode>,
@@ -79,7 +79,7 @@ impl Load {
     }
 }
 
-/// Runs until its time is over or `interrupted` ends.
+/// Runs until the time is over or `interrupted` completes.
 pub(crate) async fn run<L>(
     load: &Arc<Load>,
     tasks: usize,

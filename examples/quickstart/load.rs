@@ -24,7 +24,7 @@ impl Call {
     }
 }
 
-/// Calls all targets at once, by several tasks each. Each target keeps its calls.
+/// Calls all targets concurrently, each from several tasks, and stores the calls in their target.
 pub(crate) async fn run(targets: &[Arc<Target>]) -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
     for target in targets {

@@ -92,7 +92,7 @@ impl Target {
         self.locked().len()
     }
 
-    /// The calls that have ended, by their numbers.
+    /// Returns the calls that have ended, in the order of their numbers.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut calls = self.locked().clone();
         calls.sort_by_key(|call| call.number);

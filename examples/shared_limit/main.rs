@@ -67,7 +67,7 @@ async fn main() -> ExitCode {
     run(url, parts).await.unwrap_or_else(|error| exit_code(Err(error)))
 }
 
-/// Starts the server that counts and the processes, which wait for their order.
+/// Starts the counting server and the processes, which wait for the start signal.
 async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, Members), BoxError> {
     let store = Store::find(url)?;
     let counter = Counter::start()?;

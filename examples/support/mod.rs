@@ -93,10 +93,10 @@ impl When {
     }
 }
 
-/// The responses of every stand-in of this program, by status; under 0, the requests that it dropped.
+/// The responses of all stand-ins of this program, by status. Dropped requests count under 0.
 static SERVED: Mutex<BTreeMap<u16, usize>> = Mutex::new(BTreeMap::new());
 
-/// What the stand-ins of this program have served so far, for a program that is interrupted.
+/// Returns what the stand-ins have served so far, for the summary of an interrupted program.
 pub(crate) fn so_far() -> String {
     let served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
     format!("the server saw {} requests, by status: {served:?}", served.values().sum::<usize>())

@@ -1,7 +1,7 @@
-//! The examples as programs: `--help`, wrong arguments, Ctrl-C, and what they print.
+//! Runs the examples as programs: `--help`, wrong arguments, Ctrl-C, and their output.
 //!
-//! `cargo test` builds the examples before it runs this. After a change, `cargo test --test programs` alone needs
-//! `cargo build --examples` first.
+//! `cargo test` builds the examples first. `cargo test --test programs` alone does not: run `cargo build --examples`
+//! before it.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -15,7 +15,7 @@ use std::{
 
 use toml::Table;
 
-/// The names in the manifest, so that no new example is forgotten.
+/// Returns the names in the manifest, so that the tests cover every new example.
 fn names() -> Vec<String> {
     let manifest: Table = include_str!("../Cargo.toml").parse().unwrap();
     let examples = manifest["example"].as_array().unwrap().iter();
@@ -80,7 +80,7 @@ fn rejects_wrong_arguments_with_2() {
     }
 }
 
-/// A program that has printed its first line.
+/// A program that printed its first line.
 struct Started {
     name: &'static str,
     child: Child,
@@ -96,7 +96,7 @@ fn start(name: &'static str) -> Started {
     Started { name, child, output, printed }
 }
 
-/// Sends Ctrl-C's signal. Returns the exit code and all that the program has printed.
+/// Sends Ctrl-C's signal. Returns the exit code and the whole output.
 fn interrupt(started: Started) -> (Option<i32>, String) {
     let Started { name, child, mut output, mut printed } = started;
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -130,7 +130,7 @@ fn ctrl_c_ends_shared_limit_with_its_redis_server() {
         return;
     }
     let mut started = start("shared_limit");
-    // Until the first line of the table: the processes have started then.
+    // The processes have started when the first line of the table is printed.
     while !started.printed.contains("\n        0.0") {
         assert!(started.output.read_line(&mut started.printed).unwrap() > 0, "{}", started.printed);
     }

@@ -1,10 +1,10 @@
-//! A WebSocket through the whole stack, that comes back after it drops.
+//! Opens a WebSocket through the whole stack, and reopens it after the connection drops.
 //!
-//! The opening request is a call like any other: it carries the key and the request id, waits for its permit, and is
-//! retried while the server refuses. tokio-tungstenite speaks the protocol on the connection that the 101 hands over.
-//! When that drops, or was not given, `Reconnect` says how long to wait, and whether to. The path and the messages are made up: the service shows none.
+//! The opening request is a call: it carries the key and the request id, waits for its permit, and is retried while the
+//! server rejects it. tokio-tungstenite uses the connection of the 101 response. `Reconnect` decides whether and when
+//! to open it again. The path and the messages are made up, because the service does not publish them.
 //!
-//! `cargo run --example websocket`; `--help` says more.
+//! `cargo run --example websocket`. `--help` shows more.
 
 mod server;
 

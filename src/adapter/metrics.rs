@@ -38,15 +38,19 @@
 //! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended; a key file's changes, and its failures once until it can be read | `outcome` |
 //! | `tower_outbound.auth.refusals` | counter | keys that the server refused and that are replaced | |
 //!
-//! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt) layer measures
-//! it. `error.type` is a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
-//! the [spans](crate::request_id). `service` is the name from the [`request_id`](crate::request_id) layer, or from the
-//! preset. `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
-//! [`Ended`](crate::call::Ended), `outcome` is `refreshed` or `failed` of a key, and `answered`, `late` or `failed` of a question
-//! to a store: late are answers whose permits could not be used any more.
+//! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt) layer
+//! measures it.
 //!
-//! Prometheus' exporter writes underscores for dots. With `with_recommended_naming` it ends counters in `_total` and
-//! durations in `_seconds`.
+//! - `error.type` is a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
+//!   the [spans](crate::request_id).
+//! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
+//! - `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
+//!   [`Ended`](crate::call::Ended).
+//! - `outcome` of a key is `refreshed` or `failed`.
+//! - `outcome` of a request to a store is `answered`, `failed`, or `late` if its permits had expired.
+//!
+//! Prometheus' exporter writes underscores for dots. With `with_recommended_naming` it adds `_total` to counters and
+//! `_seconds` to durations.
 //!
 //! # How many values a label has
 //!
@@ -60,7 +64,7 @@
 //!
 //! - Nothing is measured before [`enable`]: features add up over a whole program, and whoever did not ask for metrics
 //!   does not pay for them. Switched off, each costs one load of a flag.
-//! - A call that its caller drops is in no duration. An attempt that the total deadline cuts off is, as `deadline`.
+//! - A call that its caller drops is not in the duration. An attempt that the total deadline ends is, as `deadline`.
 //! - A wait that ends in a refusal, or whose caller drops it, leaves the queue; only the first is in the wait's
 //!   duration.
 //! - A request whose permit went stale, because what is below the limiter took long to be ready, waits for another one:

@@ -31,10 +31,10 @@
 //! - What the server asks for goes before: an attempt waits for the longer of the two, and where that is the ask, up to
 //!   half of the schedule's own back-off is added to it, so that callers who were told the same moment don't come back
 //!   together.
-//! - A schedule begins at the first failure that asks it for a back-off, not at the beginning of the call, and is made
-//!   anew for each call. After a 429 or 529 the layer asks its
-//!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule), after anything else its
-//!   [`with_schedule`](crate::retry::RetryLayer::with_schedule): whoever wants one make of back-off sets both.
+//! - Each call has a new schedule, which begins at the first failure that needs it. The layer uses
+//!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule) after a 429 or 529, and
+//!   [`with_schedule`](crate::retry::RetryLayer::with_schedule) after any other failure. Set both to use one kind of
+//!   backoff.
 //! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.
 //!
 // Links to what is not built: there is a page of it all the same.

@@ -53,7 +53,7 @@ impl Propagate for TraceContext {
         headers.remove(TRACESTATE);
         let state = span.span_context().trace_state().header();
         if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
-            // The state is optional, and what called this has checked that there is room.
+            // `tracestate` is optional. The caller has checked that the map has room.
             let _ = headers.try_insert(TRACESTATE, state);
         }
     }

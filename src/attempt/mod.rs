@@ -22,7 +22,8 @@
 //! # }
 //! ```
 //!
-//! The fields and the level of the span are in the docs of [`request_id`](crate::request_id), with every other log event.
+//! [`request_id`](crate::request_id) documents the fields and the level of the span, with every other span and log
+//! event.
 //!
 //! # Order
 //!

@@ -9,7 +9,7 @@ use tracing::Span;
     note = "a closure `|span: &tracing::Span, headers: &mut http::HeaderMap|` does, and `adapter::TraceContext` with the feature `otel`"
 )]
 pub trait Propagate: Send + Sync {
-    /// Called once for each attempt, before the inner service. The span is disabled if no subscriber wants it.
+    /// Called once for each attempt, before the inner service. The span is disabled if no subscriber enables it.
     ///
     /// The headers have room for 576 fields. A request without that room is rejected before this call.
     fn propagate(&self, span: &Span, headers: &mut HeaderMap);

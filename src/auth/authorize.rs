@@ -5,10 +5,10 @@ use http::request;
 use super::{CurrentKey, Keys};
 use crate::error::BoxError;
 
-/// Puts a credential on the head of a request. A closure of the same shape implements it.
+/// Puts a credential on the head of a request. A closure with this signature implements it.
 ///
-/// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the call
-/// before anything is sent. The error must not contain the credential.
+/// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the
+/// call before anything is sent. The error must not contain the credential.
 ///
 /// The head has room for 576 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
 /// without that room is rejected.
@@ -35,23 +35,23 @@ pub trait Authorize: Send + Sync {
     ///
     /// # Errors
     ///
-    /// Returns an error if that is not possible. Nothing is sent then.
+    /// Returns an error if the credential cannot be put on the request. Nothing is sent then.
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError>;
 
     /// Returns the key source of this credential, if it has one. The default is `None`.
     ///
-    /// The layer is ready once the key source has a key. It then calls [`authorize_with`](Self::authorize_with) in place of
-    /// [`authorize`](Self::authorize), and keeps that key out of the reports.
+    /// The layer becomes ready once the key source has a key. It then calls [`authorize_with`](Self::authorize_with)
+    /// instead of [`authorize`](Self::authorize), and keeps that key out of the reports.
     fn keys(&self) -> Option<&Keys> {
         None
     }
 
-    /// Puts the credential that is made of `key` on the request. Returns whether it did, because a 401 to a request with a
-    /// credential of its own does not invalidate the key.
+    /// Puts the credential made from `key` on the request. Returns `false` if the request has its own credential: a 401
+    /// to it does not invalidate `key`.
     ///
     /// # Errors
     ///
-    /// Returns an error if that is not possible. Nothing is sent then.
+    /// Returns an error if the credential cannot be put on the request. Nothing is sent then.
     fn authorize_with(&self, key: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
         let _ = key;
         self.authorize(head).map(|()| false)

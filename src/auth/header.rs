@@ -28,7 +28,7 @@ impl From<ApiKey> for Bearer {
 pub struct Basic(HeaderKey);
 
 impl Basic {
-    /// Sends this user and this password. The name of the user is not a secret.
+    /// Sends this user and this password. The user's name is not a secret.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl HeaderKey {
         Self { name: AUTHORIZATION, value: sensitive(&value), keys: password.clone().into() }
     }
 
-    /// Returns whether it put the key: a request may have brought its own.
+    /// Adds the key unless the request has a header of that name. Returns whether it did.
     pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, TooManyFields> {
         let before = head.headers.len();
         headers::get_or_insert_with(&mut head.headers, &self.name, || self.value.clone())?;
@@ -106,8 +106,8 @@ pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
     }
 }
 
-/// Returns whether a header frames a request or belongs to its connection (RFC 9110, sections 7.6.1 and 10.1.1; RFC 9113,
-/// section 8.2.2). Clients write these themselves, and proxies drop them.
+/// Returns whether a header frames a request or belongs to its connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
+/// §8.2.2). Clients write these themselves, and proxies drop them.
 pub(crate) fn frames_request(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE].contains(name)
         || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())

@@ -38,13 +38,15 @@ impl ApiKey {
     ///
     /// # Errors
     ///
-    /// Returns an error if the variable is not set, or if its value is no key. The error names the variable. It does not
-    /// name an unset variable with other characters than ASCII letters, digits and `_`, which may be the key itself.
+    /// Returns an error that names the variable if the variable is not set, or if its value is not a valid key.
+    ///
+    /// The error redacts an unset name with characters other than ASCII letters, digits and `_`, because it may be the
+    /// key itself.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
         Self::from_env_or(name, "the variable to be set")
     }
 
-    /// The same, with another hint for a variable that is not set.
+    /// Like [`from_env`](Self::from_env), with another hint if the variable is not set.
     pub(crate) fn from_env_or(name: &str, unset: &'static str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {

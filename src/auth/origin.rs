@@ -28,14 +28,14 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Returns the origin of an absolute `http` or `https` URL. Its path does not matter.
+    /// Parses an absolute `http` or `https` URL, and ignores its path.
     ///
     /// # Errors
     ///
     /// Returns an error unless the URL is absolute, of scheme `http` or `https`, and without user info. Its host must be a
     /// name or an IP address, and its port from 1 to 65535.
     ///
-    /// The error quotes the scheme, host and port of a URL without user info, and nothing but the scheme of any other text.
+    /// The error quotes scheme, host and port of a URL without user info, and only the scheme of any other text.
     pub fn parse(url: &str) -> Result<Self, InvalidConfig> {
         let invalid = |expected| InvalidConfig::new("url", quoted(url), expected);
         Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)
@@ -46,7 +46,7 @@ impl Origin {
         Self::checked(uri).ok()
     }
 
-    /// The error says what is expected of the URI.
+    /// Returns the origin of `uri`, or what a valid URI needs.
     pub(crate) fn checked(uri: &Uri) -> Result<Self, &'static str> {
         let tls = is_tls(uri).ok_or(EXPECTED)?;
         let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
@@ -60,9 +60,9 @@ impl Origin {
         Ok(Self { tls, host, port, plaintext: false, authority })
     }
 
-    /// Lets the credential travel without TLS, so that everybody on the way can read it.
+    /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
     ///
-    /// A private network that encrypts by other means needs this. Loopback does not.
+    /// Needed in a private network that encrypts by other means. Loopback does not need it.
     pub fn allow_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
@@ -79,8 +79,8 @@ impl Origin {
         host && port == Some(self.port) && is_tls(uri) == Some(self.tls)
     }
 
-    /// Returns whether nobody can read a credential on the way: by TLS, on loopback, or by
-    /// [permission](Self::allow_plaintext).
+    /// Returns whether the credential may be sent: over TLS, to loopback, or with
+    /// [`allow_plaintext`](Self::allow_plaintext).
     pub fn is_safe(&self) -> bool {
         self.tls || self.plaintext || self.is_loopback()
     }
@@ -106,8 +106,7 @@ fn is_tls(uri: &Uri) -> Option<bool> {
     }
 }
 
-/// Returns `Some(None)` for a URI without a port, and `None` for a port that is no port number, which `Uri::port` takes for
-/// none.
+/// Returns `Some(None)` if the URI has no port, and `None` if its port is invalid. `Uri::port` returns `None` for both.
 fn port(uri: &Uri) -> Option<Option<u16>> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
@@ -126,7 +125,7 @@ fn is_host(host: &str) -> bool {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
-    // No top-level domain is a number, and resolvers read `127.1` as an address.
+    // No top-level domain is a number. Resolvers read `127.1` as an address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())
@@ -136,10 +135,10 @@ fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
 }
 
-/// Returns what an error may quote of a URL, or of a text in its place: `https://host:port/…`, or `https://…`.
+/// Redacts a URL, or any text in its place, for an error: `https://host:port/…`, or `https://…`.
 ///
-/// Passwords and keys stand in user info, in queries, and in some paths; and a malformed URL may hold user info anywhere.
-/// The host and port are quoted only if the whole text is a URL without any sign of user info. The rest never is.
+/// Keeps host and port only if the whole text is a URL without any sign of user info. User info, queries and some paths
+/// contain passwords or keys, and a malformed URL may have user info anywhere.
 pub(crate) fn quoted(url: &str) -> String {
     const SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
     if url.is_empty() {

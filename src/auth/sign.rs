@@ -9,8 +9,8 @@ use crate::error::{BoxError, InvalidConfig};
 
 /// Signs a request.
 ///
-/// A signer sees the request's head and, by choice, its body. It may await something, such as a key from
-/// [`Keys::current`](super::Keys::current) or the response of a key service.
+/// A signer reads the request's head and, if [`body_limit`](Self::body_limit) is set, its body. It may await, for
+/// example a key from [`Keys::current`](super::Keys::current) or the response of a key service.
 ///
 /// The layer calls it once for each attempt, and only for requests to the credential's own origin. The repository's
 /// example `sign` signs with HMAC-SHA256.
@@ -40,20 +40,21 @@ use crate::error::{BoxError, InvalidConfig};
     note = "implement `auth::Sign`; without a body and an await an `auth::Authorize` is enough, such as a closure; an `Arc<dyn Sign>` goes into an `auth::AnySign`"
 )]
 pub trait Sign: Send + Sync {
-    /// Returns the most bytes of a body that the layer buffers for the signature. A larger body is an error, and
-    /// nothing is sent.
+    /// Returns the size in bytes up to which the layer buffers a body for the signature. A request with a larger body
+    /// fails, and nothing is sent.
     ///
-    /// The default, `None`, leaves the body alone.
+    /// The default, `None`, signs without the body.
     fn body_limit(&self) -> Option<usize> {
         None
     }
 
-    /// Puts the signature on the request. `body` is the whole body if [`body_limit`](Self::body_limit) asks for it.
+    /// Puts the signature on the request. `body` is the whole body, or `None` without a
+    /// [`body_limit`](Self::body_limit).
     ///
     /// The head has room for 576 more header fields. A request without that room is rejected before this call.
     ///
-    /// An error ends the call before anything is sent. The error must not contain a secret. A header's value that is a
-    /// secret should be [marked sensitive](http::HeaderValue::set_sensitive).
+    /// An error ends the call before anything is sent. The error must not contain a secret.
+    /// [Mark](http::HeaderValue::set_sensitive) a header value that is a secret as sensitive.
     fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;
 }
 
@@ -72,8 +73,8 @@ impl<G: Sign> Sign for Arc<G> {
 
 /// A signer whose type is erased.
 ///
-/// A type of its own and not `Arc<dyn Sign>`, because rustc cannot prove that the future of a service generic over
-/// `Arc<dyn Sign>` is `Send`: `tokio::spawn` rejects it.
+/// A newtype, because `tokio::spawn` rejects the future of a service over `Arc<dyn Sign>`: rustc cannot prove that it
+/// is `Send`.
 ///
 /// # Clone
 ///
@@ -112,11 +113,11 @@ impl fmt::Debug for AnySign {
 
 /// Signs every request to its own origin.
 ///
-/// The inner service takes the same type of body. A body that is signed is buffered in memory, so its type implements
-/// [`FromBuffered`](crate::body::FromBuffered). The trailers of such a body are dropped.
+/// The inner service takes the same body type. The layer buffers a body for its signature in memory, so the type must
+/// implement [`FromBuffered`](crate::body::FromBuffered). It drops the trailers of such a body.
 ///
-/// The layer's place is that of [`AuthLayer`](super::AuthLayer). The time that signing takes lies between a limiter's
-/// permit and the server, so the safety margin of a quota should cover it.
+/// The layer goes where [`AuthLayer`](super::AuthLayer) goes. It signs after the limiter's grant, so the safety margin
+/// of a quota should cover the time that a signature takes.
 ///
 /// # Clone
 ///
@@ -138,7 +139,7 @@ impl<G: Sign> SignLayer<G> {
         Ok(Self { sign: Arc::new(sign), origins: Arc::new([origin]) })
     }
 
-    /// Signs requests to `origin`, too.
+    /// Also signs requests to `origin`.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! One call while it runs, and afterwards: its id, its deadline, its attempts.
+//! The state of one call: its id, its deadline and its attempts.
 //!
-//! The layers share a [`Call`] through the request's extensions, and each adds what it knows. The caller reads it as a
-//! [`Report`]: from the extensions of the response, or from the [`Error`](crate::Error).
+//! The layers share a [`Call`] through the request's extensions, and each records its part. The caller reads the result
+//! as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
 //!
 //! ```
 //! use tower_outbound::{Report, call::Outcome};
@@ -98,7 +98,8 @@ impl Call {
         self.shared.service()
     }
 
-    /// Returns the name and the id for an event, if the call's span does not show them.
+    /// Returns the service's name and the request id for an event. Both are `None` if the call's span is enabled and
+    /// shows them.
     pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
         self.shared.identity(|identity| match identity {
             Some(identity) if !identity.in_span => {

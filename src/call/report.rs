@@ -6,10 +6,10 @@ use super::{Attempt, Ended, Outcome, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
-/// The record of a call: from a response with [`from_response`](Self::from_response), from an error with
-/// [`Error::report`](crate::Error::report).
+/// Records the attempts of a call and how it ended. A response contains it ([`from_response`](Self::from_response)),
+/// and so does an error ([`Error::report`](crate::Error::report)).
 ///
-/// `Display` shows it on one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.
+/// `Display` writes one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.
 ///
 /// # Clone
 ///
@@ -23,12 +23,12 @@ impl Report {
     /// The longest server id that is kept, in bytes. Known services send up to 100.
     pub const MAX_SERVER_REQUEST_ID: usize = 256;
 
-    /// Returns the report in a response, if the stack has a layer that keeps one.
+    /// Returns the report of a response, if the stack has a layer of this crate that keeps one.
     pub fn from_response<B>(response: &Response<B>) -> Option<&Self> {
         Self::from_extensions(response.extensions())
     }
 
-    /// Returns the report in the extensions of a response, such as a `reqwest::Response` or a `tonic::Response`.
+    /// Returns the report in the extensions of a response, for example of a `reqwest::Response` or a `tonic::Response`.
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
         extensions.get()
     }
@@ -38,20 +38,20 @@ impl Report {
         self.shared.service()
     }
 
-    /// Returns the id of the call, as it was sent in the request id header.
+    /// Returns the id of the call, as sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.shared.identity(|identity| Some(identity?.request_id.clone()))
     }
 
-    /// Returns the last id that the server gave a response, from the first of the known headers.
+    /// Returns the server's own request id: that of the last response with one, from the first of the known headers.
     ///
-    /// An id does not count if it repeats the key, is marked sensitive or is longer than
+    /// Ignores an id that repeats the key, is marked sensitive or is longer than
     /// [`MAX_SERVER_REQUEST_ID`](Self::MAX_SERVER_REQUEST_ID) bytes.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
     }
 
-    /// Returns the deadline of the call, and its distance from the start.
+    /// Returns the deadline of the call, and the time from the call's start to it.
     #[cfg(feature = "json")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
         let deadline = self.shared.deadline()?;
@@ -78,13 +78,13 @@ impl Report {
         self.shared.state().waited
     }
 
-    /// Returns how long the wait before the next attempt would have been, if it was too long for the deadline or for
-    /// `max_retry_after`. Counted from the end of the last attempt.
+    /// Returns the wait before the next attempt, counted from the end of the last one, if it exceeds the deadline or
+    /// `max_retry_after`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.shared.state().retry_after
     }
 
-    /// Returns why no further attempt was made. `None` while the call runs, and if its caller dropped it.
+    /// Returns why no further attempt was made. `None` while the call runs, or if its caller dropped it.
     pub fn ended(&self) -> Option<Ended> {
         self.shared.ended()
     }

@@ -26,7 +26,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-/// What names a call in logs, spans, metrics and reports.
+/// The names of a call in logs, spans, metrics and reports.
 pub(crate) struct Identity {
     pub(crate) naming: Arc<Naming>,
     pub(crate) request_id: HeaderValue,
@@ -90,8 +90,8 @@ impl Shared {
         self.identity(|identity| identity?.naming.service.clone())
     }
 
-    /// Returns the first server id of a response. One that is marked sensitive does not count: it repeats the key. It is
-    /// copied, because a header's value keeps the buffer of the whole head alive.
+    /// Returns the first server id of a response. Ignores an id marked sensitive, because it repeats the key. Copies
+    /// the id, because a header value keeps the buffer of the whole head alive.
     pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
         self.identity(|identity| {
             let mut ids = identity?.given(headers).filter_map(|name| headers.get(name));
@@ -143,8 +143,8 @@ impl Shared {
 }
 
 impl Identity {
-    /// The names of the server's id headers, first to last, if the response has any of them. One pass over its names costs
-    /// less than a lookup of each of ours.
+    /// The names of the server's id headers in their order, if the response has any. One pass over the response's names
+    /// costs less than a lookup of each.
     pub(super) fn given(&self, headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> + use<'_> {
         let any = headers.keys().any(|name| self.naming.server_headers.contains(name));
         any.then(|| self.naming.server_headers.iter()).into_iter().flatten()

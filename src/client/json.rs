@@ -36,12 +36,16 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Returns an error if no response arrived, its status is not a 2xx, or its body fails, is larger than
-    /// [`MAX_JSON`](Self::MAX_JSON), or is no `T`.
+    /// Returns an error if
     ///
-    /// The deadline of the call covers the body, too: a body that is not complete by then is [`JsonError::is_timeout`].
-    /// The deadline is the preset's total timeout, or an earlier one in the request. Without a deadline, only
-    /// [`with_body_idle_timeout`](crate::preset::Preset::with_body_idle_timeout) bounds a body that stalls.
+    /// - no response arrived,
+    /// - the status is not a 2xx,
+    /// - the body fails, is larger than [`MAX_JSON`](Self::MAX_JSON), or does not deserialize to `T`.
+    ///
+    /// The deadline of the call also covers the body: the error of an incomplete body is then
+    /// [`JsonError::is_timeout`]. The deadline is the preset's total timeout, or an earlier one in the request. Without
+    /// a deadline, only [`with_body_idle_timeout`](crate::preset::Preset::with_body_idle_timeout) bounds a body that
+    /// stalls.
     ///
     /// # Cancellation
     ///
@@ -65,7 +69,7 @@ impl Client {
         self.call_json(self.made(Method::GET, path, Body::empty())).await
     }
 
-    /// Sends a POST of `body` as JSON to `path`, and reads the response as [`get_json`](Self::get_json) does.
+    /// Sends a POST to `path` with `body` as JSON, and reads the response as [`get_json`](Self::get_json) does.
     ///
     /// # Errors
     ///
@@ -90,8 +94,8 @@ impl Client {
 
     /// Sends a request, and reads the response as [`get_json`](Self::get_json) does.
     ///
-    /// The request keeps its own `accept`. A [`Deadline`](crate::call::Deadline) in its extensions holds if it is earlier
-    /// than the preset's total timeout.
+    /// The request keeps its own `accept`. A [`Deadline`](crate::call::Deadline) in its extensions applies if it is
+    /// earlier than the preset's total timeout.
     ///
     /// # Errors
     ///

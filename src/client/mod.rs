@@ -1,4 +1,4 @@
-//! The ready client: a preset's stack over hyper-util's pooled client, with one type for all presets.
+//! A ready client for one service: a preset's stack over hyper-util's pooled client.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, preset};
@@ -36,7 +36,7 @@
 //! # Notes
 //!
 //! - Every HTTP status is returned as `Ok`.
-//! - No redirect is followed. A layer above the client that follows them is bound to the base URL, too.
+//! - The client follows no redirect. A layer above it that follows redirects is bound to the base URL, too.
 //! - The client runs inside a tokio runtime with its timer and I/O enabled.
 //! - The timeouts do not cover the body of a response, except in the JSON calls.
 //!   [`Body::collect`](crate::Body::collect) bounds its size.

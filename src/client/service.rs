@@ -128,10 +128,10 @@ impl Client {
         self.send(Method::GET, path, Body::empty())
     }
 
-    /// Sends a POST of `body` to `path`, as [`get`](Self::get).
+    /// Sends a POST to `path` with `body`, as [`get`](Self::get) does.
     ///
-    /// The `content-type` is `application/json` by default. [`request`](Self::request) takes another one for one call, and
-    /// [`Preset::with_header`] for all calls.
+    /// The `content-type` is `application/json` by default. [`request`](Self::request) sets another one for one call,
+    /// and [`Preset::with_header`] for all calls.
     ///
     /// # Errors
     ///

@@ -34,10 +34,10 @@ use crate::call::{Call, Ended, Report};
 ///
 /// # Notes
 ///
-/// The server chooses the debug data of an HTTP/2 GOAWAY, and may repeat the key in it. An error that shows this data is
-/// replaced by one that shows the reason only, so `source()` does not lead to `h2::Error` then.
+/// An error that shows the debug data of an HTTP/2 GOAWAY is replaced by one that shows only the reason. The server
+/// chooses this data, and may repeat the key in it. `source()` does not lead to `h2::Error` then.
 pub struct Error {
-    // A box keeps a `Result` with a response small.
+    // Boxed, so that a `Result` with a response stays small.
     inner: Box<Inner>,
 }
 
@@ -47,7 +47,7 @@ struct Inner {
     report: Option<Report>,
 }
 
-/// The failure with its data. [`ErrorKind`] is its public word.
+/// The failure with its data. [`ErrorKind`] is its public form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The limiter refused the request. Its [`Refusal`] is the source.
@@ -56,7 +56,7 @@ pub(crate) enum Kind {
     TooCostly,
     /// A timeout or the deadline was exceeded.
     Timeout { scope: Scope, part: Part, limit: Duration },
-    /// The credential could not be put on the request. `again_in` is the time until its source is called again.
+    /// The credential could not be put on the request. Its source is called again after `again_in`.
     Auth { again_in: Option<Duration> },
     /// The request cannot be sent as it is.
     Request,
@@ -97,12 +97,12 @@ impl Error {
         Self::without_source(Kind::Timeout { scope, part: Part::Head, limit })
     }
 
-    /// The body of a response stalled for `limit`, which bounds its attempt and not the call.
+    /// Creates the error of a response body that stalled for `limit`. The limit is of the attempt, not of the call.
     pub(crate) fn stalled(limit: Duration) -> Self {
         Self::without_source(Kind::Timeout { scope: Scope::Attempt, part: Part::Body, limit })
     }
 
-    /// A timeout of the client below the layers bounded the attempt.
+    /// Creates the error of an attempt that the client below the layers ended by its own timeout.
     #[cfg(feature = "reqwest")]
     pub(crate) fn timed_out(limit: Duration, source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Timeout { scope: Scope::Attempt, part: Part::Head, limit }, source)
@@ -120,7 +120,7 @@ impl Error {
         }
     }
 
-    /// Wraps the error of an inner service that did not become ready: nothing was sent.
+    /// Wraps the error of an inner service that did not become ready. Nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
         if error.inner.kind == Kind::Service {
@@ -129,7 +129,7 @@ impl Error {
         error
     }
 
-    /// Marks a call with an earlier attempt that was sent: its readiness error no longer proves that nothing was.
+    /// Marks a readiness error after an earlier attempt: it no longer proves that nothing was sent.
     pub(crate) fn after_sending(mut self) -> Self {
         if self.inner.kind == Kind::NotReady {
             self.inner.kind = Kind::Service;
@@ -137,31 +137,31 @@ impl Error {
         self
     }
 
-    /// Sets the report of the call, in place of one that another call may have left in the error.
+    /// Sets the report of the call, and replaces one of another call.
     pub(crate) fn with_report(mut self, report: Report) -> Self {
         self.inner.report = Some(report);
         self
     }
 
-    /// Sets the call's report unless it is set.
+    /// Sets the report of the call, unless the error has one.
     pub(crate) fn reported(mut self, call: &Call) -> Self {
         self.inner.report.get_or_insert_with(|| call.report());
         self
     }
 
-    /// The failure with its data.
+    /// Returns the failure with its data.
     pub(crate) fn failure(&self) -> Kind {
         self.inner.kind
     }
 
-    /// The inner service's own error, also where `source()` shows a redacted one. Never to be shown.
+    /// Returns the inner service's own error, also if `source()` shows a redacted one. Must never be shown.
     pub(crate) fn original(&self) -> Option<&(dyn StdError + 'static)> {
         self.source().map(original)
     }
 
     /// Returns why the call failed, in one word.
     ///
-    /// The kind of a transport failure is read from the chain of causes on each call.
+    /// Each call reads the kind of a transport failure from the chain of causes.
     pub fn kind(&self) -> ErrorKind {
         match self.inner.kind {
             Kind::RateLimited { .. } => ErrorKind::RateLimited,
@@ -202,58 +202,60 @@ impl Error {
         chain(error).find_map(|error| error.downcast_ref())
     }
 
-    /// Whether the limiter refused the call. Nothing was sent by this attempt and nothing was spent.
+    /// Returns whether the limiter refused the call. The attempt sent nothing and spent nothing.
     ///
     /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
     pub fn is_rate_limited(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. })
     }
 
-    /// Whether the limiter refused the attempt, for now or permanently.
+    /// Returns whether the limiter refused the attempt, for now or permanently.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.inner.kind, Kind::RateLimited { .. } | Kind::TooCostly)
     }
 
-    /// Whether the service was not called: the limiter refused the attempt, or the service did not become ready.
+    /// Returns whether the service was not called: the limiter refused the attempt, or the service did not become
+    /// ready.
     pub(crate) fn was_not_called(&self) -> bool {
         self.is_refusal() || self.inner.kind == Kind::NotReady
     }
 
-    /// Whether the request costs more permits than its limiter can ever grant. Nothing was sent.
+    /// Returns whether the request costs more permits than its limiter can ever grant. Nothing was sent.
     pub fn is_too_costly(&self) -> bool {
         matches!(self.inner.kind, Kind::TooCostly)
     }
 
-    /// Whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
+    /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
     ///
     /// The server may have processed the request.
     pub fn is_timeout(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { .. })
     }
 
-    /// Whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.
+    /// Returns whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.
     pub fn is_deadline(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { scope: Scope::Call, .. })
     }
 
-    /// Whether the credential could not be put on the request. Nothing was sent.
+    /// Returns whether the credential could not be put on the request. Nothing was sent.
     pub fn is_auth(&self) -> bool {
         matches!(self.inner.kind, Kind::Auth { .. })
     }
 
-    /// Whether a layer rejected the request as it is, such as a path that leaves the base URL. Nothing was sent.
+    /// Returns whether a layer rejected the request itself, for example because its path leaves the base URL. Nothing
+    /// was sent.
     pub fn is_invalid_request(&self) -> bool {
         matches!(self.inner.kind, Kind::Request)
     }
 
-    /// Whether the service below the layers failed. [`kind`](Self::kind) returns why.
+    /// Returns whether the service below the layers failed. [`kind`](Self::kind) returns why.
     pub fn is_service(&self) -> bool {
         matches!(self.inner.kind, Kind::Service | Kind::NotReady)
     }
 
-    /// Returns how long the call would have waited, if it failed because the wait was too long.
+    /// Returns the wait that the call would have needed, if it failed because that wait was too long.
     ///
-    /// The wait is for the limiter, before the next attempt, or until the key's source is called again after a failure.
+    /// It is the wait for the limiter, for the next attempt, or until the key's source is called again after a failure.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.inner.kind {
             Kind::RateLimited { wait } => wait,
@@ -267,7 +269,7 @@ impl Error {
         self.inner.report.as_ref()
     }
 
-    /// Returns the id of the call, as it was sent in the request id header.
+    /// Returns the id of the call, as sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report().and_then(Report::request_id)
     }

@@ -14,8 +14,8 @@ use super::BoxError;
 ///
 /// # Example
 ///
-/// The pool of this service has no free connection at first, so nothing of the request was sent. Later its connection
-/// breaks after the request was written:
+/// The pool of this service first has no free connection, so the first request is not sent. Later its connection breaks
+/// after a request was written:
 ///
 /// ```
 /// use std::{
@@ -73,10 +73,10 @@ use super::BoxError;
 ///
 /// # Notes
 ///
-/// - `not_sent` counts only as the error that the service itself returns, as it is or boxed. Inside another error it may be
-///   about another request, so it proves nothing there.
-/// - `maybe_processed` counts inside other errors too: it hides the errors below it, such as a connect error that belongs
-///   to a redirect the service followed.
+/// - `not_sent` counts only if the service itself returns it, as it is or boxed. Inside another error it proves
+///   nothing, because it may be about another request.
+/// - `maybe_processed` also counts inside other errors. It overrides the errors below it, such as a connect error of a
+///   redirect that the service followed.
 /// - If the request's body failed, the retry layer takes every error to mean "maybe processed".
 #[derive(Debug)]
 pub struct DeliveryError {
@@ -88,8 +88,8 @@ pub struct DeliveryError {
 impl DeliveryError {
     /// States that the server did not process the request, so that every method is retried.
     ///
-    /// A service may return this only if no server can have read the whole request, not even the target of a redirect or
-    /// an attempt of its own before this one.
+    /// Use this only if no server can have read the whole request. The target of a redirect counts, and so does an
+    /// earlier attempt of the service itself.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), not_sent: true, lasting: false }
     }

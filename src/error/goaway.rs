@@ -2,7 +2,7 @@ use std::{error::Error as StdError, fmt};
 
 use super::{BoxError, chain::chain};
 
-/// Stands for an error whose causes show the debug data of a server's GOAWAY. Shows the reason only.
+/// Replaces an error whose causes show the debug data of a server's GOAWAY, and shows only the reason.
 ///
 /// The server chooses that data, and may repeat the key in it.
 pub(crate) struct GoAway {
@@ -12,7 +12,7 @@ pub(crate) struct GoAway {
 
 /// Replaces an error that shows the debug data of a server's GOAWAY. Every other error is returned as it is.
 ///
-/// The whole chain goes: `Debug` of an outer error shows the inner ones.
+/// Replaces the whole chain, because `Debug` of an outer error shows the inner ones.
 pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
     let error = error.into();
     let goaway = chain(&*error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
@@ -23,7 +23,7 @@ pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
     }
 }
 
-/// Returns the error that `error` stands for, if it stands for one. Never to be shown.
+/// Returns the replaced error of a `GoAway`, and any other error as it is. Must never be shown.
 pub(super) fn original<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     match error.downcast_ref::<GoAway>() {
         Some(error) => &*error.original,

@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Reset,
     /// The connection ended before the response was complete.
     Closed,
-    /// The server sent something other than HTTP, or broke its rules.
+    /// The server sent no HTTP, or violated the protocol.
     Protocol,
     /// The request's body returned an error.
     Body,
@@ -77,7 +77,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind as the start of a sentence. An error with a limit shows that in place of it.
+    /// Returns the kind as the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
     pub(super) fn sentence(self) -> &'static str {
         match self {
             Self::Dns => "dns lookup failed",

@@ -17,8 +17,8 @@ type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// Returns the kind of a transport failure, or [`ErrorKind::Other`].
 ///
-/// The deepest known error decides, except below a request's body: its causes may be of another connection. `own` knows
-/// the errors of this crate.
+/// The deepest known error decides. Causes of a request body's error are skipped, because they may be about another
+/// connection. `own` recognizes the errors of this crate.
 pub(super) fn kind(
     error: &(dyn StdError + 'static),
     own: impl Fn(&(dyn StdError + 'static)) -> Option<ErrorKind>,
@@ -33,14 +33,14 @@ pub(super) fn kind(
 }
 
 struct Found {
-    /// The kind if no deeper error is known.
+    /// The kind, unless a deeper error is known.
     kind: ErrorKind,
     /// Whether the connection was still being made.
     connecting: bool,
 }
 
 impl Found {
-    /// Returns the kind if no deeper error can change it.
+    /// Updates the kind by one error. Returns it if no deeper error can change it.
     fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return self.client(error);
@@ -56,7 +56,7 @@ impl Found {
             return None;
         }
         if error.is::<ConnectError>() {
-            // Its fields are private, so its text is read. An unknown text leaves `Connect`.
+            // Its fields are private, so the text decides. `Connect` stays for an unknown text.
             if error.to_string() == "dns error" {
                 return Some(ErrorKind::Dns);
             }
@@ -96,7 +96,7 @@ impl Found {
         if error.is_connect() {
             self.connect();
         } else if error.to_string().starts_with("client error (User") {
-            // The kinds have no public name, so the text is read.
+            // The kinds have no public name, so the text decides.
             return Some(ErrorKind::InvalidRequest);
         } else {
             self.kind = ErrorKind::Closed;
@@ -106,14 +106,14 @@ impl Found {
 
     fn connection(&mut self, error: &hyper::Error) -> Option<ErrorKind> {
         if error.is_user() {
-            // hyper drops its task, with the connection, at the end of the runtime and after a panic.
+            // hyper drops its task and the connection when the runtime ends or the task panics.
             let gone = error.to_string() == "dispatch task is gone";
             return Some(if gone { ErrorKind::Closed } else { ErrorKind::Body });
         }
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
         }
-        // hyper has no cause for a message that it did not expect, and no predicate either.
+        // hyper's error for an unexpected message has neither a cause nor a predicate.
         let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         let unexpected = !ended && error.source().is_none();
         self.kind = if unexpected { ErrorKind::Protocol } else { ErrorKind::Closed };
@@ -140,7 +140,7 @@ impl Found {
             HostUnreachable | NetworkUnreachable | AddrNotAvailable => ErrorKind::Connect,
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
-            // TCP stands by then, so the connection ended within the handshake.
+            // TCP is established by then, so the connection ended during the handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,
             // h2 reports the end of a connection as a broken pipe.
             BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,

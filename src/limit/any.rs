@@ -20,9 +20,9 @@ use super::{
 
 /// Any limiter behind one type, for a program that chooses its limiter at run time.
 ///
-/// A request waits, is refused and is counted as by the limiter inside. A [`TokenBucket`] and a [`SlidingWindow`] add no
-/// cost. Every other limiter adds one allocation, for its future, to each request whose permits it does not
-/// [take at once](Limiter::take_at_once).
+/// Queues, refuses and counts as the limiter inside does. A [`TokenBucket`] and a [`SlidingWindow`] add no cost. Any
+/// other limiter allocates its future, once for each request whose permits it does not [take at
+/// once](Limiter::take_at_once).
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
@@ -49,8 +49,8 @@ use super::{
 ///
 /// # Debug
 ///
-/// Shows the state of a [`TokenBucket`] or a [`SlidingWindow`], and only the type name of another limiter, which need
-/// not be `Debug`.
+/// Shows the state of a [`TokenBucket`] or a [`SlidingWindow`]. Of any other limiter it shows only the type name,
+/// because the limiter need not be `Debug`.
 #[derive(Clone)]
 pub struct AnyLimiter {
     inner: Inner,
@@ -65,7 +65,7 @@ enum Inner {
 }
 
 impl AnyLimiter {
-    /// Erases the type of `limiter`, and shares it with its clones.
+    /// Erases the type of `limiter`. Shares it with its clones.
     pub fn new<L>(limiter: L) -> Self
     where
         L: Limiter + Send + Sync + 'static,

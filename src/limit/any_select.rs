@@ -6,12 +6,13 @@ use std::{
 
 use super::{AnyLimiter, Head, Limiter, Refusal, Select};
 
-/// Any limiter, or any choice of one by request such as a [`Keyed`](super::Keyed), behind one type: what a
-/// [`Preset`](crate::preset::Preset) holds.
+/// Any limiter, or any [`Select`] such as a [`Keyed`](super::Keyed), behind one type. A
+/// [`Preset`](crate::preset::Preset) holds one.
 ///
-/// A limiter costs what it costs in an [`AnyLimiter`]. A `Keyed` adds no allocation. Another [`Select`] allocates once
-/// for each request if its limiter is neither a [`TokenBucket`](super::TokenBucket) nor a
-/// [`SlidingWindow`](super::SlidingWindow).
+/// - A limiter has the cost of an [`AnyLimiter`].
+/// - A `Keyed` adds no allocation.
+/// - Any other [`Select`] allocates once for each request, unless it selects a [`TokenBucket`](super::TokenBucket) or a
+///   [`SlidingWindow`](super::SlidingWindow).
 ///
 /// # Clone
 ///
@@ -23,7 +24,7 @@ pub struct AnySelect {
 
 #[derive(Clone)]
 enum Inner {
-    // Without a box, because every request of a preset selects its limiter.
+    // Unboxed, because every request of a preset selects its limiter.
     One(AnyLimiter),
     Choice(Arc<dyn Erased>),
 }
@@ -55,7 +56,7 @@ where
 }
 
 impl AnySelect {
-    /// Erases the type of `select`, a limiter or a choice of one. Shares the limiters with its clones.
+    /// Erases the type of `select`, such as a limiter or a `Keyed`. Shares its limiters with its clones.
     pub fn new<S>(select: S) -> Self
     where
         S: Select + Send + Sync + 'static,
@@ -73,7 +74,7 @@ impl AnySelect {
         Self { inner }
     }
 
-    /// Returns what [`new`](Self::new) was given if it is an `S`, for example to read the snapshot of a
+    /// Returns the `select` inside if it is an `S`, for example to read the snapshot of a
     /// [`TokenBucket`](super::TokenBucket).
     pub fn downcast_ref<S: Select + 'static>(&self) -> Option<&S> {
         match &self.inner {

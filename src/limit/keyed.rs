@@ -10,9 +10,9 @@ use super::{Head, LocalLimiter, Reason, Refusal, Select, SlidingWindow, TokenBuc
 
 /// A limiter for each key, such as a host, a tenant or an API key.
 ///
-/// The layer computes the key of each request from its [`Head`]. [`limiter`](Self::limiter) gives the limiter of a
-/// key to code outside the layer. [`KeyedBucket`] and [`KeyedWindow`] name the two kinds, for a struct field or a
-/// function signature.
+/// The layer computes the key of each request from its [`Head`]. [`limiter`](Self::limiter) returns the limiter of a
+/// key to other code. [`KeyedBucket`] and [`KeyedWindow`] are the two kinds, for a struct field or a function
+/// signature.
 ///
 /// # Default
 ///
@@ -20,12 +20,13 @@ use super::{Head, LocalLimiter, Reason, Refusal, Select, SlidingWindow, TokenBuc
 ///
 /// # Memory
 ///
-/// - A key takes about 250 bytes while it is in use. A key is idle if its quota is whole, nobody waits under it and no
-///   server limit holds.
+/// - A key takes about 250 bytes while it is in use. It is idle if its quota is fully available, no request waits for
+///   it and no server limit applies to it.
 /// - Adding a key removes idle ones. No background task runs, and a key that is in use is never removed.
-/// - A request under a new key is rejected if there is no room for it.
-/// - A server that reports remaining permits until midnight keeps a key in use until then: make room for a day's keys.
-/// - 16 shards share the room evenly, by the key's hash, so one may be full before the others.
+/// - A request with a new key is refused if there is no room for it.
+/// - A server that reports remaining permits until midnight keeps a key in use until then. Set the maximum to a day's
+///   keys.
+/// - 16 shards divide the room evenly, by the key's hash. One may be full before the others.
 ///
 /// # Clone
 ///
@@ -127,19 +128,19 @@ struct Shared<K, L> {
 
 const SHARDS: usize = 16;
 
-/// Keys that each new key checks: more than one, so that idle keys leave faster than new ones arrive.
+/// How many keys a new key checks. More than one, so that idle keys leave faster than new ones arrive.
 const LOOKS: usize = 2;
 
-/// Keys that a new key checks in a full shard before it is rejected. The next one checks others.
+/// How many keys a new key checks in a full shard before it is refused. The next new key checks others.
 const LOOKS_IF_FULL: usize = 64;
 
-/// The largest number of slots passed for each check: most slots are empty after most keys have left.
+/// How many slots a check may skip at most. Most slots are empty after most keys have left.
 const SLOTS_A_LOOK: usize = 8;
 
 struct Shard<K, L> {
     limiters: HashTable<(K, L)>,
-    /// The slot that is checked next. Walking the slots, and not a list, needs no second copy of the keys. When the
-    /// table grows, some keys are checked before their turn and some after it.
+    /// The slot that is checked next. A walk over the slots needs no second list of the keys. When the table grows,
+    /// some keys are checked too early and some too late.
     hand: usize,
 }
 
@@ -148,7 +149,7 @@ where
     K: Hash + Eq + Clone,
     M: Meter,
 {
-    /// Computes the key of a request by `key`, and creates the limiter of a new key by `make`.
+    /// Creates keyed limiters: `key` computes the key of a request, and `make` creates the limiter of a new key.
     pub fn new(
         key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
@@ -174,16 +175,16 @@ where
         }
     }
 
-    /// Returns the limiter of `key`, and creates it if it is missing.
+    /// Returns the limiter of `key`. Creates it if it is missing.
     ///
-    /// The key stays in use while a clone of its limiter exists.
+    /// The key stays in use as long as a clone of its limiter exists.
     ///
     /// # Errors
     ///
-    /// Returns a refusal if there is no room for another key, and none of the checked keys is idle.
+    /// Returns a refusal if there is no room for another key and no checked key is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<M>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
-        // The table uses the lowest and the highest bits.
+        // The table itself uses the lowest and the highest bits.
         let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
         if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
             return Ok(limiter.clone());

@@ -77,11 +77,11 @@ pub(super) struct Wakes {
 }
 
 /// Returns how long a granted permit stays valid, in nanoseconds: once until its task is polled, and once more until
-/// the inner service is ready. Each is a quarter of the margin. The network has the third quarter. The fourth is
-/// reserved for late timers, and nothing uses it.
+/// the inner service is ready. Each is a quarter of the margin. The third quarter covers the network. The fourth is for
+/// late timers, and nothing else uses it.
 ///
-/// A quota without a margin gets half of a sixteenth of the window, at most 50 ms: zero would waste every queued
-/// permit, because every task is polled a little late. Without a quota, permits never expire.
+/// Without a margin each is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
+/// is polled a little late. Without a quota, permits never expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {

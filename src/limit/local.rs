@@ -24,19 +24,19 @@ pub struct LocalLimiter<M: Meter> {
     queue: Arc<Queue<M>>,
 }
 
-/// Spreads the requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
+/// Spreads requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
 ///
-/// The burst counts in the window, so the refill is slower than the quota. For example, 100 per minute with a burst of
-/// 10 grants 10 permits at once and then 90 per 61 s, a minute and the default margin. [`Quota::sustained`] returns this
-/// rate. [`SlidingWindow`] grants the whole quota.
+/// The burst counts in the window, so the refill is slower than the quota. 100 per minute with a burst of 10 means 10
+/// permits at once, then 90 per 61 s: a minute and the default margin. [`Quota::sustained`] returns this rate.
+/// [`SlidingWindow`] grants the whole quota.
 ///
 /// A grant takes one compare-and-swap, with governor's arithmetic.
 ///
 /// # Notes
 ///
-/// A bucket that is full before its timer fires loses permits, and tokio's timers tick in milliseconds. The window holds
-/// for every burst. The rate holds if the burst is at least one request's cost more than what refills in 2 ms: 21 at
-/// 10,000 per second, 2 at 300 per second.
+/// A small burst at a high rate lowers the rate. tokio's timers tick in milliseconds, and a bucket that fills up before
+/// its timer fires loses permits. To keep the rate, choose a burst of one request's cost and 2 ms of refill: 21 at
+/// 10,000 per second, 2 at 300 per second. The window holds for every burst.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,15 +56,15 @@ pub struct LocalLimiter<M: Meter> {
 /// ```
 pub type TokenBucket = LocalLimiter<Gcra>;
 
-/// Grants the whole quota in any pattern: each permit becomes available again when it leaves the window.
+/// Grants the whole quota in any pattern: a permit becomes available again once its grant leaves the window.
 ///
-/// Suits a server that is known to count a sliding window. The quota's burst has no effect. The sustained rate is
+/// Use it for a server that is known to count a sliding window. The quota's burst has no effect. The sustained rate is
 /// `limit / (window + margin)`.
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each moment at which permits were granted, whatever their number. It has at most as many
-/// entries as there were grants in the window and as the limit has permits, and grows as they are needed.
+/// The log takes 16 bytes for each moment with a grant, however many permits it granted. It grows as needed, to at most
+/// as many entries as the limit has permits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,36 +91,36 @@ impl<M: Meter> LocalLimiter<M> {
         Self::build(&[quota], Ticker::tokio())
     }
 
-    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes its permits from
-    /// all of them at once, and nothing from any while it waits.
+    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits from all
+    /// of them at once, and from none while it waits.
     ///
-    /// No quota at all gives [`unmetered`](Self::unmetered).
+    /// An empty list gives [`unmetered`](Self::unmetered).
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::tokio())
     }
 
-    /// Creates a limiter without a quota, for a service whose limit is unknown. Only the server's limits hold.
+    /// Creates a limiter without a quota, for a service with an unknown limit. Only server limits apply.
     pub fn unmetered() -> Self {
         Self::build(&[], Ticker::tokio())
     }
 
-    /// Like [`all_of`](Self::all_of), on `quanta`'s clock. Reading it takes a third of the time of the operating
+    /// Like [`all_of`](Self::all_of), on `quanta`'s clock, which is read in a third of the time of the operating
     /// system's clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_fast_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::fast())
     }
 
-    /// Spends all available permits, so that a restarted process does not add a burst to that of the previous one.
+    /// Spends all available permits, so that a restarted process does not add a burst to the previous one's.
     pub fn starting_empty(self) -> Self {
         self.queue.empty();
         self
     }
 
-    /// Takes the permits immediately, or returns an error instead of waiting. Does not overtake waiters.
+    /// Takes the permits immediately, or returns an error instead of waiting. Never overtakes waiters.
     ///
-    /// Call [`release`](Limiter::release) when the request is over. Until then the request counts as in flight, and its
-    /// permits are subtracted from what the server reports as remaining.
+    /// Call [`release`](Limiter::release) when the request is over. Until then it counts as in flight: its permits are
+    /// subtracted from the remaining permits that the server reports.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<M: Meter> LocalLimiter<M> {
         self.queue.snapshot()
     }
 
-    /// Returns whether a new limiter would be no different: nothing is spent, awaited or in use.
+    /// Returns whether the limiter equals a new one: nothing is spent, awaited or in use.
     pub(super) fn is_idle(&self) -> bool {
         // The holder of a clone may be about to use it.
         if Arc::strong_count(&self.queue) > 1 {

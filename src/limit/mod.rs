@@ -1,4 +1,4 @@
-//! Limits the rate of requests: each waits for its permit in a FIFO queue before it is sent.
+//! Limits the rate of requests: each waits in a FIFO queue for its permits before it is sent.
 //!
 //! ```
 //! use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
@@ -23,38 +23,43 @@
 //! - Outside auth, so that a request reads the current key after its wait.
 //! - Without a buffer below it, which would delay requests after their grant.
 //!
-//! The wait happens inside the call's future, never in `poll_ready`. Deadlines and logs outside cover it, and no inner
-//! service is held ready during the wait. After the grant the future readies the inner service, then calls it. See
-//! [`interplay`](crate::interplay) for the order among other layers.
+//! The wait happens inside the call's future, never in `poll_ready`. Outer deadlines and logs cover it, and no inner
+//! service is held ready during it. After the grant the future waits for the inner service, then calls it.
+//! [`interplay`](crate::interplay) places the layers of other crates.
 //!
 //! # Notes
 //!
 //! - All clones of a limiter, and every `layer()` made of them, share one quota.
-//! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window, and the margin widens it, so a
-//!   [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the rate.
+//! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window and the margin widens it,
+//!   so a [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the
+//!   rate.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
-//! - The head of a long queue sleeps up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes, to
-//!   grant to several waiters at once: a timer's tick costs more than a permit.
-//! - A task that takes permits in a loop and does nothing else never yields, because an available permit is granted
-//!   immediately. A call that sends a request yields in its client.
+//! - A long queue grants to several waiters at once, because a timer's tick costs more than a permit. Its head then waits
+//!   up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes.
+//! - A task that only takes permits in a loop never yields, because an available permit is granted immediately. A call
+//!   that sends a request yields in its client.
 //! - A wait needs a tokio runtime with its timer enabled. A call that never waits needs none.
-//! - A waiting future keeps its place in the queue while it lives. Drop a future that you no longer poll: the waiters
-//!   behind it stay queued until another request arrives.
+//! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll: otherwise the
+//!   waiters behind it stay queued until another request arrives.
 //!
 //! # Expiry
 //!
-//! A permit expires if its task is polled late, or if the inner service becomes ready late: later than a quarter of the
-//! quota's margin each. It also expires during a pause and while the server reports no remaining permits. The request then
-//! waits for another permit, in its old place in the queue, or with the inner service held ready. See
+//! A permit expires if
+//!
+//! - its task is polled more than a quarter of the quota's margin after the grant;
+//! - the inner service becomes ready more than a quarter of the margin after that poll;
+//! - the limiter pauses, or the server reports no remaining permits.
+//!
+//! The request then waits for another permit, in its old position or with the inner service held ready. See
 //! [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
 //! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. `RateLimit` and
 //!   `X-RateLimit-*` headers of any response bound what all of them send. `resume` lifts both.
-//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota a slow start begins with one
-//!   request, or with as many as the server had left, and doubles every 100 ms for 2 s.
-//! - A request that failed or was dropped counts for 10 s against the remaining permits, because it may still reach the
+//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota a slow start begins with
+//!   one request, or with the remaining permits that the server reported. It doubles every 100 ms for 2 s.
+//! - A request that failed or was dropped counts against the remaining permits for 10 s, because it may still reach the
 //!   server.
 
 mod abandoned;
@@ -99,7 +104,7 @@ pub use self::snapshot::{Snapshot, Store};
 pub use self::ticket::Acquire;
 pub use crate::error::{Reason, Refusal};
 
-/// For a limiter whose permits come from outside: the same queue in front of its own algorithm.
+/// For a limiter that gets its permits from outside: the same queue in front of its own algorithm.
 #[cfg(feature = "redis")]
 pub(crate) use self::{
     gcra::{Bucket, Gcra},

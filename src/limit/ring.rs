@@ -11,17 +11,17 @@ pub struct Rings {
     rings: Vec<Ring>,
 }
 
-/// The last permits granted, oldest first: at most as many as the limit, once it has granted. Counts of permits wrap
-/// around: only their differences are used.
+/// The last permits granted, oldest first. Each grant shortens the log to at most as many permits as the limit. Counts
+/// of permits wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
 struct Ring {
     grants: VecDeque<Grant>,
     /// Permits granted since the start.
     granted: u64,
-    /// Of them, those that have left the log.
+    /// How many of them have left the log.
     forgotten: u64,
     limit: u64,
-    /// How long a grant counts: 1 ns more than the window and its margin, because both ends of a window count.
+    /// How long a grant counts: the window, its margin and 1 ns, because both ends of a window count.
     window: u64,
 }
 
@@ -29,7 +29,7 @@ struct Ring {
 #[derive(Debug, Clone, Copy)]
 struct Grant {
     at: u64,
-    /// Permits granted since the start, these included. A sum finds the k-th oldest permit by binary search.
+    /// Permits granted since the start, including these. A binary search for a sum finds the k-th oldest permit.
     sum: u64,
 }
 
@@ -38,7 +38,8 @@ impl Ring {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
 
-    /// The same log under another quota. A lower limit shortens it with the next grant: the limit may grow again before.
+    /// Returns this log under another quota. The next grant shortens it to a lower limit, because the limit may rise
+    /// before.
     fn under(mut self, quota: &Quota) -> Self {
         self.limit = u64::from(quota.limit());
         self.window = nanos(quota.window().saturating_add(quota.margin())).saturating_add(1);
@@ -61,14 +62,14 @@ impl Ring {
             return self.grants.front().map(|grant| grant.at);
         }
         let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
-        // Grants of one permit each, the usual case, need no search: no grant has less.
+        // Grants of one permit each, the usual case, need no search: no grant has fewer.
         let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
         let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
         exact.or_else(search).map(|grant| grant.at)
     }
 
-    /// The moment at which `total` more permits can be granted: those of the log that do not fit beside them must have
-    /// left the window.
+    /// Returns when `total` more permits can be granted: when the permits that exceed the limit with them have left the
+    /// window.
     fn forecast(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
             // The usual case, without a division.
@@ -81,7 +82,7 @@ impl Ring {
     }
 
     fn grant(&mut self, now: u64, cost: u64) {
-        // The surplus has left the window, or the grant would not be possible.
+        // The surplus has left the window. Otherwise the grant would not be possible.
         let mut surplus = (self.len() + cost).saturating_sub(self.limit);
         self.granted = self.granted.wrapping_add(cost);
         while let Some(oldest) = self.grants.front().filter(|_| surplus > 0) {
@@ -149,13 +150,13 @@ impl Meter for Rings {
     }
 
     fn change(&mut self, quotas: &[Quota], _: u64) {
-        // Each new quota starts with the longest log there is: every grant counts for all quotas.
+        // Each new quota starts with the longest log, because every grant counts for all quotas.
         let longest = self.rings.drain(..).max_by_key(Ring::len);
         let ring = |quota| longest.clone().map_or_else(|| Ring::new(quota), |log| log.under(quota));
         self.rings = quotas.iter().map(ring).collect();
     }
 
-    /// Returns `due`: a later grant leaves the window later, so each moment of patience would be lost.
+    /// Returns `due`. To gather waiters would lose throughput, because a later grant also leaves the window later.
     fn gather(&self, _: u64, due: u64, _: u64, _: u64) -> u64 {
         due
     }

@@ -1,5 +1,5 @@
-//! The log events. Their macros read the fields only if somebody listens, so none has a guard of its own: a guard has other
-//! metadata than the event, and a filter that selects events by their fields would reject it.
+//! The log events. Their macros read the fields only if a subscriber listens, so no event has a check in front. A check
+//! has other metadata than its event, so a filter by fields would reject it.
 
 use std::{cell::LazyCell, fmt, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Refusal},
 };
 
-/// The request of a call's event. Its query and user info are not shown: keys travel in both.
+/// The request of a call's event. Its query and user info are not shown, because both may contain keys.
 pub(crate) struct Subject {
     service: Option<Arc<str>>,
     /// The level of the event if the call completes.
@@ -24,8 +24,8 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns `None` if nobody listens to any call at its start. Boxed, because the futures of such calls have no room for
-    /// it. With tracing's feature `log`, a disabled span is not none: the crate `log` listens.
+    /// Returns `None` if no subscriber and no recorder listens when the call starts. Boxed, so that the futures of such
+    /// calls stay small. With tracing's feature `log`, a disabled span may still be written, by the crate `log`.
     pub(crate) fn of<B>(
         service: &Option<Arc<str>>,
         level: Level,
@@ -51,13 +51,13 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// The call ended. A disabled `span` does not show the service and the id, so the event does.
+/// Logs the end of a call. Adds the service and the request id if `span`, which has them, is disabled.
 pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<Answered<'_>, &Error>) {
     let (report, bare) = (call.report(), span.is_disabled());
     let ended = report.ended();
     let unnamed = || subject.service.is_none().then_some(&subject.uri);
     let changed = |ended: &Ended| *ended != Ended::Success;
-    // The level of an event is fixed where it is written, so each level is an event of its own.
+    // A call site has a fixed level, so each level has its own.
     macro_rules! emit {
         ($level:expr, $message:literal) => {
             event!(
@@ -95,7 +95,7 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
     }
 }
 
-/// The last attempt of the call ended.
+/// Logs the end of the last attempt of the call.
 pub(crate) fn attempt(call: &Call, result: Result<Answered<'_>, &Error>) {
     let unshown = LazyCell::new(|| call.unshown());
     let attempt = LazyCell::new(|| call.report().last_attempt());
@@ -162,7 +162,7 @@ pub(crate) fn granted(call: Option<&Call>) {
     metric::granted(call);
 }
 
-/// Without an event of its own: the call's event shows it.
+/// Only counts the refusal: the event of the call shows it.
 pub(crate) fn refused(call: Option<&Call>, refusal: &Refusal) {
     metric::refused(call, refusal.reason());
 }
@@ -241,7 +241,7 @@ fn millis(duration: Duration) -> f64 {
     (duration.as_micros() as f64 / 100.0).round() / 10.0
 }
 
-/// The same, or `None` for zero.
+/// Like [`millis`], or `None` for zero.
 fn some_millis(duration: Duration) -> Option<f64> {
     Some(millis(duration)).filter(|millis| *millis > 0.0)
 }

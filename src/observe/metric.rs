@@ -52,7 +52,7 @@ fn service(call: Option<&Call>) -> Option<Arc<str>> {
     call.and_then(Call::service)
 }
 
-/// The same as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
+/// The label `error.type`, as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
 fn failure(result: Result<Answered<'_>, &Error>) -> Option<Label> {
     Some(match result {
         Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
@@ -87,7 +87,7 @@ impl Stopwatch {
         self.record();
     }
 
-    /// The call's deadline passed.
+    /// Records an attempt that the call's deadline ended.
     pub(super) fn cut_off(mut self) {
         self.labels.push(Label::from_static_parts("error.type", ErrorKind::Deadline.as_str()));
         self.record();
@@ -101,7 +101,7 @@ impl Stopwatch {
 /// One more in the queue, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Queued {
-    /// `None` if metrics were off at the start.
+    /// `None` if metrics were disabled at the start.
     service: Option<Option<Arc<str>>>,
 }
 

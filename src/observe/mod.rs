@@ -1,5 +1,5 @@
-//! Every log event, span and metric of the crate. Their contracts are in the docs of [`request_id`](crate::request_id) and
-//! of `adapter::metrics`. Nothing is formatted or allocated unless somebody listens.
+//! Every log event, span and metric of the crate. [`request_id`](crate::request_id) and `adapter::metrics` document
+//! their contracts. Nothing is formatted or allocated unless a subscriber or a recorder listens.
 
 mod event;
 #[cfg(feature = "metrics")]
@@ -49,7 +49,7 @@ fn port(uri: &Uri) -> Option<u16> {
     })
 }
 
-/// The methods that OpenTelemetry names. The values of all others would be unbounded.
+/// The methods that OpenTelemetry names. Any other value would make a label unbounded.
 fn known(method: &Method) -> Option<&'static str> {
     Some(match *method {
         Method::CONNECT => "CONNECT",
@@ -65,10 +65,10 @@ fn known(method: &Method) -> Option<&'static str> {
     })
 }
 
-/// OpenTelemetry's name for every other method.
+/// OpenTelemetry's name for any other method.
 const OTHER: &str = "_OTHER";
 
-/// The head of a response: its HTTP status, and the code of gRPC, which fails with HTTP 200.
+/// The head of a response: its HTTP status and its gRPC code. A failed gRPC call has HTTP status 200.
 #[derive(Clone, Copy)]
 pub(crate) struct Answered<'a> {
     status: StatusCode,
@@ -81,7 +81,7 @@ impl<'a> Answered<'a> {
         Self { status: response.status(), version: response.version(), headers: response.headers() }
     }
 
-    /// gRPC's code, if the call ended with the head. Other responses pay one lookup.
+    /// gRPC's code, if the head has one. Other responses cost one lookup.
     fn code(&self) -> Option<&'static str> {
         Code::in_head(self.headers).map(Code::name)
     }
@@ -98,7 +98,8 @@ impl<'a> Answered<'a> {
         })
     }
 
-    /// The `error.type` of a 4xx, a 5xx and a gRPC failure. gRPC's code goes before the status that a proxy makes of it.
+    /// The `error.type` of a 4xx, a 5xx or a gRPC failure. gRPC's code wins over the HTTP status, which a proxy may
+    /// have derived from it.
     fn failure(&self) -> Option<&str> {
         match Code::in_head(self.headers) {
             Some(Code::OK) | None => {
@@ -109,7 +110,8 @@ impl<'a> Answered<'a> {
         }
     }
 
-    /// Whether the call failed by this response: a 5xx, gRPC's counterpart, or a failure after which retrying stopped.
+    /// Returns whether the call failed with this response: a 5xx, a server failure in gRPC, or a failure after which
+    /// retrying stopped.
     fn has_failed(&self, ended: Option<Ended>) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
@@ -125,7 +127,8 @@ impl<'a> Answered<'a> {
         );
         let stopped = match ended {
             Some(Ended::Exhausted | Ended::Budget) => true,
-            // Or the retry was for a replaced key, and the server's 401 stands.
+            // Unless it is a 401: then only the resend with a replaced key was stopped, and the server's rejection
+            // stands.
             Some(Ended::Deadline | Ended::AskedTooLong | Ended::NotIdempotent | Ended::NotReplayable) => {
                 self.status != StatusCode::UNAUTHORIZED && code != Some(Code::UNAUTHENTICATED)
             }

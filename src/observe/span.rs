@@ -1,4 +1,4 @@
-//! The two spans. Without a listener they cost one check.
+//! The two spans. Each costs one check if no subscriber listens.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// Exporters keep the attempts' client spans at their usual level `INFO`. Logs have no use for them there.
+/// `INFO` for exporters, because they keep client spans at that level. `DEBUG` for logs, which have no use for them.
 const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
-/// The span of a call. Not an HTTP client span: it covers calls that were never sent.
+/// Creates the span of a call. It is no HTTP client span, because it also covers calls that are never sent.
 pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
     info_span!(
         target: CALL,
@@ -44,8 +44,8 @@ pub(crate) fn end_call(span: &Span, call: &Call, result: Result<Answered<'_>, &E
     end(span, result);
 }
 
-/// The span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`, because
-/// `tracing-opentelemetry` exports a `u64` as text.
+/// Creates the span of an attempt, with OpenTelemetry's attributes of an HTTP client span. Its numbers are `i64`,
+/// because `tracing-opentelemetry` exports a `u64` as text.
 fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());
     span!(
@@ -72,12 +72,13 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
 #[derive(Debug)]
 pub(crate) struct Sending {
     stopwatch: Option<Stopwatch>,
-    /// The call, whose deadline may cut the attempt off. `None` after its end, and if nobody listens.
+    /// The call, whose deadline may end the attempt. `None` after the attempt, and if nothing listens.
     call: Option<Call>,
 }
 
 impl Sending {
-    /// Also returns the attempt's span and number. `numbered` requests the number although nobody listens.
+    /// Starts the metrics and the span of an attempt. Also returns the attempt's number, which is 1 if nothing listens
+    /// and `numbered` is `false`.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
         let call = request.extensions().get::<Call>();
@@ -110,7 +111,7 @@ impl Sending {
         }
     }
 
-    /// The attempt failed if its deadline passed, and not if its caller dropped it.
+    /// Records a failure if the deadline passed. An attempt that its caller dropped is no failure.
     pub(crate) fn dropped(&mut self, span: &Span) {
         let deadline = self.call.as_ref().and_then(Call::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
@@ -134,7 +135,7 @@ fn error(span: &Span, kind: &str) {
     span.record("otel.status_code", "error");
 }
 
-/// A URL without user info and query: keys travel in both.
+/// A URL without user info and query, because both may contain keys.
 struct Url<'a> {
     scheme: &'a str,
     host: &'a str,

@@ -18,7 +18,7 @@ impl Waiting {
         Self { since: clock::now(), queued: Queued::begin(call) }
     }
 
-    /// The limiter granted or refused the permit. Returns how long that took.
+    /// Ends the wait, with a grant or a refusal. Returns how long it took.
     pub(crate) fn over(self, call: Option<&Call>) -> Duration {
         let waited = self.since.elapsed();
         self.queued.over(waited);

@@ -2,7 +2,7 @@
 
 use http::{Method, StatusCode};
 
-/// How far a request got whose attempt ended. Decides whether [`may_repeat`] allows another attempt.
+/// States how far the request of an attempt got. [`may_repeat`] decides by it whether a retry is safe.
 ///
 /// | value | which attempts | retried |
 /// |---|---|---|
@@ -19,7 +19,7 @@ use http::{Method, StatusCode};
 pub enum Delivery {
     /// The server provably did not process the request.
     NotSent,
-    /// The server may have processed the request. Also every case that proves nothing.
+    /// The server may have processed the request, or nothing proves that it did not.
     MaybeProcessed,
 }
 
@@ -71,7 +71,7 @@ pub enum Outcome {
     Answer(StatusCode),
     /// The transport failed before a response arrived.
     Failure(Delivery),
-    /// The next attempt would fail in the same way, such as after an error of another layer of this crate.
+    /// The next attempt would fail in the same way, for example after an error of another layer of this crate.
     Fatal,
 }
 
@@ -95,8 +95,7 @@ pub enum Verdict {
     NotRetryable,
 }
 
-/// Returns whether the method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT and DELETE (RFC 9110 §9.2.2). Any other
-/// method counts as not idempotent.
+/// Returns whether the method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE (RFC 9110 §9.2.2).
 ///
 /// ```
 /// use http::Method;
@@ -120,7 +119,7 @@ pub fn is_idempotent(method: &Method) -> bool {
 /// | any transport error | retry, transient |
 /// | any other status, such as 409, 501 and 505 | not retryable |
 ///
-/// A 409 needs a decision of the caller, and a server that returns 501 or 505 does not support the request.
+/// After a 409 the caller must decide. A server that returns 501 or 505 does not support the request.
 pub fn classify(outcome: Outcome) -> Verdict {
     match outcome {
         Outcome::Failure(_) => Verdict::Retry(Cause::Transient),
@@ -135,11 +134,11 @@ pub fn classify(outcome: Outcome) -> Verdict {
 
 /// Returns whether a retry is safe: after [`Delivery::NotSent`] always, otherwise only if the request is idempotent.
 ///
-/// A response counts as [`Delivery::MaybeProcessed`], whatever its status: a server may send a 429 or 503 after it has
-/// begun to process the request.
+/// A response counts as [`Delivery::MaybeProcessed`], whatever its status: a server may send a 429 or 503 after it
+/// began to process the request.
 ///
-/// The caller determines `idempotent` from the request before the attempt: by its method ([`is_idempotent`]), an
-/// idempotency key that the server honours, or a declaration.
+/// The caller determines `idempotent` before the attempt: by the method ([`is_idempotent`]), by an idempotency key that
+/// the server honours, or by a declaration.
 ///
 /// ```
 /// use tower_outbound::policy::{Delivery, may_repeat};

@@ -1,4 +1,4 @@
-//! Reads from a response when the next request may be sent.
+//! Reads from a response how long to wait before the next request.
 
 use std::{
     cell::LazyCell,
@@ -15,10 +15,10 @@ use super::{grpc, http_date, rate_limit};
 static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 
-/// The prefixes of all header names that are read here, in [`rate_limit`] and in [`grpc`].
+/// Prefixes of every header name that this module, [`rate_limit`] or [`grpc`] reads.
 const BEGINNINGS: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
-/// The first bytes of the prefixes. Most names need no further check.
+/// The first bytes of the prefixes. Most names need no other check.
 static FIRST: [bool; 256] = {
     let mut first = [false; 256];
     let mut at = 0;
@@ -29,8 +29,8 @@ static FIRST: [bool; 256] = {
     first
 };
 
-/// Returns whether any header is present that is read here, in [`rate_limit`] or in [`grpc`]. Few responses have one, and one
-/// scan over the names costs less than a dozen lookups.
+/// Returns whether this module, [`rate_limit`] or [`grpc`] would read any of the headers. Few responses have one, and
+/// one scan over the names costs less than a dozen lookups.
 pub(crate) fn speaks(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| begins(name.as_str()))
 }
@@ -40,9 +40,10 @@ fn begins(name: &str) -> bool {
     first && BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The longest requested delay, 30 years: a longer one is read as this. No call waits that long, so the caller gives up.
+/// The longest requested delay, 30 years. A longer one is read as this. No call waits that long, so the caller gives
+/// up.
 ///
-/// Every clock can add it. 100 years overflow an `Instant` on FreeBSD, as tokio's `Instant` notes.
+/// Any clock can add 30 years. 100 years overflow an `Instant` on FreeBSD, as the source of tokio's `Instant` notes.
 ///
 /// ```
 /// use std::time::{Duration, Instant};
@@ -54,8 +55,8 @@ pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
 ///
-/// Returns `None` if no header has a valid value. `Duration::ZERO`, or a date in the past, means the ordinary backoff and not
-/// "at once".
+/// Returns `None` if no header has a valid value. `Duration::ZERO`, as for a date in the past, requests no delay: the
+/// ordinary backoff applies.
 ///
 /// Reads the first of these headers that has a valid value:
 ///
@@ -64,18 +65,18 @@ pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, more exact than `Retry-After` |
 /// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
 ///
-/// The result is never shorter than any valid value of that header:
+/// The delay is never shorter than any valid value of that header:
 ///
 /// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
-/// - A list of numbers, as proxies join several fields, is read as its largest member: `3, 9` is 9 s. A value with commas in
-///   which any member is not a number is read as a date.
-/// - Of several fields the longest valid delay counts.
+/// - A list of numbers, as proxies join several fields, is read as its largest number: `3, 9` is 9 s.
+/// - Any other value with commas is read as a date.
+/// - The longest delay counts if the header has several fields.
 /// - A delay longer than [`MAX_ASK`], or too large for 64 bits, is read as `MAX_ASK`.
 ///
 /// A number with a sign, a unit or an exponent is not valid.
 ///
-/// A date is read against the response's own `Date`, because the two clocks differ. Without a `Date` it is read against
-/// `wall`, which is called at most once.
+/// A date is read relative to the response's own `Date`, because the two clocks differ. Without a `Date` it is read
+/// relative to `wall`, which is called at most once.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -98,7 +99,7 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
     let millis = |text: &str| largest(text).map(Duration::from_millis);
     let seconds_or_date = |text: &str| match largest(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        // A two-digit year is read relative to the clock that the date is read against.
+        // A two-digit year is read relative to the same clock as the date.
         None => http_date::parse_with(text, || *served)
             .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
     };
@@ -123,7 +124,7 @@ fn longest(
     values(headers, name).filter_map(parse).max()
 }
 
-/// Returns the values that are text, without the surrounding white space, which is not part of a value (RFC 9110 §5.5).
+/// Returns the values that are text, without surrounding white space (RFC 9110 §5.5).
 pub(super) fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| Some(value.to_str().ok()?.trim_matches([' ', '\t'])))
 }
@@ -137,14 +138,14 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     Some(text.parse().unwrap_or(u64::MAX))
 }
 
-/// Reads `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, which saturates, and whether the fraction is more than zero.
+/// Reads `1*DIGIT [ "." 1*DIGIT ]`. Returns the whole part, which saturates, and whether the fraction is above zero.
 pub(super) fn decimal(text: &str) -> Option<(u64, bool)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     Some((whole_number(whole)?, whole_number(fraction)? > 0))
 }
 
-/// Returns the largest member of a comma-separated list of numbers, rounded up. `None` if any member is not a number: dates
-/// contain commas, too.
+/// Returns the largest number of a comma-separated list, rounded up. Returns `None` if any member is not a number,
+/// because dates contain commas, too.
 fn largest(text: &str) -> Option<u64> {
     text.split(',').try_fold(0, |largest: u64, member| {
         let (whole, fraction) = decimal(member.trim_matches([' ', '\t']))?;
@@ -160,9 +161,9 @@ fn largest(text: &str) -> Option<u64> {
 /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
 /// | any other status | no |
 ///
-/// A `Retry-After` with a throttled response pauses every caller of a limiter. With any other status it delays only the call
-/// that received it. 520–524 and 530 are no exception: like 502 and 504 they report that one exchange between a CDN and its
-/// origin failed, and one slow resource must not stop the callers of all others.
+/// After a throttled response `Retry-After` pauses every caller of a limiter. With any other status it delays only the
+/// call that received the response. This includes 520–524 and 530: they report a failed exchange between a CDN and its
+/// origin, and one slow resource must not stop all callers.
 ///
 /// Costs one lookup for other responses, because only a gRPC response has a `grpc-status`.
 pub fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
@@ -174,10 +175,11 @@ pub fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<D
     retry_after(headers, wall).max(grpc::asked(headers))
 }
 
-/// Returns for how long the server wants no further request.
+/// Returns the delay that the server requested, with [remaining] permits as a fallback.
 ///
-/// Reads [`pause`] first. Without it, a [throttled](is_throttled) response counts for as long as any quota with no
-/// [remaining] permits needs to get more. Returns `None` if nothing is requested, or if the delay is over.
+/// The delay is that of [`pause`]. Without one, a [throttled](is_throttled) response without remaining permits
+/// requests the time until more are available, the longest of its quotas. Returns `None` without a request, or if the
+/// delay is over.
 ///
 /// [remaining]: super::remaining()
 pub fn asked(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Duration> {
@@ -204,7 +206,7 @@ mod tests {
 
     const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    /// Returns the delay, and how often the wall clock was read. The clock stands at `NOW`.
+    /// Returns the requested delay, and how often the wall clock was read. The clock is fixed at `NOW`.
     fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
         let headers = head_of(lines.iter().copied());
         let reads = Cell::new(0);
@@ -328,7 +330,7 @@ mod tests {
         let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
         assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
         assert_eq!(ask(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
-        // The same reading of the clock gives the century of both dates.
+        // The century of both dates comes from one reading of the clock.
         let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
         assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
         assert_eq!(ask(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));

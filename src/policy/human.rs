@@ -89,7 +89,7 @@ impl fmt::Display for Human {
     }
 }
 
-/// Reads `LIMIT/WINDOW`, then the burst and the margin where they are not the default: the form that `{:#}` writes.
+/// Parses the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;

@@ -5,10 +5,10 @@ use std::{fmt, time::Duration};
 use super::{LONGEST, human::Human, saturating_nanos};
 use crate::error::InvalidConfig;
 
-/// The longest time in which a burst may refill, 146 years in nanoseconds: a limiter adds it to its 64-bit clock.
+/// The longest time in which a burst may refill: 146 years, in nanoseconds. A limiter adds it to its 64-bit clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
 
-/// The default margin for windows of 16 s and more: a request overtakes another by a connection's handshake at most.
+/// The default margin of windows of 16 s and more. One request overtakes another by at most a connection's handshake.
 const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
@@ -24,8 +24,8 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 ///
 /// # Margin
 ///
-/// The server counts arrivals, and the limiter counts grants. Two requests that are granted a window apart arrive
-/// closer together when the first is delayed more than the second. The margin widens the window to cover this
+/// The server counts arrivals, and the limiter counts grants. If two requests are granted a window apart and the first
+/// is delayed more than the second, they arrive in one window. The margin widens the limiter's window to cover this
 /// difference. Four causes share it, a quarter each:
 ///
 /// 1. A timer fires late.
@@ -33,9 +33,9 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// 3. The inner service is not ready when the permits are granted.
 /// 4. The network delays one request more than another.
 ///
-/// The limiter enforces the second and the third quarter: permits that are held longer expire. The fourth is an
-/// assumption about the network. At a window of 1 s the default margin covers 62 ms of network jitter if nothing
-/// else is late, and 15 ms in the worst case. Raise it for a distant server.
+/// The limiter enforces the second and the third quarter, because permits that are held longer expire. The fourth is an
+/// assumption about the network. At a window of 1 s the default margin covers 62 ms of network jitter if nothing else
+/// is late, and 15 ms in the worst case. Raise it for a distant server.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,7 +76,7 @@ impl Quota {
             let expected = "more than zero and at most 366 days";
             return Err(InvalidConfig::new("quota window", format!("{window:?}"), expected));
         }
-        // Needs no check: a burst of a tenth refills in about a ninth of the window.
+        // Needs no check, because a burst of a tenth refills in about a ninth of the window.
         Ok(Self {
             limit,
             window,
@@ -125,11 +125,11 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// Returns an error in these cases:
+    /// Returns an error if the burst
     ///
-    /// - The burst is 0 or above the limit.
-    /// - The burst equals the limit, unless both are 1: nothing would be left to refill with.
-    /// - The burst takes more than 146 years to refill.
+    /// - is 0 or above the limit;
+    /// - equals the limit, unless both are 1, because nothing would be left to refill;
+    /// - takes more than 146 years to refill.
     ///
     /// ```
     /// use std::time::Duration;
@@ -155,10 +155,10 @@ impl Quota {
         self.checked("quota burst", burst.to_string())
     }
 
-    /// Sets the safety margin, by which the window is longer than the server's. See [Margin](#margin).
+    /// Sets the safety margin: the limiter's window is longer than the server's by this time. See [Margin](#margin).
     ///
-    /// Give four times the largest difference in network delay between two requests, a connection's handshake
-    /// included. A margin below 100 ms lets permits expire after less than 25 ms, so a busy runtime wastes some.
+    /// Use four times the largest difference in network delay between two requests, including a connection's handshake.
+    /// Below 100 ms, permits expire after less than 25 ms, so a busy runtime wastes some.
     ///
     /// # Errors
     ///
@@ -186,9 +186,10 @@ impl Quota {
     ///
     /// # Notes
     ///
-    /// Nothing protects the window against late requests then. A permit still stays valid for half of a sixteenth
-    /// of the window, at most 50 ms, until its task is polled, and as long again until the inner service is ready.
-    /// A server that counts to the millisecond can see more than `limit` requests in a window.
+    /// - Late requests can exceed the server's window, because nothing covers their delay.
+    /// - A permit stays valid for 1/32 of the window, at most 50 ms, until its task is polled. It stays valid as long
+    ///   again until the inner service is ready.
+    /// - A server that counts to the millisecond can see more than `limit` requests in a window.
     pub fn without_margin(mut self) -> Self {
         self.margin = Duration::ZERO;
         self
@@ -199,7 +200,7 @@ impl Quota {
         self.limit
     }
 
-    /// Returns the length of the window that the limit applies to, without the margin.
+    /// Returns the window of the limit, without the margin.
     pub fn window(&self) -> Duration {
         self.window
     }
@@ -209,7 +210,7 @@ impl Quota {
         self.burst
     }
 
-    /// Returns the safety margin, zero after [`without_margin`](Self::without_margin).
+    /// Returns the safety margin. Zero after [`without_margin`](Self::without_margin).
     pub fn margin(&self) -> Duration {
         self.margin
     }
@@ -250,7 +251,8 @@ impl Quota {
         self.refill_interval().as_secs_f64().recip()
     }
 
-    /// Rejects a quota that could overflow a limiter's 64-bit clock, and names the setting that was given last.
+    /// Returns an error if the quota could overflow a limiter's 64-bit clock. The error names the setting that was
+    /// given last.
     fn checked(self, field: &'static str, value: String) -> Result<Self, InvalidConfig> {
         if self.refill_interval().as_nanos() * u128::from(self.burst) <= LONGEST_BURST {
             return Ok(self);
@@ -259,8 +261,8 @@ impl Quota {
     }
 }
 
-/// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes
-/// `100/60s, burst 10, margin 1s`, the form of settings: `parse` reads that form and returns an equal quota.
+/// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes `100/60s, burst 10,
+/// margin 1s`, the form of settings, which `parse` reads back as an equal quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, window, burst, margin } = *self;

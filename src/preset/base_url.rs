@@ -49,8 +49,8 @@ impl BaseUrl {
         self.origin = self.origin.clone().allow_plaintext();
     }
 
-    /// Returns the URI of a path below the base, or an absolute URL if that lies below the base. Drops a fragment, as
-    /// `Uri` does when it is parsed.
+    /// Joins a path to the base, or accepts an absolute URL below the base. Drops a fragment, as the parser of `Uri`
+    /// does.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
         let path = path.split('#').next().unwrap_or_default();
         let first = path.split(['/', '?']).next().unwrap_or_default();
@@ -73,7 +73,7 @@ impl BaseUrl {
         self.with_path(joined).ok_or_else(|| invalid("not a valid url"))
     }
 
-    /// The same for a parsed path. Below a base without a path it needs no copy.
+    /// Like [`join`](Self::join), for a parsed path. Copies nothing if the base has no path.
     fn join_parsed(&self, path: Option<PathAndQuery>) -> Result<Uri, Error> {
         match path {
             Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
@@ -91,7 +91,7 @@ impl BaseUrl {
         Uri::from_parts(parts).ok()
     }
 
-    /// Returns the URI of a request: a path is joined to the base, and an absolute URL must lie below it.
+    /// Returns the URI of a request: joins a path to the base, or accepts an absolute URL below the base.
     pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
         const NEITHER: &str = "the uri is neither a path that starts with a slash nor an absolute url";
         match (uri.scheme(), uri.authority()) {
@@ -113,7 +113,7 @@ impl BaseUrl {
         }
     }
 
-    /// Checks the path of a URL of this origin.
+    /// Returns an error unless the path of a URL of this origin is below the base.
     fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
         check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
         let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
@@ -128,7 +128,7 @@ fn invalid_url(url: &str, reason: &str) -> Error {
     Error::new(Kind::Request, format!("url `{}`: {reason}", quoted(url)))
 }
 
-/// Quotes the path without its query, unless a password may be in it, as in a URL that lacks its scheme.
+/// Quotes the path without its query. Quotes nothing if the path may contain a password, as in a URL without a scheme.
 fn invalid_path(path: &str, reason: &str) -> Error {
     let route = path.split('?').next().unwrap_or_default();
     let is_clear = !route.contains([':', '@', '%']) && route.bytes().all(|byte| byte.is_ascii_graphic());
@@ -152,7 +152,7 @@ fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
     Ok((route, query))
 }
 
-/// Rejects what a server or a proxy may read as a step up or as another host.
+/// Rejects segments and characters that a server or proxy may read as a step up or as another host.
 fn check_path(path: &str) -> Result<(), &'static str> {
     // Most paths have none of these characters and need no copy.
     if !path.contains(['\\', '%', '.']) {

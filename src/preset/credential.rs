@@ -13,7 +13,7 @@ use crate::{
     error::{BoxError, InvalidConfig},
 };
 
-/// The credential of a preset. Nothing is read or checked before a layer is made.
+/// The credential of a preset. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
     Key { source: KeySource, form: KeyForm },
@@ -43,7 +43,7 @@ impl Credential {
         Self::Key { source: KeySource::Environment(variable.into()), form: KeyForm::Bearer }
     }
 
-    /// The header of the key, if it is a custom one.
+    /// Returns the custom header of the key, if it has one.
     pub(super) fn header(&self) -> Option<&HeaderName> {
         match self {
             Self::Key { form: KeyForm::Header(name), .. } => Some(name),
@@ -51,7 +51,7 @@ impl Credential {
         }
     }
 
-    /// Makes the layer. Returns the key source too, if the credential is a key.
+    /// Makes the layer. Also returns the key source if the credential is a key.
     pub(super) fn layer(
         &self,
         origin: &Origin,
@@ -102,7 +102,7 @@ impl KeyForm {
 impl Preset {
     /// Sends this key.
     ///
-    /// The limiter stays the same. A clone for another key needs a quota of its own, too: a quota belongs to a key.
+    /// Keeps the limiter. Give a clone with another key its own quota, because a quota belongs to a key.
     pub fn with_api_key(self, key: ApiKey) -> Self {
         self.with_keys(key)
     }
@@ -112,29 +112,28 @@ impl Preset {
         self.with_key(KeySource::Environment(variable.into()))
     }
 
-    /// Sends the key in this file. It is read when the layer or client is made, and again when the file changes: see
+    /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
     /// [`KeyFile`](crate::auth::KeyFile).
     ///
-    /// After a 401 the request is retried once if the file holds another key.
+    /// Retries a request once after a 401 if the file contains another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
         self.with_key_file_every(path, KeyFile::DEFAULT_INTERVAL)
     }
 
-    /// Sends the key in this file, as [`with_key_file`](Self::with_key_file) does, and checks the file for changes at most
-    /// once in `interval`.
+    /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
     pub fn with_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         self.with_key(KeySource::File(path.into(), interval))
     }
 
-    /// Sends the key from this provider. The provider is called again before the key expires: see [`ProvidedKey`], which
-    /// [`with_keys`](Self::with_keys) takes with custom settings.
+    /// Sends the key from this provider. The layer calls the provider again before the key expires: see
+    /// [`ProvidedKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
     ///
-    /// After a 401 the request is retried once with the provider's next key.
+    /// Retries a request once after a 401, with the provider's next key.
     pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
         self.with_keys(ProvidedKey::new(provider))
     }
 
-    /// Sends the key from this key source, which all clones share.
+    /// Sends the key from this key source. All clones share the source.
     pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
         self.with_key(KeySource::Keys(keys.into()))
     }
@@ -177,22 +176,22 @@ impl Preset {
         self
     }
 
-    /// Signs every attempt, in place of a key. [`Sign`] sees the request's head and, by choice, its body, and may await
-    /// something.
+    /// Signs every attempt instead of sending a key. [`Sign`] reads the request's head and, if it sets a limit, its
+    /// body, and may await.
     pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
         self.credential = Credential::Signature(AnySign::new(sign));
         self
     }
 
-    /// Sends the credential to this origin, too, if a request goes there through a layer that follows redirects.
+    /// Also sends the credential to this origin, for a layer above that follows redirects.
     ///
-    /// A ready client still rejects a URL of another origin than its own.
+    /// A ready client still rejects a URL outside of its base URL.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Self {
         self.allowed.push(origin);
         self
     }
 
-    /// Sends the headers or the signature that `authorize` makes of an application's credentials.
+    /// Sends the headers or the signature that `authorize` makes from an application's credentials.
     pub fn with_credentials(
         self,
         credentials: AppCredentials,
@@ -201,15 +200,15 @@ impl Preset {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends what `authorize` puts on the request, in place of a key.
+    /// Sends what `authorize` puts on the request, instead of a key.
     pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
         self.credential = Credential::Own(Arc::new(authorize));
         self
     }
 
-    /// Sends no credential: for a service that needs none.
+    /// Sends no credential, for a service that needs none.
     ///
-    /// No key is read, so no environment variable has to be set, and the base URL may be without TLS.
+    /// Reads no key, so no environment variable has to be set. Accepts a base URL without TLS.
     ///
     /// ```
     /// use tower_outbound::preset::Preset;

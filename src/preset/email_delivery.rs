@@ -7,7 +7,7 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// give its name to [`Preset::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
 /// sample calls.
 ///
-/// A POST is retried only if it cannot have reached the service. Otherwise a retry could send a second email.
+/// A POST is retried only if it cannot have reached the service, because a retry could otherwise send a second email.
 ///
 /// # Errors
 ///

@@ -22,10 +22,10 @@ use crate::{
 /// The headers that each request gets unless its caller has set them.
 #[derive(Clone, Default)]
 pub(super) struct DefaultHeadersLayer {
-    /// `None` for JSON, on requests with a body.
+    /// `None` means JSON, on requests with a body.
     content_type: Option<HeaderValue>,
     user_agent: Option<HeaderValue>,
-    /// Each name once. `None` until one is given, so that a clone costs nothing.
+    /// Each name is unique. `None` while empty, so that a clone costs nothing.
     others: Option<Arc<Vec<(HeaderName, HeaderValue)>>>,
 }
 
@@ -148,12 +148,11 @@ impl Preset {
 
     /// Sends this header with every request, unless the request has a header of that name.
     ///
-    /// A second call adds another header. A second call with the same name replaces the value. The header is set before
-    /// the retry layer, so every attempt sends it.
+    /// Adds to the default headers, and replaces an earlier value of the same name. The retry layer is below, so every
+    /// attempt sends the header.
     ///
-    /// `content-type` is set by default, to `application/json`: on every request by
-    /// [the three presets](crate::preset), and otherwise on every request with a body. A `content-type` that is given
-    /// here replaces both, and goes on every request.
+    /// The default is `content-type: application/json`: of [the three presets](crate::preset) on every request,
+    /// otherwise on every request with a body. A `content-type` that is given here replaces it on every request.
     ///
     /// # Errors
     ///
@@ -164,8 +163,8 @@ impl Preset {
     ///
     /// # Notes
     ///
-    /// A layer adds the header to requests of other origins, too, such as the next hop of a redirect. A secret belongs in
-    /// [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
+    /// A layer also adds the header to requests to other origins, such as the next hop of a redirect. Give a secret to
+    /// [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize) instead.
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue};
@@ -185,7 +184,7 @@ impl Preset {
     ///
     /// The default of a ready client from [`client`](Self::client) or [`client_over`](Self::client_over) is
     /// [`DEFAULT_USER_AGENT`](Self::DEFAULT_USER_AGENT). A layer, and a client around another service, have no default,
-    /// because the service below may set its own.
+    /// because the service may set its own.
     pub fn with_user_agent(self, value: HeaderValue) -> Self {
         self.with_header(USER_AGENT, value)
     }
@@ -196,7 +195,7 @@ impl Preset {
         self
     }
 
-    /// The presets' `content-type`: the services' sample calls send it on a GET, too.
+    /// Sets the `content-type` of the presets: the services' sample calls send it on a GET, too.
     pub(super) fn with_json_on_every_request(self) -> Self {
         self.with_header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
     }

@@ -1,5 +1,5 @@
-//! The whole stack for one service: a value with setters that makes a [`Layer`](tower_layer::Layer) for a custom
-//! service, or a ready [`Client`](crate::Client).
+//! The whole stack for one service: setters configure a value, which makes a [`Layer`](tower_layer::Layer) for a custom
+//! service or a ready [`Client`](crate::Client).
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
@@ -22,12 +22,12 @@
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
 //! | [`realtime_messaging`] | not published: none, until it is given | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
-//! The quotas, the bearer header and the `content-type` are the services' own figures and samples. All other values are
-//! this crate's, with the reasons at each setter.
+//! The services publish the quotas, the bearer header and the `content-type`, as figures or in sample calls. All other
+//! values are this crate's. Each setter gives the reason.
 //!
 //! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`Preset::with_limiter`] takes any other limiter.
 //!
-//! A preset for another service is a function that starts from [`Preset::new`]. A service that needs no key is
+//! To call another service, start from [`Preset::new`]. For a service that needs no key, add
 //! [`Preset::without_credential`].
 //!
 //! # Headers
@@ -40,20 +40,21 @@
 //! | `accept` | `application/json` on the JSON calls of a client | [`Preset::with_header`] |
 //! | `authorization` | the key, as a bearer token | [`Preset::with_key_in_header`] and others |
 //!
-//! A header that the request brings is kept.
+//! A header that the caller has set on the request is never replaced.
 //!
 //! # After a 401
 //!
-//! A key from a file or a provider is replaced, once for all concurrent calls that got a 401. Each of their requests is
-//! retried once with the new key, a POST as well, and a second 401 is returned. See
-//! [`retry`](crate::retry#after-a-401). A fixed key, or one from the environment, stays, and its 401 is returned.
+//! A key from a file or a provider is replaced, once for all concurrent calls with a 401. Each of these calls is
+//! retried once with the new key, also a POST. A second 401 is returned. See [`retry`](crate::retry#after-a-401).
+//!
+//! A fixed key, or one from the environment, is not replaced, and its 401 is returned.
 //!
 //! # Order
 //!
-//! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout, then
-//! the client. Only [`PresetLayer`] states this order in code. Outside of all stands the idle timeout of the response's
-//! body, which is off until [`Preset::with_body_idle_timeout`] sets it. For other crates' layers around the stack see
-//! [`interplay`](crate::interplay).
+//! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout,
+//! then the client. [`PresetLayer`] defines this order. The idle timeout of the response body is outside of all layers,
+//! and off until [`Preset::with_body_idle_timeout`] sets it. [`interplay`](crate::interplay) places the layers of other
+//! crates.
 
 mod base_url;
 mod credential;

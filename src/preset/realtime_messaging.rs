@@ -3,13 +3,14 @@ use crate::error::InvalidConfig;
 
 /// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///
-/// The service publishes no quota: give your plan's limit to [`Preset::with_quota`]. The limiter still pauses when a
-/// response requests it.
+/// The service publishes no quota. Give your plan's limit to [`Preset::with_quota`]. Without one the limiter still
+/// pauses if a response requests it.
 ///
-/// The service authenticates by an application id, a key and a secret, but does not publish how they are sent. The default
-/// is the bearer header of its sample calls, and their `content-type: application/json` on every request.
-/// [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature.
-/// [`Preset::with_signature`] takes a hook that may also await something and see the body.
+/// The service authenticates by an application id, a key and a secret, but does not publish how to send them. The
+/// default is the bearer header and the `content-type: application/json` of its sample calls.
+///
+/// - [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature.
+/// - [`Preset::with_signature`] takes a signer that may also await and read the body.
 ///
 /// # Errors
 ///

@@ -19,8 +19,8 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share one limiter, and so do all layers and clients made of them, because a quota belongs to a key and not to a
-/// client. [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) start another one.
+/// Clones share one limiter, and so do all layers and clients made from them, because a quota belongs to a key.
+/// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace it.
 #[derive(Clone)]
 pub struct Preset {
     name: Arc<str>,
@@ -42,23 +42,23 @@ impl Preset {
     /// The default total timeout: one window of a quota per minute, so that a call can wait for the next window.
     pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The default attempt timeout. No service publishes its response time; 10 s leaves time for three attempts and their
-    /// backoff.
+    /// The default attempt timeout. It leaves time for three attempts and their backoff in the total timeout. No
+    /// service publishes a response time.
     pub const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Starts from a service's address.
+    /// Starts from the address of a service.
     ///
     /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets
     /// `content-type: application/json`, unless it has a `content-type`.
     ///
     /// # Errors
     ///
-    /// Returns an error unless `base_url` is an absolute `http` or `https` URL
+    /// Returns an error unless `base_url` is an absolute `http` or `https` URL with
     ///
-    /// - without user info, a query and a fragment;
-    /// - whose host is a name or an IP address;
-    /// - whose port, if it has one, is from 1 to 65535;
-    /// - whose path is of visible ASCII characters, without empty segments and segments of dots.
+    /// - no user info, query or fragment;
+    /// - a name or an IP address as its host;
+    /// - no port, or one from 1 to 65535;
+    /// - a path of visible ASCII characters, without empty segments and dot segments.
     pub fn new(name: impl Into<Arc<str>>, base_url: &str) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.into(),
@@ -93,14 +93,15 @@ impl Preset {
         self.quotas.first().copied()
     }
 
-    /// Returns the quotas of the service, which hold at once: the preset's own, or those last given to
-    /// [`with_quotas`](Self::with_quotas). A limiter given to [`with_limiter`](Self::with_limiter) keeps its own quotas
-    /// instead, which the preset does not know.
+    /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
+    /// [`with_quotas`](Self::with_quotas). Not those of a limiter given to [`with_limiter`](Self::with_limiter), which
+    /// the preset does not know.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
 
-    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or what [`with_limiter`](Self::with_limiter) was given.
+    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or the limiter given to
+    /// [`with_limiter`](Self::with_limiter).
     ///
     /// ```
     /// use tower_outbound::{limit::TokenBucket, preset};
@@ -114,13 +115,13 @@ impl Preset {
         self.limit.limiter()
     }
 
-    /// Replaces the name, for a second client of one service.
+    /// Replaces the name, for example for a second client of one service.
     pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Sends the credential without TLS, so that everybody on the way can read it.
+    /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
     pub fn allow_plaintext(mut self) -> Self {
         self.base.allow_plaintext();
         self
@@ -132,9 +133,9 @@ impl Preset {
     }
 
     /// Sets several quotas that hold at once, such as 10 per second and 100 per minute, and starts a new
-    /// [`TokenBucket`] for them. Without any quota only the server's limits hold.
+    /// [`TokenBucket`] for them. Without any quota only server limits apply.
     ///
-    /// Replaces what [`with_limiter`](Self::with_limiter) was given before.
+    /// Replaces a limiter given to [`with_limiter`](Self::with_limiter) before.
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
         self.limit =
@@ -142,12 +143,12 @@ impl Preset {
         self
     }
 
-    /// Replaces the limiter: by a [`SlidingWindow`](crate::limit::SlidingWindow), by a limiter that other clients share,
-    /// by one for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or by a custom one.
+    /// Replaces the limiter: by a [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that other clients share,
+    /// one for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or a custom one.
     ///
-    /// The bounds of the [wait](Self::with_limit) stay. The new limiter receives the server's rate-limit headers.
-    /// [`quotas`](Self::quotas) keeps its value, but only the limiter's own quota holds. The later call of
-    /// [`with_quotas`](Self::with_quotas) and `with_limiter` wins.
+    /// - The limiter's own quotas hold. [`quotas`](Self::quotas) still returns the preset's.
+    /// - The bounds of the [wait](Self::with_limit) stay, and the limiter receives the server's rate-limit headers.
+    /// - Of this and [`with_quotas`](Self::with_quotas), the later call wins.
     ///
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};
@@ -183,7 +184,7 @@ impl Preset {
         self
     }
 
-    /// Replaces the request id layer: another form or header of the id, or another name in the log.
+    /// Replaces the request id layer, for another form or header of the id, or another name in the log.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
@@ -201,7 +202,7 @@ impl Preset {
         self
     }
 
-    /// Replaces the attempt layer, which may send the attempt's number or trace context.
+    /// Replaces the attempt layer, for example to send the attempt's number or a trace context.
     pub fn with_attempt(mut self, attempt: AttemptLayer) -> Self {
         self.attempt = attempt;
         self
@@ -221,10 +222,10 @@ impl Preset {
         self
     }
 
-    /// Limits how long a response's body may stall while it is read. The body then ends in an error that
-    /// [is a timeout](crate::Error::is_timeout).
+    /// Limits how long a response's body may stall while it is read. After that time the body returns an error that [is
+    /// a timeout](crate::Error::is_timeout).
     ///
-    /// Unlimited by default, because an event stream may be silent for long. The total timeout covers no body.
+    /// Unlimited by default, because an event stream may be silent for long. The total timeout does not cover the body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
         self.body_idle_timeout = Some(limit);
         self

@@ -71,7 +71,7 @@ impl PresetLayer {
     }
 }
 
-/// The service of a [`PresetLayer`]: its layers in their order, outermost first.
+/// The service of a [`PresetLayer`]: its layers, outermost first.
 pub type PresetService<S> = BodyIdleTimeout<
     RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;

@@ -21,7 +21,7 @@ pin_project! {
         #[pin]
         future: Within<F>,
         call: Call,
-        // `None` if nobody listened at the start.
+        // `None` if no subscriber listened at the start.
         subject: Option<Box<Subject>>,
     }
 }

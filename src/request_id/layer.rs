@@ -12,8 +12,8 @@ use crate::{call::Naming, random::Random};
 /// # Default
 ///
 /// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`Id`](super::Id) into the request's
-/// extensions. The server's id is read from `x-request-id`, `request-id`, `x-amzn-requestid`, `x-correlation-id` and
-/// `cf-ray`, in this order.
+/// extensions. The server's id comes from the first of `x-request-id`, `request-id`, `x-amzn-requestid`,
+/// `x-correlation-id` and `cf-ray`.
 ///
 /// # Clone
 ///
@@ -56,8 +56,8 @@ impl RequestIdLayer {
 
     /// Reads the server's own id from the first of these headers that the response has.
     ///
-    /// An id does not count if it repeats the key that an [`AuthLayer`](crate::auth::AuthLayer) sent, is marked sensitive or
-    /// is longer than [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
+    /// Ignores an id that repeats the key that an [`AuthLayer`](crate::auth::AuthLayer) sent, is marked sensitive or is
+    /// longer than [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
     pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         self.name(|naming| naming.server_headers = headers.into_iter().collect())
     }
@@ -82,7 +82,7 @@ impl RequestIdLayer {
         }
     }
 
-    /// Logs completed calls at this level, by default `INFO`. Failed calls are always logged at `WARN`.
+    /// Logs completed calls at this level, `INFO` by default. Failed calls are always logged at `WARN`.
     ///
     /// ```
     /// use tower_outbound::request_id::RequestIdLayer;

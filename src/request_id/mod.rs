@@ -20,8 +20,9 @@
 //!
 //! # The log
 //!
-//! Spans and events of the `tracing` crate. A test holds the code to these tables. A field without a value is left out.
-//! Queries, user info, bodies and header values other than the two ids are never logged.
+//! These are all spans and events of this crate, which uses `tracing`. A test compares these tables with the code. A
+//! field without a value is omitted. Queries, user info, bodies and header values other than the two ids are never
+//! logged.
 //!
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
@@ -48,14 +49,15 @@
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
 //! | `tower_outbound::auth` | info | key refused by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
-//! A call failed if
-//! - no response arrived,
-//! - its response is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or
-//!   `DATA_LOSS`, or
-//! - the retry layer stopped retrying it, such as a 429 after the last attempt.
+//! A call failed in these cases:
 //!
-//! Every other call completed, also with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the level of its
-//! event.
+//! - No response arrived.
+//! - Its response is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or
+//!   `DATA_LOSS`.
+//! - The retry layer stopped retrying it, for example after a third 429.
+//!
+//! Any other call completed, even with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the level of
+//! its event.
 //!
 //! | field | value |
 //! |---|---|
@@ -63,18 +65,18 @@
 //! | `server.address`, `server.port` | in lower case; in events only without a `service` |
 //! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
-//! | `attempts` | from 2 |
+//! | `attempts` | only from 2 |
 //! | `ended` | a word of [`Ended`](crate::call::Ended) other than `success` |
 //! | `reason` | a word of [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
-//! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` from 0.1 |
+//! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
 //! | `network.protocol.version` | the version of HTTP, such as `1.1` or `2`, of an attempt with a response |
 //! | `http.request.method` | `_OTHER` in spans for an unknown method, with its name in `http.request.method_original` |
-//! | `http.request.resend_count` | from the second time that the request is passed to the client |
+//! | `http.request.resend_count` | only from the second time that the request is passed to the client |
 //! | `url.full` | without user info and query; only if the request's URI is absolute |
 //! | `error` | what failed, without its cause, which may hold a secret |
-//! | `kept` | whether a key is in use in spite of the failure |
+//! | `kept` | whether the earlier key stays in use |
 //! | `state` | a word of [`Store`](crate::limit::Store) |
 //!
 //! The attempt's span has the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`, and `otel.name` the
@@ -82,9 +84,9 @@
 //!
 //! # Other crates' events
 //!
-//! These tables cover the targets `tower_outbound` only. At `DEBUG` and `TRACE` the crate `h2` logs frames, with a
-//! server's GOAWAY debug data and the values of a response's `te` field. hyper logs errors that show this data. A server
-//! may repeat the key there. The filter `h2=info,hyper=info,hyper_util=info` drops those events.
+//! These tables cover the targets `tower_outbound` only. At `DEBUG` and `TRACE` the crate `h2` logs frames, including
+//! the debug data of a server's GOAWAY and a response's `te` field. hyper logs errors that show this data. A server may
+//! repeat the key there. The filter `h2=info,hyper=info,hyper_util=info` drops those events.
 //!
 //! # Order
 //!
@@ -92,17 +94,18 @@
 //!
 //! # Notes
 //!
-//! - The caller's own header of that name is the call's id, and so is an [`Id`] in the request's extensions. The header
-//!   wins if both exist.
-//! - The response is not changed: the server's own id is kept in the [`Report`](crate::Report). An id that repeats the key,
-//!   which the auth layer marks sensitive, is neither kept nor logged.
-//! - The attempts' events come from the retry layer, and are outside the attempts' spans.
-//! - A subscriber whose layers have filters of their own may enable the span `call` for one layer only. The other layers'
-//!   events then lack `service` and `request_id`.
-//! - A call that starts while nobody listens at any level has no event, even if a subscriber is installed meanwhile.
-//! - A call that its caller drops has no event, and its spans no status: it is nobody's failure.
-//! - A failure after the head, of a response's body or in gRPC trailers, is not logged: the event is written at the head.
-//! - An attempt that the total deadline cuts off has no event. `attempts` counts it, and its span's `error.type` is
+//! - The call's id is the caller's own header of that name, or an [`Id`] in the request's extensions. The header wins
+//!   if both exist.
+//! - The layer does not change the response. It keeps the server's own id in the [`Report`](crate::Report), but neither
+//!   keeps nor logs an id that repeats the key, which the auth layer marks sensitive.
+//! - The retry layer logs the attempts, outside of the attempts' spans.
+//! - If several subscriber layers have their own filters, the span `call` may be enabled for one of them only. The
+//!   events of the others then lack `service` and `request_id`.
+//! - A call that starts while no subscriber listens has no event, even if one is installed meanwhile.
+//! - A call that its caller drops has no event, and its spans have no status, because nobody failed.
+//! - The event is written at the head of the response, so a later failure of the body or in gRPC trailers is not
+//!   logged.
+//! - An attempt that the total deadline ends has no event. `attempts` counts it, and its span's `error.type` is
 //!   `deadline`.
 
 mod future;

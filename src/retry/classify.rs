@@ -10,16 +10,16 @@ use crate::{
 
 /// Decides whether another attempt may succeed after an outcome.
 ///
-/// [`Standard`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. The methods of this trait put custom rules
-/// in front of a classifier. The rule that was added last is evaluated first.
+/// [`Standard`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. The methods of this trait add custom
+/// rules to a classifier. The last added rule is evaluated first.
 ///
 /// # Notes
 ///
-/// - A classifier cannot make a retry unsafe. A request that may have been processed is retried only if it is idempotent:
-///   by its method, by an idempotency key that the server honours, or by
-///   [`PerRequest::idempotent`](super::PerRequest::idempotent) or
-///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).
-/// - It is not called for a 101.
+/// - A classifier cannot override safety. A request that may have been processed is retried only if it is idempotent:
+///   by its method, by an idempotency key that the server honours, or by a declaration
+///   ([`PerRequest::idempotent`](super::PerRequest::idempotent),
+///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
+/// - The layer does not call it for a 101.
 ///
 /// # Example
 ///
@@ -61,7 +61,7 @@ pub trait Classify: Send + Sync {
         On { inner: self, status, verdict: Verdict::Retry(Cause::of(status)) }
     }
 
-    /// Returns a response with this status to the caller without a retry.
+    /// Never retries after this status.
     fn never_on(self, status: StatusCode) -> On<Self>
     where
         Self: Sized,
@@ -90,14 +90,14 @@ impl<C: Classify + ?Sized> Classify for Arc<C> {
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Outcome<'a> {
-    /// With a response, whose body is not read yet.
+    /// A response arrived. Its body is not read yet.
     Answer {
         /// The status.
         status: StatusCode,
         /// The response headers.
         headers: &'a HeaderMap,
     },
-    /// With an error instead of a response.
+    /// An error occurred instead of a response.
     Failure {
         /// The error.
         error: &'a Error,

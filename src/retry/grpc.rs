@@ -19,28 +19,31 @@ use crate::policy::{
 /// | any other status | no | |
 /// | no response | as [`Standard`] decides | transient |
 ///
-/// `grpc-retry-pushback-ms` delays a retry like `Retry-After`. Any value but a whole number from 0 forbids a retry.
+/// `grpc-retry-pushback-ms` delays a retry as `Retry-After` does. A value that is negative or no whole number forbids a
+/// retry.
 ///
 /// # Idempotent methods
 ///
-/// A gRPC call is a POST, and no code proves that the server did not process it. It is retried only after an error that
-/// proves that it was not sent, or if it is declared idempotent: for a method with
-/// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent), for one call with
-/// [`PerRequest::idempotent`](super::PerRequest::idempotent). gRPC's own implementations do not retry without a
-/// `retryPolicy` for the method, either.
+/// A gRPC call is a POST, and no code proves that the server did not process it. It is retried if an error proves that
+/// it was not sent, or if it is declared idempotent:
+///
+/// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
+/// - for one call, with [`PerRequest::idempotent`](super::PerRequest::idempotent).
+///
+/// gRPC's own implementations do not retry either, unless the method has a `retryPolicy`.
 ///
 /// # Notes
 ///
-/// - Only the response headers are read. An error in the trailers arrives after the headers were returned, and the call is
-///   committed by then (gRPC proposal A6).
-/// - After `UNAUTHENTICATED` in the headers an idempotent call is resent once if its key can be replaced: see
-///   [after a 401](super#after-a-401).
-/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. To send the time of one attempt, use
-///   tonic's `Request::set_timeout`.
-/// - tonic's channel wraps every failed connect in its own error. A connector's error and a refused stream are recognized
-///   inside it, but not a failure of TLS or of tonic's `connect_timeout`. For those add a `map_err` directly above the
-///   channel that returns [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a
-///   `tonic::ConnectError`.
+/// - Only the response headers are read. An error in the trailers arrives after the headers were returned, and gRPC
+///   then considers the call committed (proposal A6).
+/// - After `UNAUTHENTICATED` in the headers an idempotent call is resent once if its key can be replaced: see [after a
+///   401](super#after-a-401).
+/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. Use tonic's `Request::set_timeout` to
+///   send the time of one attempt.
+/// - tonic's channel wraps every failed connect in its own error. The layer recognizes a connector's error and a
+///   refused stream inside it, but neither a failure of TLS nor of tonic's `connect_timeout`. For these, add a
+///   `map_err` directly above the channel that returns
+///   [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a `tonic::ConnectError`.
 ///
 /// # Example
 ///
@@ -68,7 +71,7 @@ impl Grpc {
         self
     }
 
-    /// Returns a response with this code to the caller without a retry.
+    /// Never retries after this code.
     pub fn never_on_code(mut self, code: Code) -> Self {
         self.codes = self.codes.without(code);
         self

@@ -41,7 +41,7 @@ impl IdempotencyKey {
         self
     }
 
-    /// Puts a key on a request that is not idempotent by its method. Returns whether the request has one.
+    /// Adds a key to a request that its method does not make idempotent. Returns whether the request has one.
     pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, TooManyFields> {
         // One without content is none.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
@@ -56,7 +56,7 @@ impl IdempotencyKey {
             true => HeaderValue::try_from([b"\"", key.as_bytes(), b"\""].concat()),
             false => Ok(key),
         };
-        // Quotes around hexadecimal digits and hyphens always make a header value.
+        // Always a valid header value: quotes around hexadecimal digits and hyphens.
         let Ok(key) = key else { return Ok(false) };
         headers::insert(&mut head.headers, &self.header, key).map(|()| true)
     }

@@ -50,7 +50,7 @@ pub(super) struct Kept<B> {
     pub(super) number: u32,
     /// What the last attempt that was called failed with, where that was not an answer.
     pub(super) failed: Option<Error>,
-    /// Why the request cannot be sent at all.
+    /// Why the request cannot be sent.
     pub(super) rejected: Option<Error>,
     /// Whether any attempt was called.
     pub(super) sent: bool,

@@ -1,4 +1,4 @@
-//! Middleware that retries requests after temporary failures, with backoff, if a retry is safe.
+//! Retries requests after temporary failures, with backoff, if a retry is safe.
 //!
 //! ```
 //! use http_body_util::Empty;
@@ -42,30 +42,36 @@
 //! - The method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE.
 //! - The request carries an [`IdempotencyKey`] that the server honours.
 //! - The caller declared it idempotent, with [`PerRequest::idempotent`] or [`RetryLayer::with_idempotent`].
-//! - The request was provably not processed, because there was no connection, the connection closed before the request was
-//!   written, or the server refused its HTTP/2 stream. A custom service states this with a
+//! - The request was provably not processed: there was no connection, it closed before the request was written, or the
+//!   server refused the HTTP/2 stream. A custom service states this with a
 //!   [`DeliveryError`](crate::error::DeliveryError).
 //!
-//! A retry also needs an attempt left, credit in the [`Budget`](crate::policy::Budget) that all calls share, enough time
-//! before the deadline, and a recorded body. A body over the replay limit, or one that was not read to its end, is not
-//! recorded. Otherwise the layer returns the last response or error at once, and its [`Report`](crate::Report) states the
+//! A retry also needs
+//!
+//! - an attempt left;
+//! - credit in the [`Budget`](crate::policy::Budget), which all calls share;
+//! - enough time before the deadline;
+//! - a recorded body: not one over the replay limit, and not one that was read only in part.
+//!
+//! Otherwise the layer returns the last response or error at once. Its [`Report`](crate::Report) states the
 //! [reason](crate::call::Ended).
 //!
 //! # After a 401
 //!
-//! The auth layer puts [`KeyReplaced`](crate::call::KeyReplaced) into the extensions of a 401 if it has, or is about to get,
-//! another key. The retry layer then resends the request once with the new key:
+//! The auth layer puts [`KeyReplaced`](crate::call::KeyReplaced) into the extensions of a 401 if it has another key or
+//! is about to get one. The retry layer then resends the request once with that key:
 //!
 //! - It resends without a backoff, through all layers below. A delay that the 401 itself requests is kept.
 //! - It resends any method, because a request that got a 401 was not applied (RFC 9110 §15.5.2).
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
-//! - It happens once in a call, however many retry layers are stacked. [`Standard`] returns the next 401.
-//! - [`PerRequest::never`], an unrecorded body, or a deadline without time after 100 ms for draining the body prevent it.
+//! - It happens once per call, even if retry layers are stacked. [`Standard`] returns the next 401.
+//! - It does not happen after [`PerRequest::never`], with an unrecorded body, or if the deadline is within 100 ms, the
+//!   time for draining the body.
 //!
-//! The auth layer marks a gRPC `UNAUTHENTICATED` in the response headers, too. gRPC does not guarantee that such a call was
-//! not processed. The layer resends it only if it was declared idempotent and no negative `grpc-retry-pushback-ms` forbids
-//! it. Otherwise the next call uses the new key.
+//! The auth layer also marks a gRPC `UNAUTHENTICATED` in the response headers. gRPC does not guarantee that such a call
+//! was not processed. The layer resends it only if it is declared idempotent and no negative `grpc-retry-pushback-ms`
+//! forbids it. Otherwise the next call uses the new key.
 //!
 //! # Delay
 //!
@@ -73,50 +79,50 @@
 //!
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
 //!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Schedule`].
-//! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), with
-//!   `grpc-retry-pushback-ms`, or, on a 429, 503 or 529 without these, with a `RateLimit` or `X-RateLimit` header without
-//!   remaining permits ([`asked`](crate::policy::asked)).
+//! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), or
+//!   with `grpc-retry-pushback-ms`. On a 429, 503 or 529 without these, a `RateLimit` or `X-RateLimit` header without
+//!   remaining permits requests it ([`asked`](crate::policy::asked)).
 //! - Jitter only adds to a requested delay.
-//! - A requested delay longer than [`max_retry_after`](RetryLayer::with_max_retry_after) ends the call at once with the
-//!   response.
+//! - The call ends at once with the response if the requested delay is longer than
+//!   [`max_retry_after`](RetryLayer::with_max_retry_after).
 //!
 //! # Order
 //!
-//! The layer goes inside the total timeout, whose deadline it reads, and outside limit and auth, so that every attempt
-//! acquires a permit and uses the current key. [`interplay`](crate::interplay) places the layers of other crates. The inner
-//! service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//! The layer goes inside the total timeout, whose deadline it reads. It goes outside limit and auth, so that every
+//! attempt acquires a permit and uses the current key. [`interplay`](crate::interplay) places the layers of other
+//! crates. The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
 //!
 //! # Notes
 //!
 //! Responses and errors:
 //!
-//! - Every status is returned as `Ok`. The [`Report`](crate::Report) in the response, or in the error, states why there was
+//! - Every status is returned as `Ok`. The [`Report`](crate::Report) in the response or the error states why there was
 //!   no further attempt.
 //! - A failed gRPC call is an HTTP 200, so it counts as a success without [`Grpc`].
 //! - A 101 ends the call, whatever a rule decides, because the connection then belongs to the caller.
-//! - If the inner service fails to become ready for a retry, or the limiter refuses one, the call returns the error of the
-//!   attempt before it. After a response, whose body is gone by then, it returns the new error. The refused wait is in
-//!   `retry_after()`.
-//! - The layer reads the body of a failed response to its end before the backoff, so that its connection can be reused:
-//!   within 64 KiB, 100 ms and the backoff. After a 401 there is no backoff, and only the other two apply.
+//! - The call returns the error of the last attempt if the inner service does not become ready for a retry, or the
+//!   limiter refuses it. If that attempt ended in a response, the call returns the new error, because the response's
+//!   body is gone. `retry_after()` returns the refused wait.
+//! - The layer reads the body of a failed response before the backoff, so that its connection can be reused. It stops
+//!   after 64 KiB, 100 ms or the backoff. After a 401 there is no backoff, and only the first two apply.
 //!
 //! Proofs that a request was not processed:
 //!
-//! - They come from hyper's, hyper-util's and h2's errors, also inside another client's error, and from the service's own
-//!   [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
-//! - An error must belong to the request that the service was called with. A client that follows redirects returns errors of
-//!   other requests: follow them above this layer. The same holds for a 401.
-//! - If the request's body fails, no error proves anything, because it may belong to the connection that the body came from.
-//!   A layer below that replaces the body must not let it fail with a connection's error.
+//! - They come from errors of hyper, hyper-util and h2, also inside another client's error. The service itself may
+//!   return a [`DeliveryError`](crate::error::DeliveryError), `ConnectionRefused` or tower's `Overloaded`.
+//! - An error must be about the request that the service received. A client that follows redirects returns errors of
+//!   other requests, and 401s as well: follow redirects above this layer instead.
+//! - No error proves anything if the request's body failed, because the error may be about the connection that the body
+//!   came from. A layer below that replaces the body must not let it fail with a connection's error.
 //! - A GOAWAY proves nothing, because hyper's error does not show whether the request was above the last stream.
-//! - A server that sends a 103 and then `REFUSED_STREAM` contradicts RFC 9113 §8.7, which reserves that code for requests
-//!   that were not processed. hyper does not expose the 103 of HTTP/2, so the request is retried, also a POST.
+//! - A 103 before `REFUSED_STREAM` contradicts RFC 9113 §8.7, which reserves that code for requests that were not
+//!   processed. hyper does not expose the 103 of HTTP/2, so the layer retries the request, also a POST.
 //!
 //! Bodies:
 //!
-//! - A body of known length, by its size hint or by `content-length`, is complete once that many bytes were read. Trailers
-//!   after it are replayed only if the request has a `trailer` header.
-//! - A body that the inner service still holds when it responds cannot be replayed, because it may still be read.
+//! - A body of known length, by its size hint or by `content-length`, is complete once that many bytes were read.
+//!   Trailers after it are replayed only if the request has a `trailer` header.
+//! - A body that the inner service still holds when it responds is not replayed, because the service may still read it.
 
 mod classify;
 mod future;

@@ -1,9 +1,9 @@
 //! Reads from the error of an attempt whether the server can have processed the request.
 //!
-//! The first transport error or [`DeliveryError`] in the chain of sources decides. Errors below it may belong to another
-//! connection, for example to one that the request's body was read from. Without either the request counts as
-//! [`Delivery::MaybeProcessed`]. Callers skip this check if the request's body failed, because an unknown client may return
-//! the body's error as its own.
+//! The first transport error or [`DeliveryError`] in the chain of sources decides. Errors below it may be about another
+//! connection, for example the one that the request's body was read from. Without either, the request counts as
+//! [`Delivery::MaybeProcessed`]. Callers skip this check if the request's body failed, because an unknown client may
+//! return the body's error as its own.
 //!
 //! | error | delivery |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::{
     policy::Delivery,
 };
 
-/// The proof in the error of an attempt.
+/// The result of reading an attempt's error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) delivery: Delivery,
@@ -37,8 +37,8 @@ pub(super) struct Proof {
 const NOT_SENT: Proof = Proof { delivery: Delivery::NotSent, lasting: false };
 const MAYBE: Proof = Proof { delivery: Delivery::MaybeProcessed, lasting: false };
 
-/// The error of hyper-util's connector, which has no public name. Clients with connections of their own, such as tonic's
-/// channel, wrap it in their error.
+/// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
+/// tonic's channel, wrap it in their error.
 type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 /// Returns what the error of the inner service proves.
@@ -69,20 +69,20 @@ pub(super) fn proof(error: &Error) -> Proof {
     MAYBE
 }
 
-/// Whether the service itself states that nothing was sent. Inside another error each of these may be about another
-/// connection or request, for example the one that the request's body was read from.
+/// Returns whether the service itself states that nothing was sent. Inside another error each of these may be about
+/// another connection or request, for example the one that the request's body was read from.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
-    // An established connection is never refused. The other kinds of failed connects also occur on one.
+    // Established connections never fail with this kind. The other kinds of failed connects occur on them, too.
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
         || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
         // tower's `LoadShed` returns it instead of calling its service.
         || error.is::<Overloaded>()
 }
 
-/// hyper-util's client names the connection that an error occurred on. Without one the request was handed to none: the
-/// connect, TLS or the HTTP/2 handshake failed.
+/// Reads the error of hyper-util's client, which names the connection that the error occurred on. Without one, the
+/// client never had a connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
 fn by_client(error: &legacy::Error) -> Proof {
-    // The kinds have no public name, so their text decides. If that changes, the result is the one below.
+    // The kinds have no public name, so their text decides. If that changes, the checks below decide.
     if error.to_string().starts_with("client error (User") {
         return Proof { lasting: true, ..NOT_SENT };
     }
@@ -99,29 +99,29 @@ fn by_client(error: &legacy::Error) -> Proof {
 fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
     match error.source().and_then(|error| error.downcast_ref()) {
         _ if unbegun => NOT_SENT,
-        // The body's own error, whose sources are about something else, or hyper's task has ended without a result.
+        // The body failed with its own error, which is about something else, or hyper's task ended without a result.
         _ if error.is_user() => MAYBE,
         Some(error) => by_stream(error),
-        // Closed or reset, perhaps after the server read the request: over HTTP/1.1 both look the same.
+        // Closed or reset, perhaps after the server read the request. HTTP/1.1 does not show the difference.
         None => MAYBE,
     }
 }
 
-/// A server that resets a stream with REFUSED_STREAM states that it did not process the request (RFC 9113 §8.7). A
-/// REFUSED_STREAM of h2 itself states nothing.
+/// Reads an HTTP/2 error. A server that resets a stream with REFUSED_STREAM states that it did not process the request
+/// (RFC 9113 §8.7). A REFUSED_STREAM of h2 itself states nothing.
 ///
-/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those. However, h2
-/// does not expose the id, and hyper returns the same error for a request below it: one that was queued while another thread
-/// read the GOAWAY. h2's task may still send that one before the stream is reset.
+/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those.
+/// However, h2 does not expose the id. hyper returns the same error for a request below it, if another thread read the
+/// GOAWAY while the request was queued. h2's task may still send that request before it resets the stream.
 fn by_stream(error: &h2::Error) -> Proof {
     let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     if refused { NOT_SENT } else { MAYBE }
 }
 
-/// Whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed. hyper checks
-/// for a closed connection only in `poll_ready`.
+/// Returns whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed.
+/// hyper checks for a closed connection only in `poll_ready`.
 ///
-/// hyper also cancels an upgrade, after the response. Its type for that has no public name, so the texts of the other
+/// hyper also cancels an upgrade, after the response. The error for that has no public type, so the texts of the other
 /// causes decide. If they change, the result is "maybe processed".
 fn was_not_begun(error: &hyper::Error) -> bool {
     if error.is_closed() {
@@ -134,8 +134,8 @@ fn was_not_begun(error: &hyper::Error) -> bool {
     })
 }
 
-/// A server with a wrong certificate, or without a common version or cipher, fails the next attempt in the same way. The
-/// caller should learn at once that another server may stand in its place.
+/// Returns whether TLS fails in the same way on the next attempt: by a wrong certificate, or without a common version
+/// or cipher. The caller should learn at once that it may be talking to another server.
 #[cfg(feature = "rustls")]
 fn is_permanent(error: &legacy::Error) -> bool {
     use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};

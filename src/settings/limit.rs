@@ -14,8 +14,8 @@ settings! {
     /// A preset uses a [`TokenBucket`] unless code replaces it by [`Preset::with_limiter`]. A stack of single layers
     /// takes [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
     pub struct LimitSettings {
-        /// One quota or a list of quotas that hold at once, such as `100/60s` or `100/60s, burst 10, margin 1s`. Default:
-        /// the quota of the preset. An empty list means unlimited.
+        /// One quota, or a list of quotas that hold at once, such as `100/60s` or `100/60s, burst 10, margin 1s`.
+        /// Default: the quota of the preset. An empty list means unlimited.
         ///
         /// `parse` reads the same text, so a file and code give the same quota, default burst and margin included.
         #[serde(with = "text::list")]

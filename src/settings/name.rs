@@ -1,6 +1,6 @@
 use crate::error::InvalidConfig;
 
-/// Longer names help no reader of a log.
+/// The longest name, so that names fit into a log line.
 const LONGEST: usize = 64;
 
 /// Returns the name of a service if a log and a metric can show it.

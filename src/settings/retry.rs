@@ -28,7 +28,7 @@ settings! {
         pub never_on: Option<Vec<StatusCode>>,
         /// After a failure that is not a throttling: [`ExponentialBackoff::transient`] where it says nothing.
         pub backoff: BackoffSettings,
-        /// After a 429 or 529: [`ExponentialBackoff::throttled`] where it says nothing.
+        /// The backoff after a 429 or 529. Default: [`ExponentialBackoff::throttled`].
         pub throttled_backoff: BackoffSettings,
         /// What all calls together may spend on retries.
         pub budget: BudgetSettings,
@@ -41,7 +41,7 @@ settings! {
 settings! {
     /// [`ExponentialBackoff`].
     pub struct BackoffSettings {
-        /// The longest wait before the first retry. 100 ms by default, 1 s after a 429 or 529.
+        /// The longest wait before the first retry. Default: 100 ms, or 1 s after a 429 or 529.
         #[serde(with = "text")]
         pub base: Option<Duration>,
         /// The longest wait. 20 s by default.

@@ -126,12 +126,12 @@ impl Arrivals {
         fullest(&self.noted(), window).map_or(0, |fullest| fullest.permits)
     }
 
-    /// Checks that no window of the quota's length contains more permits than its limit. Ignores the margin, which late
-    /// requests may use up.
+    /// Asserts that no window of the quota's length contains more permits than its limit. Ignores the margin, because
+    /// late requests may use it up.
     ///
     /// # Panics
     ///
-    /// Panics if a window contains more, and shows that window.
+    /// Panics if a window contains more permits, and names that window.
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();

@@ -95,7 +95,7 @@ async fn layers_of_tower_go_on_top_of_the_client() {
     assert_eq!((response.status().as_u16(), server.seen()[0].path_and_query()), (200, "/v1"));
 }
 
-/// User info is a password, and HTTP/2 forbids it in `:authority` (RFC 9113, 8.3.1).
+/// User info is a password, and HTTP/2 forbids it in `:authority` (RFC 9113 §8.3.1).
 #[tokio::test]
 async fn does_not_send_user_info() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];

@@ -34,7 +34,7 @@ fn each_layer_has_a_row() {
     let mut sources = Vec::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut sources);
     let mut layers: BTreeSet<_> = sources.iter().flat_map(|source| layers(source)).collect();
-    // Private, and part of each preset's row.
+    // Private, and covered by each preset's row.
     assert!(layers.remove("DefaultHeadersLayer"));
     let rows: BTreeSet<_> = rows().iter().map(|row| row.layer.to_owned()).collect();
     let without: Vec<_> = layers.difference(&rows).collect();

@@ -21,7 +21,7 @@ pub(crate) enum Unready {
     Passes,
     /// As an `Error` that it is the source of, from `poll_ready`.
     Fails,
-    /// As such an `Error`, of this kind, from the call.
+    /// Fails in the call, with an `Error` of this kind.
     InCall(&'static str),
     /// The same, once a few attempts have met with it.
     AfterAttempts(&'static str),

@@ -113,7 +113,7 @@ fn signing(limit: Option<usize>) -> (SignLayer<Signs>, Books) {
     plain(SignLayer::new(Signs(limit), origin()).unwrap())
 }
 
-/// 12 in 9 s and a margin of 1 s: a burst of 2, then one per second.
+/// 12 in 9 s, with a margin of 1 s: 2 permits at once, then one per second.
 fn quota() -> Quota {
     with_margin(Quota::new(12, secs(9)).and_then(|quota| quota.with_burst(2)))
 }

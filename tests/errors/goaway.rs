@@ -1,4 +1,4 @@
-//! A server that repeats the key in an HTTP/2 GOAWAY: nothing of it is shown.
+//! A server repeats the key in an HTTP/2 GOAWAY. Errors and reports of this crate do not show it.
 
 use std::{error::Error as StdError, fmt::Debug};
 
@@ -25,7 +25,7 @@ fn hidden(shown: &dyn Debug) {
     assert!(!shown.contains(KEY), "{shown}");
 }
 
-/// Searches the error and everything that `source()` leads to.
+/// Asserts that neither the error nor anything behind its `source()` shows the key.
 #[track_caller]
 fn check(error: &(dyn StdError + 'static)) {
     let mut next = Some(error);
@@ -51,7 +51,7 @@ fn http2() -> Transport {
     Transport::new().with_http2_prior_knowledge()
 }
 
-/// The level and target of each record, of any crate, that has the key in it.
+/// Returns level and target of each record of any crate that contains the key.
 fn leaks(capture: &Capture) -> Vec<(String, String)> {
     let records = capture.take().into_iter().filter(|record| record.contains(KEY));
     let words = records.map(|record| {
@@ -61,7 +61,7 @@ fn leaks(capture: &Capture) -> Vec<(String, String)> {
     words.collect()
 }
 
-/// The documented filter, `h2=info,hyper=info,hyper_util=info`, drops what others log of it.
+/// Asserts that the documented filter, `h2=info,hyper=info,hyper_util=info`, drops the records of other crates.
 #[track_caller]
 fn check_log(capture: &Capture, heard: bool) {
     let leaks = leaks(capture);
@@ -82,12 +82,12 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Closed, 3));
     assert!(format!("{error:?}").ends_with(&format!(": {GONE}")), "{error:?}");
 
-    // A POST is not sent again: the original proves nothing.
+    // A POST is not retried: the redacted error proves as little as the original.
     let error = keyed(&url).client_over(http2()).unwrap().post("/v1", "").await.unwrap_err();
     check(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // Through single layers.
+    // Through single layers instead of a preset.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
     let mut request = request(&url, no_body());
@@ -109,13 +109,13 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
         check(&error);
     }
 
-    // The body of another client than hyper's.
+    // The body of a client other than hyper's.
     let other = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let other = other.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
     let client = keyed(&url).client_around(other).unwrap();
     check(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
 
-    // The body of a preset's layer, over hyper's.
+    // The body of a preset's layer over hyper's client.
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let service = tower::Layer::layer(&keyed(&url).layer().unwrap(), client);
     let response = service.oneshot(request(&url, no_body())).await.unwrap();
@@ -123,7 +123,7 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
     check_log(&capture, true);
 }
 
-/// A request's body may be the response of another server.
+/// The request's body is the response of another server, which sends the GOAWAY.
 #[tokio::test]
 async fn hides_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
@@ -142,7 +142,7 @@ async fn hides_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
     check_log(&capture, true);
 }
 
-/// The token server is one that is called, too.
+/// The key provider calls a token server, which sends the GOAWAY.
 #[tokio::test]
 async fn hides_the_debug_data_of_a_goaway_to_a_key_provider() {
     let tokens = address(Before::Response);

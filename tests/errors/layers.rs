@@ -89,7 +89,7 @@ async fn names_a_stalled_response_body() {
     check(error, ErrorKind::BodyTimeout, "body_timeout", "response body stalled for 5s");
 }
 
-/// A service that is not ready because of its connection names that.
+/// The service is not ready because its connection failed. The error names that failure.
 #[tokio::test(start_paused = true)]
 async fn names_the_cause_of_a_service_that_is_not_ready() {
     let refuses = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();

@@ -1,4 +1,4 @@
-//! Errors name their cause: kind, message and chain, without anything that the server chose.
+//! Errors name their cause by kind, message and chain. They show no text from the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "../probe/capture.rs"]
@@ -39,7 +39,7 @@ use tower_outbound::{
 type Content = UnsyncBoxBody<Bytes, BoxError>;
 type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
-/// Three attempts with next to no backoff.
+/// Three attempts with almost no backoff.
 fn retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
     let backoff = backoff.with_jitter(Jitter::none());
@@ -50,7 +50,7 @@ fn preset(url: &str) -> Preset {
     Preset::new("svc", url).unwrap().with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
 }
 
-/// A request's body that fails after one frame.
+/// A request body that fails after one frame.
 fn broken_body() -> Content {
     let frames = [Ok(Frame::data(Bytes::from("x"))), Err("the disk is gone".into())];
     StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
@@ -60,14 +60,14 @@ fn no_body() -> Content {
     http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// The error of a call through the ready client, over this connector.
+/// Returns the error of a call through a ready client over this connector.
 async fn through_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let client = preset(url).client_around(client).unwrap();
     client.request(request(url, Body::new(body()))).await.unwrap_err()
 }
 
-/// The error of a call through single layers, over this connector.
+/// Returns the error of a call through single layers over this connector.
 async fn through_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
@@ -78,7 +78,7 @@ fn request<B>(url: &str, body: B) -> http::Request<B> {
     http::Request::put(format!("{url}/v1")).body(body).unwrap()
 }
 
-/// A port that refuses connections for as long as the socket lives: bound, but not listening.
+/// Returns a port that refuses connections while the socket exists: it is bound and does not listen.
 fn refusing() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that fail in one way each.
+//! Servers that each fail in one way.
 
 use std::{future::Future, io::Write, net::SocketAddr};
 
@@ -7,7 +7,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Serves each connection by `serve`, on a thread of its own, to which no subscriber listens.
+/// Runs `serve` for each connection, on its own thread, which has no subscriber.
 pub(crate) fn serve<F, W>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> W + Send + Sync + 'static,
@@ -28,7 +28,7 @@ where
     address
 }
 
-/// Reads the head of a request, or what HTTP/2 sends before it.
+/// Reads the head of a request, or the preface of HTTP/2.
 pub(crate) async fn read_head(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -38,7 +38,7 @@ pub(crate) async fn read_head(stream: &mut TcpStream) {
 
 pub(crate) async fn close(mut stream: TcpStream) {
     read_head(&mut stream).await;
-    // Unread bytes would reset the connection.
+    // Closing a socket with unread bytes would reset the connection.
     let _ = stream.shutdown().await;
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
@@ -59,7 +59,7 @@ pub(crate) async fn garbage(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Ends the connection once it has a request: by a reset, or properly.
+/// Ends the connection after a request arrived: by a reset, or orderly.
 pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
     let stream = stream.into_std().unwrap();
     let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
@@ -97,12 +97,12 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
         let mut body = respond.send_response(http::Response::new(()), false).unwrap();
         body.send_data("part".into(), false).unwrap();
         sent = Some(body);
-        // Until everything so far is written.
+        // Waits until everything so far is written.
         let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
     }
     let authorization = request.headers()["authorization"].as_bytes();
-    // 7: GOAWAY of stream 0, with the last stream and the reason ENHANCE_YOUR_CALM.
+    // Type 7 is GOAWAY, on stream 0, with the last stream id and the reason ENHANCE_YOUR_CALM.
     let length = u8::try_from(8 + authorization.len()).unwrap();
     let mut frame = vec![0, 0, length, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 11];
     frame.extend_from_slice(authorization);
@@ -118,15 +118,15 @@ pub(crate) async fn echo_in_te(stream: TcpStream) {
     let stream = stream.into_std().unwrap();
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
-    // Dropped, they reset their streams.
+    // Dropping the streams would reset them.
     let mut kept = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
         let authorization = request.headers()["authorization"].as_bytes();
         let stream = u8::try_from(respond.stream_id().as_u32()).unwrap();
-        // `:status: 200` from HPACK's table, and a field in plain.
+        // `:status: 200` from HPACK's static table, and a literal field.
         let mut fields = vec![0x88, 0, 2, b't', b'e', u8::try_from(authorization.len()).unwrap()];
         fields.extend_from_slice(authorization);
-        // 1: HEADERS, with the flags END_STREAM and END_HEADERS.
+        // Type 1 is HEADERS, with the flags END_STREAM and END_HEADERS.
         let mut frame = vec![0, 0, u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, stream];
         frame.extend_from_slice(&fields);
         raw.write_all(&frame).unwrap();

@@ -1,4 +1,4 @@
-//! How errors and reports are shown, and found in other errors.
+//! What errors and reports display, and how to find an `Error` inside other errors.
 
 use std::{error::Error as StdError, fmt};
 
@@ -67,7 +67,7 @@ async fn shows_a_report_on_one_line() {
         };
         assert_eq!(shown, expected);
     }
-    // With a wait for the limiter.
+    // The call waits for the limiter.
     let quota = tower_outbound::Quota::per_minute(2).unwrap().with_burst(1).unwrap().without_margin();
     let preset = preset("http://127.0.0.1").with_quota(quota);
     let service = preset.layer().unwrap().layer(Probe::new([Is(200)]));
@@ -83,7 +83,7 @@ async fn shows_a_report_on_one_line() {
     );
 }
 
-/// As `anyhow::Error` and `eyre::Report`, which are no errors themselves.
+/// Wraps an error as `anyhow::Error` and `eyre::Report` do. It is not an error itself.
 struct Anyhow(BoxError);
 
 impl std::ops::Deref for Anyhow {

@@ -1,4 +1,4 @@
-//! Real failures of the network and the server, by kind.
+//! Real network and server failures, by kind.
 
 use std::{io, net::SocketAddr, vec};
 
@@ -12,7 +12,7 @@ fn tcp() -> Connector {
     BoxCloneSyncService::new(HttpConnector::new().map_err(BoxError::from))
 }
 
-/// A connector whose names cannot be resolved.
+/// A connector that resolves no name.
 fn unresolved() -> Connector {
     let resolver =
         service_fn(|_: Name| async { Err::<vec::IntoIter<SocketAddr>, _>(io::Error::other("nxdomain")) });
@@ -125,7 +125,7 @@ async fn names_the_cause_of_each_transport_failure() {
     }
 }
 
-/// Reads, and never responds.
+/// Reads the request, and never responds.
 async fn answers(mut stream: TcpStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -137,7 +137,7 @@ async fn answers(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Users put each of these timeouts around a connector.
+/// Applications put each of these timeouts around a connector.
 #[tokio::test(start_paused = true)]
 async fn names_a_timeout_of_the_connector() {
     let never = || service_fn(|_: Uri| std::future::pending::<Result<TokioIo<TcpStream>, BoxError>>());
@@ -188,7 +188,7 @@ async fn names_a_failure_of_tls() {
     assert!(server.seen().is_empty() && plain.seen().is_empty());
 }
 
-/// A custom service has no client of hyper's below it.
+/// The service is custom, without hyper's client below it.
 #[tokio::test(start_paused = true)]
 async fn names_the_io_error_of_a_custom_service() {
     use io::ErrorKind::*;

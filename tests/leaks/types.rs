@@ -58,7 +58,7 @@ struct Seen {
     displays: RefCell<BTreeSet<String>>,
 }
 
-/// Types that no caller can name: the `Debug` of the services and futures around them shows them.
+/// Types that callers cannot name. The `Debug` of the services and futures around them shows them.
 const INNER: [&str; 2] = ["error::MaybeRejected", "preset::DefaultHeaders"];
 
 /// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.

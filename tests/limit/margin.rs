@@ -1,4 +1,4 @@
-//! The safety margin of a quota. Timers, polls, readiness and the network share it by quarters.
+//! The safety margin of a quota. Timers, polls, readiness and the network share it, a quarter each.
 
 use std::{
     convert::Infallible,
@@ -22,10 +22,10 @@ use tower_outbound::{
 
 use crate::cases::cases;
 
-/// A quarter of the margin. Every delay is a number of sixteenths of the margin.
+/// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;
 
-/// How late one call is polled after it was woken, how late its inner service is ready, and how late it arrives.
+/// The delays of one call: from its wake to its poll, until its inner service is ready, and until it arrives.
 #[derive(Debug, Clone, Copy)]
 struct Late {
     poll: u32,
@@ -35,7 +35,8 @@ struct Late {
 
 const PROMPT: Late = Late { poll: 0, ready: 0, network: 0 };
 
-/// Prompt calls beside calls that use up every quarter. Polls and readiness may be even later: their permits expire.
+/// Mixes prompt calls with calls that use up every quarter. Polls and readiness may be even later, and then the permits
+/// expire.
 fn late() -> impl Strategy<Value = Late> {
     let late = |(poll, ready, network)| Late { poll, ready, network };
     prop_oneof![
@@ -55,13 +56,13 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Becomes ready some time after its first poll, and notes when each request arrives at the server.
+/// Becomes ready some time after its first poll, and records when each request arrives at the server.
 #[derive(Clone)]
 struct Server {
     late: Late,
     part: Duration,
     since: Option<Instant>,
-    /// Tells the test when to poll again.
+    /// When to poll again.
     ready_at: Arc<Mutex<Option<Instant>>>,
     arrivals: Arrivals,
 }
@@ -87,13 +88,13 @@ impl Service<Request<()>> for Server {
     }
 }
 
-/// One call, polled by hand.
+/// One call, which the test polls by hand.
 struct Call<F> {
-    /// None once it has ended.
+    /// `None` after its end.
     future: Option<task::Spawn<F>>,
     late: Duration,
     woken_at: Option<Instant>,
-    /// Taken when the call is polled for it.
+    /// Reset when the call is polled for it.
     ready_at: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -114,8 +115,8 @@ impl<F: Future> Call<F> {
     }
 }
 
-/// Two crowds of calls, the second some time after the first. The first queues behind a pause: the head's timer grants
-/// to many tasks at once, which are polled later.
+/// Two crowds of calls, some time apart. The first queues behind a pause, so that the head's timer grants to many tasks
+/// at once, which are polled later.
 #[derive(Debug, Clone)]
 struct Crowds {
     first: Vec<Late>,
@@ -123,7 +124,7 @@ struct Crowds {
     second: Vec<Late>,
 }
 
-/// Runs the calls. The clock jumps by `steps`, so that timers fire as late as a step is long.
+/// Runs the calls. The clock jumps by `steps`, so a timer fires up to one step late.
 async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
     let call = |late: &Late| {
@@ -136,7 +137,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
             arrivals: arrivals.clone(),
         };
         let future = RateLimitLayer::new(limiter.clone()).layer(server).oneshot(Request::new(()));
-        // Due for its first poll.
+        // Due for its first poll at once.
         let woken_at = Some(Instant::now() - part * late.poll);
         Call { future: Some(task::spawn(future)), late: part * late.poll, woken_at, ready_at }
     };
@@ -149,7 +150,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
         if now >= start + part * crowds.after {
             calls.extend(second.take().into_iter().flatten().map(call));
         }
-        // A call that is polled may wake others.
+        // Repeats, because a polled call may wake others.
         while calls.iter_mut().fold(false, |polled, call| call.poll(now) | polled) {}
         if second.is_none() && calls.iter().all(|call| call.future.is_none()) {
             break;

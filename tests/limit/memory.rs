@@ -1,4 +1,4 @@
-//! What the log of a sliding window costs, however large the quota and the costs are.
+//! The memory of a sliding window's log does not depend on the size of the quota or the costs.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -16,7 +16,7 @@ fn largest() -> Quota {
     Quota::per_second(u32::MAX).unwrap()
 }
 
-/// Bytes allocated at most at any moment of `work`.
+/// Returns the most bytes that `work` has allocated at any moment.
 fn peak(work: impl FnMut()) -> u64 {
     allocation_counter::measure(work).bytes_max
 }
@@ -61,7 +61,7 @@ async fn log_has_one_entry_for_each_moment() {
     assert!(bytes < 2 * 16 * 1_024 + 4_096, "{bytes} bytes for 1,000 moments");
 }
 
-/// Their costs add up to more than 32 bits hold, and their forecasts to decades.
+/// The sum of the costs exceeds 32 bits, and the forecasts reach decades ahead.
 #[tokio::test(start_paused = true)]
 async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     let window = SlidingWindow::new(largest());
@@ -79,7 +79,7 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
         assert_ready_ok!(wait.poll());
     }
 
-    // A bucket's largest cost is its burst.
+    // The largest cost that a bucket can grant is its burst.
     let bucket = TokenBucket::new(Quota::new(u32::MAX, Duration::from_secs(86_400)).unwrap());
     let burst = permits(u32::MAX / 10);
     bucket.try_acquire(burst).unwrap();

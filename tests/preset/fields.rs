@@ -1,4 +1,4 @@
-//! Requests with as many header fields as a map of `http` holds: 24,576.
+//! Requests with 24,576 header fields, the capacity of `http`'s map.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tower::{Layer, Service};
@@ -88,7 +88,7 @@ async fn each_layer_rejects_a_request_without_room_for_its_field() {
     rejected(keyed(URI).layer().unwrap(), Some("x-request-id")).await;
 }
 
-/// Clients add fields, too, by the methods that panic.
+/// Clients also add fields, with methods that panic.
 #[tokio::test]
 async fn a_client_rejects_a_request_without_room_for_the_fields_below_it() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];

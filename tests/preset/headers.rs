@@ -21,7 +21,7 @@ fn value(text: &'static str) -> HeaderValue {
     HeaderValue::from_static(text)
 }
 
-/// Returns the value that a service got in one header of one request.
+/// Returns the value of one header as the service received it.
 async fn sent(preset: &Preset, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([Answer::status(200)]);
     preset.client_around(service.clone()).unwrap().request(request).await.unwrap();

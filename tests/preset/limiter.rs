@@ -196,14 +196,14 @@ async fn what_a_limiter_of_ones_own_refuses_is_refused() {
     assert!(times.lock().unwrap().is_empty());
 }
 
-/// The limiters of many tenants, as the fields of a struct.
+/// Names the limiters of many tenants in the fields of a struct.
 struct Tenants {
     buckets: KeyedBucket<String>,
     windows: KeyedWindow<String>,
 }
 
 impl Tenants {
-    /// The host of a request is its tenant.
+    /// Uses the host of a request as its tenant.
     fn new() -> Self {
         let quota = two_an_hour();
         Self {

@@ -1,5 +1,5 @@
-//! A shared limiter loses its store and finds it again, which records every log event and metric of a store. Runs in
-//! real time.
+//! Loses and restores the store of a shared limiter, which records every log event and metric of a store. Runs in real
+//! time.
 
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
@@ -13,7 +13,7 @@ use tower_outbound::{
     limit::{Ask, Limiter},
 };
 
-/// Returns `false`, with nothing recorded, if redis-server is not installed. The tests of `tests/redis` fail then.
+/// Returns `false` without recording anything if redis-server is not installed. The tests of `tests/redis` fail then.
 pub(crate) async fn lost_and_found() -> bool {
     let mut server = match RedisServer::start(&[]) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -25,7 +25,7 @@ pub(crate) async fn lost_and_found() -> bool {
     tokio::time::resume();
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
-    // A busy machine is slow to respond: only a server that has ended counts as lost.
+    // A busy machine responds slowly. Only a server that has ended counts as lost.
     let limiter = limiter.with_timeout(Duration::from_secs(10)).unwrap().with_hold(quota.window()).unwrap();
     limiter.acquire(Ask::default()).await.unwrap();
     server.kill().unwrap();

@@ -1,16 +1,19 @@
-//! Four processes, sixteen tasks each, and one quota, against a server that counts a true sliding window. The processes
-//! are this test binary, once more.
+//! Four processes of sixteen tasks each share one quota, against a server that counts a true sliding window. Each
+//! process is this test binary, started again.
 //!
 //! The quota is 200 per second with a margin of 200 ms, and the hold is 50 ms. On two busy cores the operating system
-//! suspends a process or the server for tens of milliseconds at a time. The hold covers this time between the store's
-//! response and the grant, and a quarter of the margin covers it until the task is polled: a permit expires after that.
-//! Another quarter covers the way to the server. Margin and hold cost 20 % of the quota. The tests compare with what the
-//! quota allows after these costs. A request reports when it had its permit, and counts in the windows that contain
-//! both this moment and its arrival, so a longer way to the server breaks no window.
+//! suspends a process or the server for tens of milliseconds at a time.
 //!
-//! How much of the quota is used, and how soon a process is back, is the machine's to say, too. A thread that does
-//! nothing but sleep tells how late it was woken: where that was never by more than the hold what is asked is what is
-//! seen where nothing else runs, and otherwise half of it.
+//! - The hold covers the time between the store's response and the grant.
+//! - A quarter of the margin covers the time until the task is polled. After that the permit expires.
+//! - Another quarter covers the way to the server.
+//!
+//! Margin and hold cost 20 % of the quota. The tests compare with the rest. A request reports when it got its permit.
+//! It counts in the windows that contain both this moment and its arrival, so a longer way to the server breaks no
+//! window.
+//!
+//! The machine also determines how much of the quota is used, and how soon a process is back. A thread that only sleeps
+//! measures how late it wakes. The tests require half as much if it ever woke later than the hold.
 
 use std::{
     env,
@@ -102,7 +105,7 @@ async fn a_sliding_window_is_divided_while_its_store_is_gone() {
 }
 
 async fn steady(kind: Kind) {
-    // Whole windows with margin and hold: a sliding window grants its permits all at once.
+    // Whole windows with margin and hold, because a sliding window grants its permits all at once.
     let length = Job::length(quota()) * 18;
     let (redis, counter) = (server(), Counter::start().unwrap());
     let job = job(&redis, &counter, kind, 0);

@@ -1,4 +1,4 @@
-//! The limiter that processes share, over real redis-servers. Runs in real time, because the server's clock decides.
+//! Shares a limiter between processes over real redis-servers. Runs in real time, because the server's clock decides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
@@ -49,8 +49,8 @@ fn quota(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap().without_margin()
 }
 
-/// A quota with the default margin, a sixteenth of these windows: a late poll moves no permit into another window. A longer
-/// margin would hide grants that come too early.
+/// Creates a quota with the default margin, a sixteenth of these windows, so that a late poll moves no permit into
+/// another window. A longer margin would hide grants that come too early.
 fn with_margin(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }

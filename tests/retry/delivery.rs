@@ -17,7 +17,7 @@ use super::{
     probe::{Probe, request},
 };
 
-/// Calls a service that returns this error once and a 200 afterwards. Returns the outcome of each attempt and why there was
+/// Calls a service that returns this error once and then a 200. Returns the outcome of each attempt and why there was
 /// no further one.
 async fn attempts(
     layer: &RetryLayer,
@@ -40,7 +40,7 @@ fn not_sent() -> BoxError {
 }
 
 fn maybe_processed() -> BoxError {
-    // A source that would prove the opposite.
+    // Its source would prove the opposite.
     DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
 }
 
@@ -85,7 +85,7 @@ async fn no_classifier_retries_post_after_maybe_processed() {
     assert_eq!(attempts(&layer, "POST", maybe_processed).await, given_up);
 }
 
-/// A custom service may fail with these kinds on a connection that it had used before.
+/// A custom service may fail with these kinds on an established connection.
 #[tokio::test(start_paused = true)]
 async fn does_not_retry_post_after_a_bare_io_error_other_than_connection_refused() {
     let layer = RetryLayer::new();

@@ -43,7 +43,7 @@ const END_HEADERS: u8 = 4;
 /// `:status: 200`, which HPACK's static table has.
 const STATUS_200: &[u8] = &[0x88];
 
-/// `:status: 103`, whose name the static table has at 8.
+/// `:status: 103`. The static table has the name at index 8.
 const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
 
 /// Ids have 31 bits.

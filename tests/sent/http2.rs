@@ -54,7 +54,7 @@ async fn a_refused_stream_is_sent_again_whatever_the_method_and_processed_once()
     }
 }
 
-/// The two contradict each other (RFC 9113 §8.7). hyper does not expose the 103, so only the refusal is seen here.
+/// A 103 contradicts a refusal (RFC 9113 §8.7). hyper does not expose the 103, so the layer sees only the refusal.
 #[tokio::test]
 async fn retries_after_a_refused_stream_even_if_the_server_sent_103_before() {
     const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Reset(REFUSED_STREAM)]])];
@@ -65,7 +65,7 @@ async fn retries_after_a_refused_stream_even_if_the_server_sent_103_before() {
     .await;
 }
 
-/// The 103 itself is no failure and no response: the 200 after it is.
+/// The 103 is neither a failure nor the response: the 200 after it is the response.
 #[tokio::test]
 async fn a_103_before_the_response_changes_nothing() {
     const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Process, Answer]])];

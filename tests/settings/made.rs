@@ -233,7 +233,7 @@ fn names_a_service_by_any_visible_text() {
         settings.name = Some(name.to_owned());
         settings.preset().map(|preset| preset.name().to_owned())
     };
-    // More names than an interner may hold.
+    // More names than a capped interner would accept.
     for number in 0..2_000 {
         let tenant = format!("tenant-{number}");
         assert_eq!(name(&tenant).unwrap(), tenant);

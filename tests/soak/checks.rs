@@ -96,8 +96,8 @@ fn reports(ledger: &Ledger) -> Vec<String> {
     wrongs
 }
 
-/// No window with more than the quota has, neither the larger quota's over the whole time, nor the one that held in a
-/// stretch without a change.
+/// Lists windows with more requests than the quota: than the larger quota over the whole run, and than the quota in
+/// force during a stretch without a change.
 ///
 /// A quarter of the margin covers the network. A request that took longer on a busy machine is not counted, because the
 /// quota guarantees nothing for it. The limiter enforces the other quarters.

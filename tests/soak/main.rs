@@ -34,9 +34,9 @@
 //! Decisions come from the seed, and what they are about; the order of events is the machine's. So nothing is
 //! asserted of how much happens, but in the paused test, and these things are not told where they can't be:
 //!
-//! - A request that was on its way for longer than a quarter of the margin counts in no window: the quota guarantees nothing
-//!   for it. It is stamped when it has its permit, and servers and callers have one clock. The limiter enforces the other
-//!   quarters.
+//! - A request that is on its way for longer than a quarter of the margin counts in no window, because the quota
+//!   guarantees nothing for it. It is stamped when it gets its permit, by the clock that servers and callers share. The
+//!   limiter enforces the other quarters.
 //! - What is heard and what leaves are told apart to the nanosecond where one thread has both, which is so for three of the four
 //!   limiters. Where two threads share one, a permit may be stamped a moment after it was checked: the first
 //!   500 ms of a pause do not count there.

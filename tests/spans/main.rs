@@ -99,7 +99,7 @@ async fn what_is_logged_is_what_the_manual_says() {
     let with_store = with_store().await;
     let (heard, documented) = (capture.rows(), documented(include_str!("../../src/request_id/mod.rs")));
     assert_eq!(documented.len(), 16);
-    // The one level that depends on a feature.
+    // Only this level depends on a feature.
     let level = |(kind, target, level, name, fields): Row| match cfg!(feature = "otel") && name == "attempt" {
         true => (kind, target, "info".to_owned(), name, fields),
         false => (kind, target, level, name, fields),
@@ -111,7 +111,7 @@ async fn what_is_logged_is_what_the_manual_says() {
     assert_eq!(heard, documented);
 }
 
-/// Whether a shared limiter has lost its store and found it again.
+/// Loses and restores the store of a shared limiter. Returns `false` if redis-server is missing.
 async fn with_store() -> bool {
     #[cfg(feature = "redis")]
     return store::lost_and_found().await;

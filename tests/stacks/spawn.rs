@@ -1,4 +1,4 @@
-//! Futures of a preset's layer run in tasks of their own: `tokio::spawn` proves that they are `Send` and `'static`.
+//! Runs calls of a preset's layer in tasks: `tokio::spawn` proves that their futures are `Send` and `'static`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
 
 use axum::{Router, extract::State, routing::get};
@@ -42,7 +42,7 @@ fn get_from<B: Default>(server: &ScriptedServer) -> Request<B> {
     Request::get(format!("{}/v1", server.url())).body(B::default()).unwrap()
 }
 
-/// Puts a fixed value on each request.
+/// Adds a fixed header to each request.
 struct Signer;
 
 impl Sign for Signer {

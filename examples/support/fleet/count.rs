@@ -50,8 +50,8 @@ impl Count {
         self.spans().filter(|span| *span <= self.quota.window()).count()
     }
 
-    /// The shortest time in which one more than the limit arrived: by how much it is longer than the window is what
-    /// was left of margin and hold.
+    /// The shortest time in which one request more than the limit arrived. The excess over the window is the unused part
+    /// of margin and hold.
     pub(crate) fn closest(&self) -> Option<Duration> {
         self.spans().min()
     }

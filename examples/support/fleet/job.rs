@@ -44,7 +44,7 @@ impl Job {
     /// now and then.
     pub(crate) const HOLD: Duration = Duration::from_millis(50);
 
-    /// The window, as its margin and the hold widen it.
+    /// The limiter's window: the quota's window, its margin and the hold.
     pub(crate) fn length(quota: Quota) -> Duration {
         quota.window() + quota.margin() + Self::HOLD
     }

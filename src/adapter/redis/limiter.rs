@@ -41,11 +41,12 @@ use crate::{
 /// wants is told when to come back. Nobody asks while nobody waits.
 ///
 /// The window holds across all processes. A permit counts from the moment for which the store granted it, and expires
-/// [`hold`](Self::with_hold) later. Every window is longer by `hold` and by the quota's margin. The margin covers what
-/// follows the grant: late polls, an inner service that is not ready, and the network.
+/// [`hold`](Self::with_hold) later. Every window is longer by `hold` and by the quota's margin. The margin covers
+/// delays after the grant: late polls, an inner service that is not ready, and the network.
 ///
-/// Server limits apply to all processes. A process reports a requested delay at once, and remaining permits with its
-/// next question. Requests in flight that a response may not count are those of the process that received it.
+/// Server limits apply to all processes. A process reports a requested delay to the store at once, and remaining
+/// permits with its next question. It subtracts its own requests in flight from these, because the server may not have
+/// counted them yet.
 ///
 /// # What it costs
 ///
@@ -87,8 +88,8 @@ use crate::{
 /// - A server that stood still, and did not restart, can't tell the first process that asks again, and has not kept to a share,
 ///   from any other: what that one gets is on top of the others' shares. And where few ask, one process whose question
 ///   fails costs all of them a window when it is back.
-/// - All processes must use the same quotas, margins, hold and fallback, because each counts by its own. A token bucket
-///   and a sliding window of one name are two quotas.
+/// - All processes must use the same quotas, margins, hold and fallback, because each decides by its own settings. A
+///   token bucket and a sliding window of the same name do not share a quota.
 /// - A request that costs so many permits that they take longer to refill than a tenth of a second may wait for long, or
 ///   for ever, where other processes take them one by one. In its own process it has its place in the line.
 /// - A process that has heard of a pause keeps to it, even if another resumes.
@@ -109,8 +110,8 @@ use crate::{
 /// # Default
 ///
 /// - A question to the server takes 250 ms at the most, connecting included.
-/// - A permit expires a fiftieth of the shortest window after its time, at least 5 ms and at most 250 ms. Every window is
-///   longer by this time, in addition to the quota's margin.
+/// - A permit expires a fiftieth of the shortest window after its moment, at least 5 ms and at most 250 ms. Every
+///   window is longer by this time, in addition to the quota's margin.
 /// - No [lease](Self::with_lease): permits are asked for when somebody waits for them.
 /// - While the server does not answer, requests are [refused](Fallback::Refuse).
 /// - The namespace is `tower-outbound`.

@@ -14,7 +14,7 @@ pub(super) fn translate<B>(request: Request<B>) -> Result<::reqwest::Request, Er
 where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    // reqwest adds its default headers by methods that panic in a full map.
+    // reqwest adds its default headers with methods that panic if the map is full.
     headers::check_room(request.headers())?;
     let uri = request.uri().clone();
     // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no

@@ -17,14 +17,14 @@ fuzz_target!(|data: &[u8]| {
     assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
     assert_eq!(asked, expected(&headers, now), "{headers:?}");
 
-    // A repeated field changes nothing. A longer delay in another field counts.
+    // A repeated field changes nothing, and a longer delay in another field counts.
     assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), asked, "{headers:?}");
     let mut more = headers.clone();
     more.append(RETRY_AFTER, HeaderValue::from_static("86400"));
     let longer = with_clock(now, |wall| retry_after(&more, wall));
     assert!(longer >= asked, "{headers:?}");
     assert!(longer == asked || longer == Some(Duration::from_secs(86_400)), "{headers:?}");
-    // A proxy may join fields. Those of numbers alone request the same delay in one.
+    // A proxy may join fields. Fields that contain only numbers request the same delay when joined.
     for name in NAMES {
         let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         if name != "date" && !lines.is_empty() && lines.iter().all(|line| numbers(line).is_some()) {
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The documented rules again, written as plainly as possible.
+/// Implements the documented rules again, as plainly as possible.
 fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     let values = |name: &str| -> Vec<&str> {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());

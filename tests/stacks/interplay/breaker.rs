@@ -25,7 +25,7 @@ fn breaker() -> CircuitBreakerLayer {
     builder.failure_rate_threshold(1.0).wait_duration_in_open(Duration::from_secs(60)).build().unwrap()
 }
 
-/// As on the page `interplay`: an open circuit sends nothing, and the client's error proves what it proved before.
+/// Marks errors as on the page `interplay`: an open circuit sends nothing, and the client's error keeps its proof.
 fn mark(error: CircuitBreakerError<BoxError>) -> BoxError {
     match error {
         open @ CircuitBreakerError::OpenCircuit => DeliveryError::not_sent(open).into(),

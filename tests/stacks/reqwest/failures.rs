@@ -167,7 +167,7 @@ async fn an_https_url_without_tls_is_not_sent() {
     );
 }
 
-/// Through the adapter, and through a custom service that fails with reqwest's own error.
+/// Through the adapter, and through a custom service that returns reqwest's own error.
 #[tokio::test]
 async fn names_the_cause_of_each_transport_failure() {
     let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -196,7 +196,7 @@ async fn names_the_cause_of_each_transport_failure() {
     }
 }
 
-/// The server repeats the key in it.
+/// The server repeats the key in the GOAWAY's debug data.
 #[tokio::test]
 async fn hides_the_debug_data_of_a_goaway() {
     const KEY: &str = "5ecr3t-k3y";

@@ -96,7 +96,8 @@ async fn a_reset_call_is_sent_again_when_it_is_idempotent_or_the_server_refused_
     }
 }
 
-/// A channel has one error for every failure of its connector, also of TLS. Only tonic can identify it.
+/// Marks the failure of a connect. A channel returns one error for every failure of its connector, including TLS, and
+/// only tonic can identify it.
 fn unsent(error: tonic::transport::Error) -> BoxError {
     let connecting = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
     if connecting { DeliveryError::not_sent(error).into() } else { error.into() }
