@@ -159,7 +159,7 @@ pub(crate) struct Wrong(String);
 
 impl Wrong {
     fn unknown(name: &str) -> Self {
-        let expected = "--quota, --burst, --guard, --strategy, --tasks, --seconds or --help";
+        let expected = "--quota, --burst, --margin, --strategy, --tasks, --seconds or --help";
         Self(format!("unknown argument `{name}`: expected {expected}"))
     }
 

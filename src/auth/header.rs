@@ -100,7 +100,7 @@ pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
         true => Err(InvalidConfig::new(
             "key header",
             name.to_string(),
-            "a header that neither frames the request nor belongs to its connection",
+            "a header other than connection, content-length, host, transfer-encoding and their kind",
         )),
         false => Ok(()),
     }

@@ -53,7 +53,7 @@ impl fmt::Display for KeyError {
             }
         }?;
         match self.retry_in {
-            Some(wait) => write!(f, ", asked again in {wait:?} at the earliest"),
+            Some(wait) => write!(f, ", next attempt in {wait:?}"),
             None => Ok(()),
         }
     }

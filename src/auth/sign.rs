@@ -37,7 +37,7 @@ use crate::error::{BoxError, InvalidConfig};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not sign requests",
     label = "not a `Sign`",
-    note = "implement `auth::Sign`; without a body and an await an `auth::Authorize` is enough, such as a closure; an `Arc<dyn Sign>` goes into an `auth::AnySign`"
+    note = "implement `auth::Sign`, wrap an `Arc<dyn Sign>` in `auth::AnySign`, or use a closure with `AuthLayer` if the signature needs no body and no await"
 )]
 pub trait Sign: Send + Sync {
     /// Returns the size in bytes up to which the layer buffers a body for the signature. A request with a larger body

@@ -261,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decides_as_a_log_of_single_permits(
+        fn grants_as_a_log_with_one_entry_per_permit(
             limits in prop::collection::vec((1_u32..20, 1_u64..50), 1..4),
             steps in prop::collection::vec((0_u64..20, 1_u32..20, 1_u64..60), 1..60),
         ) {

@@ -404,7 +404,7 @@ mod tests {
         }
 
         #[test]
-        fn the_delay_is_never_shorter_than_any_member_and_under_one_unit_longer_than_the_longest(
+        fn rounds_the_longest_member_of_a_list_up_to_a_whole_unit(
             lines in prop::collection::vec(prop::collection::vec(member(), 1..5), 1..4), name in 0..3_usize,
         ) {
             let (name, unit) = [

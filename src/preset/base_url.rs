@@ -32,7 +32,7 @@ impl BaseUrl {
             return Err(invalid("a path without empty segments"));
         }
         if check_path(path).is_err() {
-            return Err(invalid("a path without backslashes and segments of dots"));
+            return Err(invalid("a path without backslashes or dot segments"));
         }
         Ok(Self { uri, origin })
     }
@@ -293,8 +293,8 @@ mod tests {
             ("http://h/é", "http://…", "a path of visible ascii characters"),
             ("http://h//x", "http://h/…", "a path without empty segments"),
             ("http://h/x//", "http://h/…", "a path without empty segments"),
-            ("http://h/a/../b", "http://h/…", "a path without backslashes and segments of dots"),
-            ("http://h/a\\b", "http://h/…", "a path without backslashes and segments of dots"),
+            ("http://h/a/../b", "http://h/…", "a path without backslashes or dot segments"),
+            ("http://h/a\\b", "http://h/…", "a path without backslashes or dot segments"),
         ] {
             let error = BaseUrl::parse(url).unwrap_err().to_string();
             let start = format!("invalid base url `{shown}`: expected {expected}");

@@ -78,7 +78,7 @@ impl Credential {
 
 impl KeySource {
     fn open(&self) -> Result<Keys, InvalidConfig> {
-        const UNSET: &str = "the variable to be set, or a key from with_api_key, with_key_env, with_key_file or with_key_provider, or without_credential for a service that needs none";
+        const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         Ok(match self {
             Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
             Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),

@@ -55,7 +55,7 @@ impl DefaultHeadersLayer {
     pub(super) fn check(&self, key: Option<&HeaderName>) -> Result<(), InvalidConfig> {
         let expected = |name: &HeaderName| {
             if frames_request(name) {
-                Some("a header that neither frames the request nor belongs to its connection")
+                Some("a header other than connection, content-length, host, transfer-encoding and their kind")
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
                 Some("a header without a credential, which goes to with_api_key or with_authorize")
             } else {

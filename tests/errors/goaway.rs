@@ -73,7 +73,7 @@ fn check_log(capture: &Capture, heard: bool) {
 }
 
 #[tokio::test]
-async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
+async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = address(Before::Response);
     let error = keyed(&url).client_over(http2()).unwrap().get("/v1").await.unwrap_err();
@@ -97,7 +97,7 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
 }
 
 #[tokio::test]
-async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
+async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = address(Before::EndOfBody);
     let client = keyed(&url).client_over(http2()).unwrap();
@@ -125,7 +125,7 @@ async fn hides_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
 
 /// The request's body is the response of another server, which sends the GOAWAY.
 #[tokio::test]
-async fn hides_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
+async fn redacts_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let source = address(Before::EndOfBody);
@@ -144,7 +144,7 @@ async fn hides_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
 
 /// The key provider calls a token server, which sends the GOAWAY.
 #[tokio::test]
-async fn hides_the_debug_data_of_a_goaway_to_a_key_provider() {
+async fn redacts_the_debug_data_of_a_goaway_to_a_key_provider() {
     let tokens = address(Before::Response);
     let keys: Keys = ProvidedKey::new(move || {
         let mut request = request(&tokens, no_body());

@@ -249,7 +249,7 @@ async fn a_refresh_that_fails_is_backed_off_and_the_old_key_used_while_it_is_val
     assert_eq!(cause.retry_in(), Some(secs(11)), "16 s after 95 s");
     assert_eq!(
         format!("{error:#}"),
-        "credential could not be attached: the key provider failed, asked again in 11s at the earliest: the vault is shut"
+        "credential could not be attached: the key provider failed, next attempt in 11s: the vault is shut"
     );
     assert_eq!((asked.times(), server.keys().len()), (6, 10), "nothing was asked and nothing sent");
 }

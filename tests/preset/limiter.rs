@@ -259,7 +259,7 @@ async fn retry_after_pauses_one_tenant_of_a_preset() {
 }
 
 #[test]
-fn erasing_the_choice_of_a_limiter_keeps_its_type() {
+fn an_erased_selector_can_be_downcast() {
     let bucket = TokenBucket::new(two_an_hour());
     for erased in [
         AnySelect::new(bucket.clone()),

@@ -83,7 +83,7 @@ fn what_can_not_be_read() {
         ("key_place = 'query:'", "invalid query parameter ``: expected a name"),
         (
             "key_place = 'header:host'",
-            "invalid key header `host`: expected a header that neither frames the request nor belongs to its connection",
+            "invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and their kind",
         ),
         (
             "key_place = 'header:x-api-key: s3cret'",
@@ -179,7 +179,7 @@ fn what_can_not_be_made() {
         ),
         (
             "key_env = 'TOWER_OUTBOUND_NOT_SET'",
-            "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, or a key from with_api_key, with_key_env, with_key_file or with_key_provider, or without_credential for a service that needs none",
+            "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()",
         ),
         // The key itself, it may be.
         (

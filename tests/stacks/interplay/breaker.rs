@@ -64,7 +64,7 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_retries_post_once_an_open_circuit_is_marked_not_sent() {
+async fn retries_post_if_an_open_circuit_is_marked_not_sent() {
     let probe = Probe::new([Io(ConnectionReset)]);
     let (breaker, client) = (breaker(), probe.clone());
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker).service(client);

@@ -198,7 +198,7 @@ async fn names_the_cause_of_each_transport_failure() {
 
 /// The server repeats the key in the GOAWAY's debug data.
 #[tokio::test]
-async fn hides_the_debug_data_of_a_goaway() {
+async fn redacts_the_debug_data_of_a_goaway() {
     const KEY: &str = "5ecr3t-k3y";
     #[track_caller]
     fn hidden(error: &(dyn std::error::Error + 'static)) {
