@@ -16,7 +16,7 @@ use std::{
 use fleet::{Count, Counter, Job, Kind, Members};
 use tokio::{
     process::Command,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tower_outbound::{BoxError, Quota};
 use tower_outbound_examples::{Interrupt, arguments, exit_code, unknown};
@@ -35,8 +35,8 @@ Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
 
 It takes about 11 seconds.
 
-Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument, 130
-after Ctrl-C, which prints the summary of the run so far.
+Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument,
+130 after Ctrl-C, which prints the summary of the run so far.
 ";
 
 const PROCESSES: usize = 4;
@@ -64,7 +64,19 @@ async fn main() -> ExitCode {
             _ => unknown(&argument, "--refuse, --help or the URL of a Redis"),
         }
     }
-    run(url, parts).await.unwrap_or_else(|error| exit_code(Err(error)))
+    let mut interrupt = Interrupt::listen();
+    let error = match run(url, parts, &mut interrupt).await {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    // A terminal sends Ctrl-C to redis-server and the processes, too. Their end is no error then.
+    match timeout(Duration::from_millis(500), interrupt.received()).await {
+        Ok(code) => {
+            println!("{}the run was not over", interrupt.title());
+            code
+        }
+        Err(_) => exit_code(Err(error)),
+    }
 }
 
 /// Starts the server that counts and the processes, which wait for their order.
@@ -88,8 +100,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
 }
 
 /// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
-async fn run(url: Option<String>, parts: u32) -> Result<ExitCode, BoxError> {
-    let mut interrupt = Interrupt::listen();
+async fn run(url: Option<String>, parts: u32, interrupt: &mut Interrupt) -> Result<ExitCode, BoxError> {
     let (mut store, counter, job, mut members) = tokio::select! {
         started = start(url, parts) => started?,
         code = interrupt.received() => {
