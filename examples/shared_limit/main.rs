@@ -18,8 +18,8 @@ use tokio::{
     process::Command,
     time::{Instant, sleep_until, timeout},
 };
-use tower_outbound::{BoxError, Quota};
-use tower_outbound_examples::{Interrupt, arguments, exit_code, unknown};
+use tower_outbound::{BoxError, InvalidConfig, Quota, adapter::RedisLimiter};
+use tower_outbound_examples::{Interrupt, arguments, exit_code, reject, unknown};
 
 use self::{report::Run, store::Store};
 
@@ -60,7 +60,15 @@ async fn main() -> ExitCode {
     for argument in arguments(HELP) {
         match argument.as_str() {
             "--refuse" => parts = 0,
-            _ if argument.contains("://") => url = Some(argument),
+            _ if argument.contains("://") => {
+                // Only reads the URL: the limiter connects with its first request.
+                let read =
+                    quota().and_then(|quota| RedisLimiter::token_bucket(&argument, "argument", [quota]));
+                if let Err(error) = read {
+                    reject(error);
+                }
+                url = Some(argument);
+            }
             _ => unknown(&argument, "--refuse, --help or the URL of a Redis"),
         }
     }
@@ -79,6 +87,11 @@ async fn main() -> ExitCode {
     }
 }
 
+fn quota() -> Result<Quota, InvalidConfig> {
+    // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
+    Quota::per_second(200)?.with_margin(Duration::from_millis(200))
+}
+
 /// Starts the server that counts and the processes, which wait for their order.
 async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, Members), BoxError> {
     let store = Store::find(url)?;
@@ -88,8 +101,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
-        quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
+        quota: quota()?,
         parts,
         tasks: TASKS,
     };
