@@ -139,7 +139,12 @@ fn run_with_redis_server(name: &str, script: &str) -> Output {
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let paths = format!("{}:{}", folder.display(), env::var("PATH").unwrap());
-    command("shared_limit").env_remove("REDIS_URL").env("PATH", paths).output().unwrap()
+    command("shared_limit")
+        .env_remove("REDIS_URL")
+        .env("PATH", paths)
+        .env("TMPDIR", &folder)
+        .output()
+        .unwrap()
 }
 
 #[test]
