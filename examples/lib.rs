@@ -4,14 +4,15 @@ use std::{
     env,
     error::Error,
     fmt,
-    future::Future,
+    future::{self, Future},
     io::{self, Write},
     iter,
     path::Path,
     process::{self, ExitCode},
+    thread,
 };
 
-use tokio::time::Instant;
+use tokio::{runtime, sync::watch, time::Instant};
 
 /// Returns the arguments of this program. Prints `help` and exits with 0 if one of them is `--help` or `-h`.
 pub fn arguments(help: &str) -> Vec<String> {
@@ -84,54 +85,83 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
 }
 
 /// Listens for Ctrl-C and, on Unix, SIGTERM. Create it before the first output: it misses earlier signals.
+///
+/// The first signal is for the program. A second one ends the process immediately, also while the first one's summary or
+/// the end of the runtime waits, such as for a DNS lookup.
 #[derive(Debug)]
 pub struct Interrupt {
     start: Instant,
-    #[cfg(unix)]
-    signals: io::Result<[tokio::signal::unix::Signal; 2]>,
+    /// The exit code for the first signal; 0 before it.
+    code: watch::Receiver<u8>,
 }
 
 impl Interrupt {
-    /// Starts to listen. Call it inside of a tokio runtime.
+    /// Starts to listen, on a thread of its own.
     pub fn listen() -> Self {
-        Self {
-            start: Instant::now(),
-            #[cfg(unix)]
-            signals: unix::signals(),
+        let (sender, code) = watch::channel(0);
+        // Without a handler the system's default ends the program.
+        if let Ok(runtime) = runtime::Builder::new_current_thread().enable_io().build() {
+            let signals = {
+                let _context = runtime.enter();
+                Signals::new()
+            };
+            thread::spawn(move || {
+                runtime.block_on(async move {
+                    let Ok(mut signals) = signals else { return };
+                    let _ = sender.send(signals.next().await);
+                    process::exit(signals.next().await.into())
+                });
+            });
+        }
+        Self { start: Instant::now(), code }
+    }
+
+    /// Waits for the signal. Returns the shell's exit code for it, also when called again: 130 for Ctrl-C, 143 for SIGTERM.
+    pub async fn received(&mut self) -> ExitCode {
+        match self.code.wait_for(|code| *code != 0).await.map(|code| *code) {
+            Ok(code) => ExitCode::from(code),
+            Err(_) => future::pending().await,
         }
     }
 
-    /// Waits for the signal. Returns the shell's exit code for it: 130 for Ctrl-C, 143 for SIGTERM.
-    pub async fn received(&mut self) -> ExitCode {
-        #[cfg(unix)]
-        let code = unix::received(&mut self.signals).await;
-        #[cfg(not(unix))]
-        let code = tokio::signal::ctrl_c().await.map_or(1, |()| 130);
-        ExitCode::from(code)
-    }
-
-    /// Such as `interrupted after 1.2 s: `, the begin of a partial summary.
+    /// Such as `interrupted after 1.2 s: `, the beginning of a partial summary.
     pub fn title(&self) -> String {
         format!("\ninterrupted after {:.1} s: ", self.start.elapsed().as_secs_f64())
     }
 }
 
 #[cfg(unix)]
-mod unix {
-    use std::{future, io};
+struct Signals([tokio::signal::unix::Signal; 2]);
 
-    use tokio::signal::unix::{Signal, SignalKind, signal};
-
-    pub(super) fn signals() -> io::Result<[Signal; 2]> {
-        Ok([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?])
+#[cfg(unix)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    pub(super) async fn received(signals: &mut io::Result<[Signal; 2]>) -> u8 {
-        // Without a handler the system's default ends the program.
-        let Ok([interrupt, terminate]) = signals else { return future::pending().await };
+    /// Waits for a signal and returns its exit code.
+    async fn next(&mut self) -> u8 {
+        let Self([interrupt, terminate]) = self;
         tokio::select! {
             _ = interrupt.recv() => 130,
             _ = terminate.recv() => 143,
         }
+    }
+}
+
+#[cfg(windows)]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    fn new() -> io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    /// Waits for Ctrl-C and returns its exit code.
+    async fn next(&mut self) -> u8 {
+        self.0.recv().await;
+        130
     }
 }

@@ -42,7 +42,8 @@ Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
   --seconds SECONDS      that it takes                                         [{SECONDS}]
   --help                 this text
 
-A duration is whole numbers with their units d, h, m, s or ms, such as 500ms or 1m30s. `--name value` and `--name=value` both do.
+A duration is whole numbers with their units d, h, m, s or ms, such as 500ms or 1m30s. `--name value` and `--name=value`
+both do.
 
 Exit status: 0, 1 if more than the quota was granted in some window, 2 for a wrong argument, 130 after Ctrl-C, which
 prints the report of the run so far.

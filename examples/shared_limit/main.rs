@@ -16,10 +16,10 @@ use std::{
 use fleet::{Count, Counter, Job, Kind, Members};
 use tokio::{
     process::Command,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
-use tower_outbound::{BoxError, Quota};
-use tower_outbound_examples::{Interrupt, arguments, exit_code, unknown};
+use tower_outbound::{BoxError, InvalidConfig, Quota, adapter::RedisLimiter};
+use tower_outbound_examples::{Interrupt, arguments, exit_code, reject, unknown};
 
 use self::{report::Run, store::Store};
 
@@ -35,8 +35,8 @@ Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
 
 It takes about 11 seconds.
 
-Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument, 130
-after Ctrl-C, which prints the summary of the run so far.
+Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument,
+130 after Ctrl-C, which prints the summary of the run so far.
 ";
 
 const PROCESSES: usize = 4;
@@ -60,11 +60,36 @@ async fn main() -> ExitCode {
     for argument in arguments(HELP) {
         match argument.as_str() {
             "--refuse" => parts = 0,
-            _ if argument.contains("://") => url = Some(argument),
+            _ if argument.contains("://") => {
+                // Only reads the URL: the limiter connects with its first request.
+                let read =
+                    quota().and_then(|quota| RedisLimiter::token_bucket(&argument, "argument", [quota]));
+                if let Err(error) = read {
+                    reject(error);
+                }
+                url = Some(argument);
+            }
             _ => unknown(&argument, "--refuse, --help or the URL of a Redis"),
         }
     }
-    run(url, parts).await.unwrap_or_else(|error| exit_code(Err(error)))
+    let mut interrupt = Interrupt::listen();
+    let error = match run(url, parts, &mut interrupt).await {
+        Ok(code) => return code,
+        Err(error) => error,
+    };
+    // A terminal sends Ctrl-C to redis-server and the processes, too. Their end is no error then.
+    match timeout(Duration::from_millis(500), interrupt.received()).await {
+        Ok(code) => {
+            println!("{}the run was not over", interrupt.title());
+            code
+        }
+        Err(_) => exit_code(Err(error)),
+    }
+}
+
+fn quota() -> Result<Quota, InvalidConfig> {
+    // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
+    Quota::per_second(200)?.with_margin(Duration::from_millis(200))
 }
 
 /// Starts the counting server and the processes, which wait for the start signal.
@@ -76,8 +101,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
         redis: store.url(),
         name: "shared_limit".to_owned(),
         kind: Kind::TokenBucket,
-        // The operating system suspends a process for tens of milliseconds now and then. A quarter of the margin covers it.
-        quota: Quota::per_second(200)?.with_margin(Duration::from_millis(200))?,
+        quota: quota()?,
         parts,
         tasks: TASKS,
     };
@@ -88,8 +112,7 @@ async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, 
 }
 
 /// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
-async fn run(url: Option<String>, parts: u32) -> Result<ExitCode, BoxError> {
-    let mut interrupt = Interrupt::listen();
+async fn run(url: Option<String>, parts: u32, interrupt: &mut Interrupt) -> Result<ExitCode, BoxError> {
     let (mut store, counter, job, mut members) = tokio::select! {
         started = start(url, parts) => started?,
         code = interrupt.received() => {

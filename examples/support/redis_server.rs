@@ -42,7 +42,10 @@ impl RedisServer {
                 Ok(child) => return Ok(Self { child, port, directory, arguments }),
                 // Another process was faster.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => tries += 1,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let _ = fs::remove_dir_all(&directory);
+                    return Err(error);
+                }
             }
         }
     }

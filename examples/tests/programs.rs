@@ -6,13 +6,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead, BufReader, Read},
     net::TcpStream,
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
+    time::Duration,
 };
 
+use tokio::time::Instant;
 use toml::Table;
 
 /// Returns the names in the manifest, so that the tests cover every new example.
@@ -64,6 +67,11 @@ fn rejects_wrong_arguments_with_2() {
         ("quickstart", vec!["--log", "3"], "`3`"),
         ("settings", vec!["one.toml", "two.toml"], "`two.toml`: expected at most one path"),
         ("shared_limit", vec!["localhost"], "`localhost`: expected --refuse, --help or the URL"),
+        (
+            "limiter_throughput",
+            vec!["--no-such"],
+            "expected --quota, --burst, --margin, --strategy, --tasks,",
+        ),
         ("limiter_throughput", vec!["--tasks", "0"], "--tasks `0`: expected a whole number from 1"),
         ("limiter_throughput", vec!["--tasks"], "--tasks has no value"),
         ("limiter_throughput", vec!["--strategy", "both"], "--strategy `both`: expected token or window"),
@@ -121,6 +129,39 @@ fn ctrl_c_exits_with_130_and_prints_the_partial_summary() {
         assert_eq!(code, Some(130), "{name}: {printed}");
         assert!(printed.contains("interrupted after ") && printed.contains(summary), "{name}: {printed}");
     }
+}
+
+/// Runs shared_limit with a script in place of redis-server.
+fn run_with_redis_server(name: &str, script: &str) -> Output {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("redis-server");
+    fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let paths = format!("{}:{}", folder.display(), env::var("PATH").unwrap());
+    command("shared_limit")
+        .env_remove("REDIS_URL")
+        .env("PATH", paths)
+        .env("TMPDIR", &folder)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn ctrl_c_that_ends_redis_server_first_exits_with_130() {
+    let output = run_with_redis_server("ends", "kill -INT $PPID; exit 1");
+    let (printed, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!((output.status.code(), errors.as_str()), (Some(130), ""), "{printed}");
+    assert!(printed.contains("interrupted after "), "{printed}");
+}
+
+#[test]
+fn second_ctrl_c_ends_a_program_that_hangs() {
+    // The program waits for this server for a minute.
+    let started = Instant::now();
+    let output = run_with_redis_server("hangs", "while kill -INT $PPID; do sleep 0.1; done 2>/dev/null");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 
 #[test]

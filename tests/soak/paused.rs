@@ -158,7 +158,8 @@ async fn some_time(seed: u64, lasting: Duration) {
         [&counts.started, &counts.answered, &counts.failed, &counts.cancelled].map(|it| it.load(Relaxed));
     println!("seed {seed}: {started} calls: {answered} answered, {failed} failed, {cancelled} cancelled");
     assert_eq!(started, answered + failed + cancelled);
-    assert!([answered, failed, cancelled].iter().all(|some| *some > 0));
+    // The short run has too few calls for one of each in every seed.
+    assert!(lasting < LASTING || [answered, failed, cancelled].iter().all(|some| *some > 0));
     for under in all {
         check(&under);
         let Under { name, client, api, .. } = under;
