@@ -10,7 +10,7 @@ use crate::error::BoxError;
 /// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the call
 /// before anything is sent. The error must not contain the credential.
 ///
-/// The head has room for 576 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
+/// The head has room for 500 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
 /// without that room is rejected.
 ///
 /// ```

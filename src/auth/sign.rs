@@ -50,7 +50,7 @@ pub trait Sign: Send + Sync {
 
     /// Puts the signature on the request. `body` is the whole body if [`body_limit`](Self::body_limit) asks for it.
     ///
-    /// The head has room for 576 more header fields. A request without that room is rejected before this call.
+    /// The head has room for 500 more header fields. A request without that room is rejected before this call.
     ///
     /// An error ends the call before anything is sent. The error must not contain a secret. A header's value that is a
     /// secret should be [marked sensitive](http::HeaderValue::set_sensitive).

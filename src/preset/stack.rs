@@ -44,7 +44,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 24,000 header fields,
+/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header fields,
 /// so that each layer, and the client below, has room for its own.
 ///
 /// # Clone
