@@ -25,8 +25,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError, Error, Report,
     auth::{
-        AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, QueryKey,
-        Rotating,
+        AnyAuthorize, AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin,
+        ProvidedKey, QueryKey, Rotating,
     },
     call::{Ended, Outcome},
     preset,
@@ -258,9 +258,9 @@ async fn a_closure_signs_the_head_at_its_own_origin_only() {
 }
 
 #[tokio::test]
-async fn a_credential_behind_a_pointer_is_one_too() {
+async fn sends_an_erased_credential() {
     let shared: Arc<dyn Authorize> = Arc::new(Bearer::from(key()));
-    let layer = AuthLayer::with(shared, origin(URI)).unwrap();
+    let layer = AuthLayer::with(AnyAuthorize::from(shared), origin(URI)).unwrap();
     assert!(sent(&layer, get(URI)).await.headers.contains_key(AUTHORIZATION));
 }
 

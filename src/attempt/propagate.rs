@@ -11,7 +11,7 @@ use tracing::Span;
 pub trait Propagate: Send + Sync {
     /// Called once for each attempt, before the inner service. The span is disabled if no subscriber enables it.
     ///
-    /// The headers have room for 576 fields. A request without that room is rejected before this call.
+    /// The headers have room for 500 fields. A request without that room is rejected before this call.
     fn propagate(&self, span: &Span, headers: &mut HeaderMap);
 }
 

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use http::request;
 
@@ -10,7 +10,7 @@ use crate::error::BoxError;
 /// The layer calls it once for each attempt, and only for requests to the credential's own origin. An error ends the
 /// call before anything is sent. The error must not contain the credential.
 ///
-/// The head has room for 576 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
+/// The head has room for 500 more header fields, unless the credential is a key from [`keys`](Self::keys). A request
 /// without that room is rejected.
 ///
 /// ```
@@ -28,7 +28,7 @@ use crate::error::BoxError;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not put a credential on requests",
     label = "not an `Authorize`",
-    note = "a closure `|head: &mut http::request::Parts| -> Result<(), BoxError>` does, and `Rotating`, `Bearer`, `HeaderKey`, `Basic` and `QueryKey`; a key alone goes to `with_api_key`"
+    note = "a closure `|head: &mut http::request::Parts| -> Result<(), BoxError>` does, and `Rotating`, `Bearer`, `HeaderKey`, `Basic` and `QueryKey`; a key alone goes to `with_api_key`, and an `Arc<dyn Authorize>` into an `auth::AnyAuthorize`"
 )]
 pub trait Authorize: Send + Sync {
     /// Puts the credential on the request.
@@ -67,7 +67,7 @@ where
     }
 }
 
-impl<A: Authorize + ?Sized> Authorize for Arc<A> {
+impl<A: Authorize> Authorize for Arc<A> {
     fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
         A::authorize(self, head)
     }
@@ -78,5 +78,49 @@ impl<A: Authorize + ?Sized> Authorize for Arc<A> {
 
     fn authorize_with(&self, key: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
         A::authorize_with(self, key, head)
+    }
+}
+
+/// A credential whose type is erased.
+///
+/// A type of its own and not `Arc<dyn Authorize>`, because rustc cannot prove that the future of a stack over
+/// `Arc<dyn Authorize>` is `Send` behind a [`Buffer`](https://docs.rs/tower/latest/tower/buffer/).
+///
+/// # Clone
+///
+/// Clones share the credential.
+#[derive(Clone)]
+pub struct AnyAuthorize(Arc<dyn Authorize>);
+
+impl AnyAuthorize {
+    /// Erases the type of `authorize`.
+    pub fn new(authorize: impl Authorize + 'static) -> Self {
+        Self(Arc::new(authorize))
+    }
+}
+
+impl From<Arc<dyn Authorize>> for AnyAuthorize {
+    fn from(authorize: Arc<dyn Authorize>) -> Self {
+        Self(authorize)
+    }
+}
+
+impl Authorize for AnyAuthorize {
+    fn authorize(&self, head: &mut request::Parts) -> Result<(), BoxError> {
+        self.0.authorize(head)
+    }
+
+    fn keys(&self) -> Option<&Keys> {
+        self.0.keys()
+    }
+
+    fn authorize_with(&self, key: &CurrentKey, head: &mut request::Parts) -> Result<bool, BoxError> {
+        self.0.authorize_with(key, head)
+    }
+}
+
+impl fmt::Debug for AnyAuthorize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyAuthorize").finish_non_exhaustive()
     }
 }

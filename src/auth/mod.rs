@@ -131,7 +131,7 @@ mod sign;
 mod signed;
 mod written;
 
-pub use self::authorize::Authorize;
+pub use self::authorize::{AnyAuthorize, Authorize};
 pub use self::file::KeyFile;
 pub use self::future::ResponseFuture;
 pub(crate) use self::header::frames_request;

@@ -111,7 +111,9 @@ fn port(uri: &Uri) -> Option<Option<u16>> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
         None | Some("") => Some(None),
-        Some(port) => port.parse().ok().filter(|port| *port > 0).map(Some),
+        // A number of Rust may have a plus sign.
+        Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0).map(Some),
+        Some(_) => None,
     }
 }
 
@@ -185,6 +187,7 @@ mod tests {
             ("https://api.example.com.evil.test/", false),
             ("https://evil.test/https://api.example.com/", false),
             ("https://api.example.com:70000/", false),
+            ("https://api.example.com:+443/", false),
             ("https://api.example.com:/", true),
             ("/v1", false),
         ] {
@@ -260,7 +263,7 @@ mod tests {
         for host in ["1.2.3", "127.1", "999.1.1.1", "host.7", "[::1", "[1.2.3.4]", &"a".repeat(64)] {
             assert!(Origin::parse(&format!("http://{host}")).is_err(), "{host}");
         }
-        for port in ["0", "65536", "-1", "port"] {
+        for port in ["0", "65536", "-1", "+80", "port"] {
             let error = Origin::parse(&format!("http://host:{port}")).unwrap_err().to_string();
             assert!(error.ends_with("expected a port from 1 to 65535"), "{port}: {error}");
         }

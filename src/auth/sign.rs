@@ -51,7 +51,7 @@ pub trait Sign: Send + Sync {
     /// Puts the signature on the request. `body` is the whole body, or `None` without a
     /// [`body_limit`](Self::body_limit).
     ///
-    /// The head has room for 576 more header fields. A request without that room is rejected before this call.
+    /// The head has room for 500 more header fields. A request without that room is rejected before this call.
     ///
     /// An error ends the call before anything is sent. The error must not contain a secret.
     /// [Mark](http::HeaderValue::set_sensitive) a header value that is a secret as sensitive.

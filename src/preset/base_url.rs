@@ -161,8 +161,9 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     if path.contains('\\') {
         return Err("some servers read a backslash as a slash");
     }
-    // Servers decode dots and slashes, and a segment's parameters follow a semicolon.
-    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    // Servers decode dots, slashes and semicolons. A semicolon starts the parameters of a segment.
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
+    let plain = plain.replace("%5c", "/").replace("%3b", ";");
     let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
     if plain.split('/').any(dots) {
         return Err("a segment of dots would leave the base url");
@@ -215,6 +216,7 @@ mod tests {
             "v1/%2e./x",
             "a%2f..%2fx",
             "a/..;x/b",
+            "a/..%3Bx/b",
             "//evil.test/x",
             "https://evil.test/",
             "http://host/",
@@ -229,6 +231,7 @@ mod tests {
             "https://host/api/../secret",
             "https://host/api/%2e%2E/secret",
             "https://host/api/..;x/secret",
+            "https://host:+443/api",
             "https://host/api\\..\\secret",
             "sp ace",
             "ü",

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, path::PathBuf, time::Duration};
 
 use http::{HeaderName, request};
 use tower::util::Either;
@@ -7,8 +7,8 @@ use tower_layer::Identity;
 use super::{Preset, stack::CredentialLayer};
 use crate::{
     auth::{
-        AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider, Keys, Origin,
-        ProvidedKey, Rotating, Sign, SignLayer,
+        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider,
+        Keys, Origin, ProvidedKey, Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) enum Credential {
     Key { source: KeySource, form: KeyForm },
-    Own(Arc<dyn Authorize>),
+    Own(AnyAuthorize),
     Signature(AnySign),
     None,
 }
@@ -59,16 +59,16 @@ impl Credential {
     ) -> Result<(CredentialLayer, Option<Keys>), InvalidConfig> {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let mut keys = None;
-        let authorize: Arc<dyn Authorize> = match self {
+        let authorize = match self {
             Self::None => return Ok((Either::Right(Either::Right(Identity::new())), None)),
             Self::Signature(sign) => {
                 let layer = SignLayer::new(sign.clone(), origin)?;
                 let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
                 return Ok((Either::Right(Either::Left(layer)), None));
             }
-            Self::Own(authorize) => Arc::clone(authorize),
+            Self::Own(authorize) => authorize.clone(),
             Self::Key { source, form } => {
-                Arc::new(Rotating::new(form.checked()?, keys.insert(source.open()?).clone()))
+                AnyAuthorize::new(Rotating::new(form.checked()?, keys.insert(source.open()?).clone()))
             }
         };
         let layer = AuthLayer::with(authorize, origin)?;
@@ -202,7 +202,7 @@ impl Preset {
 
     /// Sends what `authorize` puts on the request, instead of a key.
     pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
-        self.credential = Credential::Own(Arc::new(authorize));
+        self.credential = Credential::Own(AnyAuthorize::new(authorize));
         self
     }
 

@@ -112,7 +112,7 @@ impl fmt::Debug for DefaultHeadersLayer {
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 24,000 header fields, so that each layer and client
+/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields, so that each layer and client
 /// below can add its own. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {

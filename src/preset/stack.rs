@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use tower::{ServiceBuilder, util::Either};
 use tower_layer::{Identity, Layer};
@@ -6,7 +6,7 @@ use tower_layer::{Identity, Layer};
 use super::headers::{DefaultHeaders, DefaultHeadersLayer};
 use crate::{
     attempt::{Attempt, AttemptLayer},
-    auth::{AnySign, Auth, AuthLayer, Authorize, Keys, SignLayer, Signed},
+    auth::{AnyAuthorize, AnySign, Auth, AuthLayer, Keys, SignLayer, Signed},
     limit::{AnySelect, RateLimit, RateLimitLayer},
     request_id::{RequestId, RequestIdLayer},
     retry::{Retry, RetryLayer},
@@ -44,7 +44,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 24,000 header fields,
+/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header fields,
 /// so that each layer, and the client below, has room for its own.
 ///
 /// # Clone
@@ -76,10 +76,10 @@ pub type PresetService<S> = BodyIdleTimeout<
     RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
 
-pub(super) type CredentialLayer = Either<AuthLayer<Arc<dyn Authorize>>, Either<SignLayer<AnySign>, Identity>>;
+pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
 
 /// A service whose requests get a key, a signature, or no credential.
-pub type Credentialed<S> = Either<Auth<S, Arc<dyn Authorize>>, Either<Signed<S, AnySign>, S>>;
+pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<Signed<S, AnySign>, S>>;
 
 impl<S> Layer<S> for PresetLayer {
     type Service = PresetService<S>;

@@ -239,6 +239,7 @@ async fn auth(seen: &Seen) {
     }
     seen.layer(SignLayer::new(Signer(key()), origin()).unwrap());
     seen.debug(&AnySign::new(Signer(key())));
+    seen.debug(&AnyAuthorize::new(Bearer::from(key())));
     seen.layer(SignLayer::new(AnySign::new(Signer(key())), origin()).unwrap());
 }
 

@@ -26,23 +26,15 @@ fn filled(uri: &str, count: usize) -> Request<Body> {
 }
 
 /// Sends a request without room for another field through one layer.
-async fn rejected<L, S>(layer: L, field: Option<&str>)
+async fn rejected<L, S>(layer: L)
 where
     L: Layer<ScriptedService, Service = S>,
     S: Service<Request<Body>, Error = Error>,
 {
     let service = ScriptedService::new([Answer::status(200)]);
-    let Err(error) = layer.layer(service.clone()).oneshot(filled(URI, MOST)).await else {
-        panic!("sent without {field:?}")
-    };
+    let Err(error) = layer.layer(service.clone()).oneshot(filled(URI, MOST)).await else { panic!("sent") };
     assert!(error.is_invalid_request(), "{error:?}");
-    let expected = match field {
-        Some(name) => {
-            format!("the request has too many header fields (at most 24,576) to add `{name}`")
-        }
-        None => "the request has too many header fields (at most 24,000)".to_owned(),
-    };
-    assert!(format!("{error:#}").contains(&expected), "{error:#}");
+    assert!(format!("{error:#}").contains("the request has more than 6,000 header fields"), "{error:#}");
     assert_eq!(service.calls(), 0, "nothing is sent");
 }
 
@@ -60,32 +52,28 @@ impl Sign for Signer {
 #[tokio::test]
 async fn each_layer_rejects_a_request_without_room_for_its_field() {
     let origin = || Origin::parse(URI).unwrap();
-    rejected(RequestIdLayer::new(), Some("x-request-id")).await;
-    rejected(
-        RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare()),
-        Some("idempotency-key"),
-    )
-    .await;
+    rejected(RequestIdLayer::new()).await;
+    rejected(RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())).await;
     let attempt = HeaderName::from_static("x-attempt");
-    rejected(AttemptLayer::new().with_attempt_header(attempt), Some("x-attempt")).await;
+    rejected(AttemptLayer::new().with_attempt_header(attempt)).await;
     let propagate = |_: &tracing::Span, headers: &mut HeaderMap| {
         headers.insert("x-trace", HeaderValue::from_static("1"));
     };
-    rejected(AttemptLayer::new().with_propagation(propagate), None).await;
-    rejected(BearerAuthLayer::new(key(), origin()).unwrap(), Some("authorization")).await;
+    rejected(AttemptLayer::new().with_propagation(propagate)).await;
+    rejected(BearerAuthLayer::new(key(), origin()).unwrap()).await;
     let path = env::temp_dir().join(format!("tower-outbound-fields-{}", std::process::id()));
     std::fs::write(&path, KEY).unwrap();
     let keys = Keys::from(KeyFile::open(&path).unwrap());
     std::fs::remove_file(&path).unwrap();
     let form = Form::header(HeaderName::from_static("x-api-key")).unwrap();
-    rejected(AuthLayer::with(Rotating::new(form, keys), origin()).unwrap(), Some("x-api-key")).await;
+    rejected(AuthLayer::with(Rotating::new(form, keys), origin()).unwrap()).await;
     let authorize = |head: &mut request::Parts| {
         head.headers.insert("x-own", HeaderValue::from_static("1"));
         Ok::<_, BoxError>(())
     };
-    rejected(AuthLayer::with(authorize, origin()).unwrap(), None).await;
-    rejected(SignLayer::new(Signer, origin()).unwrap(), None).await;
-    rejected(keyed(URI).layer().unwrap(), Some("x-request-id")).await;
+    rejected(AuthLayer::with(authorize, origin()).unwrap()).await;
+    rejected(SignLayer::new(Signer, origin()).unwrap()).await;
+    rejected(keyed(URI).layer().unwrap()).await;
 }
 
 /// Clients also add fields, with methods that panic.
@@ -95,7 +83,7 @@ async fn a_client_rejects_a_request_without_room_for_the_fields_below_it() {
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
         let client = keyed(&server.url()).client_over(transport).unwrap();
-        for count in [24_000, MOST - 6, MOST - 5, MOST - 4, MOST - 3, MOST - 2, MOST - 1, MOST] {
+        for count in [6_000, 24_000, MOST - 6, MOST - 5, MOST - 4, MOST - 3, MOST - 2, MOST - 1, MOST] {
             let error = within(client.request(filled("/v1", count))).await.unwrap_err();
             assert!(error.is_invalid_request(), "{count}: {error:?}");
         }

@@ -9,7 +9,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError,
     adapter::Reqwest,
@@ -125,6 +125,16 @@ async fn spawns_a_signed_call_of_an_erased_signer() {
     let call = tokio::spawn(async move { stack.oneshot(request).await });
     assert_eq!(call.await.unwrap().unwrap().status(), 200);
     assert_eq!(service.seen()[0].header("x-signature"), Some("signed"));
+}
+
+#[tokio::test]
+async fn spawns_a_call_behind_a_buffer() {
+    let (server, _) = server().await;
+    let stack =
+        ServiceBuilder::new().buffer(4).layer(keyed(&server).layer().unwrap()).service(hyper::<Body>());
+    let request = get_from::<Body>(&server);
+    let call = tokio::spawn(async move { stack.oneshot(request).await });
+    assert_eq!(call.await.unwrap().unwrap().status(), 200);
 }
 
 fn hyper_plain() -> Client<HttpConnector, Body> {

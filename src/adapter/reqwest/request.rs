@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn rejects_a_request_without_room_for_the_headers_of_reqwest() {
         let mut request = Request::get("http://host/").body(Empty::<bytes::Bytes>::new()).unwrap();
-        for number in 0..24_001 {
+        for number in 0..6_001 {
             let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
             request.headers_mut().insert(name, http::HeaderValue::from_static("1"));
         }

@@ -60,7 +60,7 @@ use crate::error::{BoxError, Error, InvalidConfig};
 ///
 /// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not an absolute one of `http` or
 ///   `https`, or reqwest would send another one, such as `/b` for `/a/../b`, so that a signature would not cover what is
-///   sent. Or the request has more than 24,000 header fields, which leaves no room for reqwest's own.
+///   sent. Or the request has more than 6,000 header fields, which leaves no room for reqwest's own.
 /// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client ran out. It may have been sent.
 /// - [`is_service`](Error::is_service): anything else. Whether it was sent is read off its causes as it is for hyper:
 ///   what could not connect, resolve a name or begin TLS was not, nor what HTTP/2 refused.
