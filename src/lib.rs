@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`timeout`], body, by choice | ends the body of the answer when it stands still |
 //! | [`request_id`] | gives the call an id, sends it with every attempt, logs the call when it ends |
+//! | default headers, of a preset | sets the headers that the caller has not set |
 //! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
 //! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |
 //! | [`limit`] | makes each attempt wait for its permit, first come, first served, or refuses it at once |

@@ -6,7 +6,7 @@ use std::{
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response,
-    header::{AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, USER_AGENT},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, USER_AGENT},
 };
 use http_body::Body;
 use tower_layer::Layer;
@@ -51,13 +51,25 @@ impl DefaultHeadersLayer {
         self.others.iter().flat_map(|others| others.iter())
     }
 
-    /// Rejects headers that frame a request or hold a credential. `key` is the header of the preset's own key.
-    pub(super) fn check(&self, key: Option<&HeaderName>) -> Result<(), InvalidConfig> {
+    /// Rejects headers that frame a request, hold a credential or are set by the stack. `key` is the header of the
+    /// preset's own key: the stack sets some headers before the key, which would then not be sent.
+    pub(super) fn check(
+        &self,
+        key: Option<&HeaderName>,
+        request_id: &HeaderName,
+    ) -> Result<(), InvalidConfig> {
+        let set_before = [&ACCEPT, &CONTENT_TYPE, &USER_AGENT, request_id];
+        if let Some(name) = key.filter(|name| set_before.contains(name)) {
+            let expected = "a header that the stack does not set itself, such as x-api-key";
+            return Err(InvalidConfig::new("key header", name.to_string(), expected));
+        }
         let expected = |name: &HeaderName| {
             if frames_request(name) {
                 Some("a header other than connection, content-length, host, transfer-encoding and their kind")
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
                 Some("a header without a credential, which goes to with_api_key or with_authorize")
+            } else if name == request_id {
+                Some("a header other than the request id's: each request gets its own")
             } else {
                 None
             }

@@ -249,7 +249,7 @@ impl Preset {
             let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
-        self.headers.check(self.credential.header())?;
+        self.headers.check(self.credential.header(), self.request_id.header())?;
         let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(PresetLayer {

@@ -49,6 +49,10 @@ impl RequestIdLayer {
         }
     }
 
+    pub(crate) fn header(&self) -> &HeaderName {
+        &self.settings.header
+    }
+
     /// Sends the id in this header.
     pub fn with_header(self, header: HeaderName) -> Self {
         self.set(|settings| settings.header = header)

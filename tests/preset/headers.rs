@@ -6,6 +6,7 @@ use http::{
 };
 use tower_outbound::{
     Body,
+    request_id::RequestIdLayer,
     test_util::{Answer, ScriptedService},
 };
 
@@ -110,6 +111,21 @@ async fn sends_its_own_user_agent_from_a_ready_client_only() {
         None,
         "the service may have its own"
     );
+}
+
+#[test]
+fn rejects_a_header_that_the_stack_sets_itself() {
+    for name in ["accept", "content-type", "user-agent", "x-request-id"].map(HeaderName::from_static) {
+        let error = custom().with_key_in_header(name.clone()).layer().unwrap_err();
+        assert_eq!((error.field(), error.value()), ("key header", name.as_str()));
+    }
+    let trace = HeaderName::from_static("x-trace");
+    let preset = custom().with_request_id(RequestIdLayer::new().with_header(trace.clone()));
+    assert!(preset.clone().with_key_in_header(HeaderName::from_static("x-request-id")).layer().is_ok());
+    let error = preset.clone().with_key_in_header(trace.clone()).layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("key header", "x-trace"));
+    let error = preset.with_header(trace, value("mine")).layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("header", "x-trace"));
 }
 
 #[test]
