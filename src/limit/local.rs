@@ -63,8 +63,8 @@ pub type TokenBucket = LocalLimiter<Gcra>;
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each moment at which permits were granted, whatever their number. It has at most as many
-/// entries as there were grants in the window and as the limit has permits, and grows as they are needed.
+/// The log takes 16 bytes for each moment at which permits were granted, whatever their number. It grows as needed. It
+/// has at most as many entries as the limit has permits. Beyond 4,096 entries it holds only grants of the last window.
 ///
 /// ```
 /// use std::time::Duration;
