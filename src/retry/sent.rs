@@ -49,6 +49,10 @@ pub(super) fn proof(error: &Error) -> Proof {
     }
     let mut next = first;
     while let Some(error) = next {
+        // Of a retry layer below, which made several attempts.
+        if error.downcast_ref().is_some_and(Error::is_after_processing) {
+            return MAYBE;
+        }
         if let Some(error) = error.downcast_ref::<DeliveryError>() {
             return Proof { lasting: error.is_lasting(), ..MAYBE };
         }
@@ -312,6 +316,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_transport_error_or_marker_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
+        let retried = async || Error::from_service(connect(refused()).await);
         let not_sent = || DeliveryError::not_sent("no free connection");
         let maybe = || DeliveryError::maybe_processed(refused());
         let mut of_version_3 = request(stream::empty());
@@ -382,6 +387,12 @@ mod tests {
             ("shed", Overloaded::new().into(), NOT_SENT),
             ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
             ("no transport error", "text".into(), MAYBE),
+            ("of a retry layer below", Unknown(retried().await.into()).into(), NOT_SENT),
+            (
+                "of a retry layer below, after an attempt that may have been processed",
+                Unknown(retried().await.after_processing().into()).into(),
+                MAYBE,
+            ),
         ];
         #[cfg(feature = "reqwest")]
         table.push((
