@@ -15,7 +15,7 @@
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 
-use std::{error::Error as StdError, io};
+use std::{error::Error as StdError, io, iter::successors};
 
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
@@ -77,7 +77,10 @@ pub(super) fn proof(error: &Error) -> Proof {
 /// connection or request, for example the one that the request's body was read from.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
     // An established connection is never refused. The other kinds of failed connects also occur on one.
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // A service may wrap its statement in it.
+    let marked = || successors(Some(error), |error| cause(*error)).any(|error| error.is::<DeliveryError>());
+    error.downcast_ref().is_some_and(refused) && !marked()
         || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
         // tower's `LoadShed` returns it instead of calling its service.
         || error.is::<Overloaded>()
@@ -384,6 +387,11 @@ mod tests {
                 MAYBE,
             ),
             ("marked not sent, around maybe processed", DeliveryError::not_sent(maybe()).into(), NOT_SENT),
+            (
+                "marked maybe processed, in a refused connection",
+                io::Error::new(ConnectionRefused, maybe()).into(),
+                MAYBE,
+            ),
             ("shed", Overloaded::new().into(), NOT_SENT),
             ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
             ("no transport error", "text".into(), MAYBE),
