@@ -45,6 +45,7 @@ struct Inner {
     kind: Kind,
     source: Option<BoxError>,
     report: Option<Report>,
+    maybe_processed: bool,
 }
 
 /// The failure with its data. [`ErrorKind`] is its public form.
@@ -82,7 +83,14 @@ pub(crate) enum Part {
 
 impl Error {
     pub(crate) fn new(kind: Kind, source: impl Into<BoxError>) -> Self {
-        Self { inner: Box::new(Inner { kind, source: Some(redact(source)), report: None }) }
+        Self {
+            inner: Box::new(Inner {
+                kind,
+                source: Some(redact(source)),
+                report: None,
+                maybe_processed: false,
+            }),
+        }
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
@@ -109,7 +117,7 @@ impl Error {
     }
 
     fn without_source(kind: Kind) -> Self {
-        Self { inner: Box::new(Inner { kind, source: None, report: None }) }
+        Self { inner: Box::new(Inner { kind, source: None, report: None, maybe_processed: false }) }
     }
 
     /// Wraps an inner service's error. An `Error` is returned as it is.
@@ -129,12 +137,19 @@ impl Error {
         error
     }
 
-    /// Marks a readiness error after an earlier attempt: it no longer proves that nothing was sent.
-    pub(crate) fn after_sending(mut self) -> Self {
+    /// Marks the error of a call with an attempt that the server may have processed. The failure of the last attempt then
+    /// proves nothing about the call.
+    pub(crate) fn after_processing(mut self) -> Self {
         if self.inner.kind == Kind::NotReady {
             self.inner.kind = Kind::Service;
         }
+        self.inner.maybe_processed = true;
         self
+    }
+
+    /// Returns whether [`after_processing`](Self::after_processing) marked the error.
+    pub(crate) fn is_after_processing(&self) -> bool {
+        self.inner.maybe_processed
     }
 
     /// Sets the report of the call, and replaces one of another call.
@@ -217,7 +232,7 @@ impl Error {
     /// Returns whether the service was not called: the limiter refused the attempt, or the service did not become
     /// ready.
     pub(crate) fn was_not_called(&self) -> bool {
-        self.is_refusal() || self.inner.kind == Kind::NotReady
+        !self.inner.maybe_processed && (self.is_refusal() || self.inner.kind == Kind::NotReady)
     }
 
     /// Returns whether the request costs more permits than its limiter can ever grant. Nothing was sent.

@@ -64,7 +64,7 @@ pub type TokenBucket = LocalLimiter<Gcra>;
 /// # Memory
 ///
 /// The log takes 16 bytes for each moment with a grant, however many permits it granted. It grows as needed, to at most
-/// as many entries as the limit has permits.
+/// as many entries as the limit has permits. Beyond 4,096 entries it keeps only the grants of the last window.
 ///
 /// ```
 /// use std::time::Duration;

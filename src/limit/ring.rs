@@ -5,6 +5,10 @@ use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 use super::{gcra::Bucket, meter::Meter, nanos};
 use crate::policy::Quota;
 
+/// The longest log that keeps grants that have left the window, for a change to a longer one: 64 KiB. A longer log
+/// forgets them, so that it does not grow up to the limit.
+const LONGEST_HISTORY: usize = 4_096;
+
 /// One log of grants for each quota.
 #[derive(Debug)]
 pub struct Rings {
@@ -82,6 +86,13 @@ impl Ring {
     }
 
     fn grant(&mut self, now: u64, cost: u64) {
+        while let Some(oldest) = self.grants.front().filter(|_| self.grants.len() >= LONGEST_HISTORY) {
+            if oldest.at.saturating_add(self.window) > now {
+                break;
+            }
+            self.forgotten = oldest.sum;
+            self.grants.pop_front();
+        }
         // The surplus has left the window. Otherwise the grant would not be possible.
         let mut surplus = (self.len() + cost).saturating_sub(self.limit);
         self.granted = self.granted.wrapping_add(cost);
@@ -197,6 +208,22 @@ mod tests {
         }
         assert!(!rings.take(cost(1), 7));
         assert_eq!((rings.rings[0].grants.len(), rings.rings[0].len()), (1, u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn long_log_forgets_grants_that_left_the_window() {
+        let quota = Quota::new(u32::MAX, Duration::from_nanos(999)).unwrap().without_margin();
+        let mut rings = Rings::new(&[quota], None);
+        for now in 0..3 * LONGEST_HISTORY as u64 {
+            assert!(rings.take(cost(2), now * 10));
+            assert!(rings.rings[0].grants.len() <= LONGEST_HISTORY);
+            assert_eq!(rings.available(now * 10), u32::MAX - 2 * (now + 1).min(100) as u32);
+        }
+        // None has left the window.
+        for now in 0..3 * LONGEST_HISTORY as u64 {
+            assert!(rings.take(cost(1), 200_000 + now / 20));
+        }
+        assert_eq!(rings.available(200_614), u32::MAX - 3 * LONGEST_HISTORY as u32);
     }
 
     #[test]

@@ -129,10 +129,11 @@ impl FromStr for Quota {
                 _ => return Err(invalid()),
             }
         }
-        if let Some(burst) = burst {
-            quota = quota.with_burst(burst)?;
+        // The margin first: a long burst may refill within 146 years without the default margin only.
+        if let Some(margin) = margin {
+            quota = quota.with_margin(margin)?;
         }
-        margin.map_or(Ok(quota), |margin| quota.with_margin(margin))
+        burst.map_or(Ok(quota), |burst| quota.with_burst(burst))
     }
 }
 
@@ -265,6 +266,13 @@ mod tests {
         for text in ["50", "%", "-1%", "0.5%", "101%", "256%", "50 %"] {
             assert!(text.parse::<Jitter>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn settings_form_of_a_burst_of_146_years_parses_to_the_same_quota() {
+        let window = Duration::from_nanos(u64::MAX / 4 / 147);
+        let quota = Quota::new(148, window).unwrap().without_margin().with_burst(147).unwrap();
+        assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
     }
 
     proptest! {

@@ -151,7 +151,6 @@ where
 
             // The attempt lets go of its body first, which is then free to be sent again.
             this.state.set(State::Over);
-            this.kept.sent |= called;
             // The rules that judge it may look at the report.
             let result = result.map_err(|error| error.reported(this.call));
             let Again { request, delay, drain, reason } =
@@ -159,9 +158,9 @@ where
                     Ok(again) => again,
                     Err(ended) => {
                         let outcome = this.kept.failed.take().filter(|_| !called).map_or(result, Err);
-                        let sent = this.kept.sent;
+                        let processed = this.kept.maybe_processed;
                         let outcome =
-                            outcome.map_err(|error| if sent { error.after_sending() } else { error });
+                            outcome.map_err(|error| if processed { error.after_processing() } else { error });
                         return Poll::Ready(finish(this.call, ended, outcome));
                     }
                 };

@@ -52,8 +52,8 @@ pub(super) struct Kept<B> {
     pub(super) failed: Option<Error>,
     /// Why the request cannot be sent.
     pub(super) rejected: Option<Error>,
-    /// Whether any attempt was called.
-    pub(super) sent: bool,
+    /// Whether the server may have processed any attempt.
+    pub(super) maybe_processed: bool,
 }
 
 /// Another attempt: what to send, and after how long.
@@ -101,7 +101,7 @@ impl<B: Body> Kept<B> {
             number: 0,
             failed: None,
             rejected,
-            sent: false,
+            maybe_processed: false,
         };
         // It goes itself, with the room that its map of fields has for those of the layers below, and the copy is kept.
         (kept, Request::from_parts(head, body))
@@ -127,6 +127,7 @@ impl<B: Body> Kept<B> {
                 (told, Outcome::Failure { error, delivery }, delivery, None)
             }
         };
+        self.maybe_processed |= delivery == Delivery::MaybeProcessed;
         let headers = result.as_ref().ok().map(Response::headers);
         call.end_attempt(told, asked, headers);
         observe::attempt(call, result.as_ref().map(Answered::of));

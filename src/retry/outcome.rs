@@ -11,17 +11,21 @@ use crate::{
 ///
 /// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
 pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> (call::Outcome, Delivery) {
-    let delivery = match error.failure() {
-        Kind::RateLimited { .. } | Kind::TooCostly => return (call::Outcome::Refused, Delivery::NotSent),
-        Kind::Timeout { .. } => return (call::Outcome::Timeout, Delivery::MaybeProcessed),
+    let kind = error.failure();
+    let proven = match kind {
+        // A retry layer below made several attempts.
+        _ if error.is_after_processing() => false,
+        Kind::Timeout { .. } => false,
         // The error may be the body's own, about another connection.
-        Kind::Service if called && body_failed => Delivery::MaybeProcessed,
-        Kind::Service if called => proof(error).delivery,
-        Kind::Service | Kind::NotReady | Kind::Auth { .. } | Kind::Request => Delivery::NotSent,
+        Kind::Service if called => !body_failed && proof(error).delivery == Delivery::NotSent,
+        _ => true,
     };
-    let outcome = match delivery {
-        Delivery::NotSent => call::Outcome::NotSent,
-        Delivery::MaybeProcessed => call::Outcome::Failed,
+    let delivery = if proven { Delivery::NotSent } else { Delivery::MaybeProcessed };
+    let outcome = match kind {
+        Kind::RateLimited { .. } | Kind::TooCostly => call::Outcome::Refused,
+        Kind::Timeout { .. } => call::Outcome::Timeout,
+        _ if proven => call::Outcome::NotSent,
+        _ => call::Outcome::Failed,
     };
     (outcome, delivery)
 }

@@ -15,7 +15,7 @@
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 
-use std::{error::Error as StdError, io};
+use std::{error::Error as StdError, io, iter::successors};
 
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
@@ -49,6 +49,10 @@ pub(super) fn proof(error: &Error) -> Proof {
     }
     let mut next = first;
     while let Some(error) = next {
+        // Of a retry layer below, which made several attempts.
+        if error.downcast_ref().is_some_and(Error::is_after_processing) {
+            return MAYBE;
+        }
         if let Some(error) = error.downcast_ref::<DeliveryError>() {
             return Proof { lasting: error.is_lasting(), ..MAYBE };
         }
@@ -72,8 +76,11 @@ pub(super) fn proof(error: &Error) -> Proof {
 /// Returns whether the service itself states that nothing was sent. Inside another error each of these may be about
 /// another connection or request, for example the one that the request's body was read from.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
-    // Established connections never fail with this kind. The other kinds of failed connects occur on them, too.
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    // Established TCP connections never fail with this kind. The other kinds of failed connects occur on them, too.
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // A service may wrap its statement in it.
+    let marked = || successors(Some(error), |error| cause(*error)).any(|error| error.is::<DeliveryError>());
+    error.downcast_ref().is_some_and(refused) && !marked()
         || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
         // tower's `LoadShed` returns it instead of calling its service.
         || error.is::<Overloaded>()
@@ -312,6 +319,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_transport_error_or_marker_in_the_chain_decides() {
         let refused = || io::Error::from(ConnectionRefused);
+        let retried = async || Error::from_service(connect(refused()).await);
         let not_sent = || DeliveryError::not_sent("no free connection");
         let maybe = || DeliveryError::maybe_processed(refused());
         let mut of_version_3 = request(stream::empty());
@@ -379,9 +387,20 @@ mod tests {
                 MAYBE,
             ),
             ("marked not sent, around maybe processed", DeliveryError::not_sent(maybe()).into(), NOT_SENT),
+            (
+                "marked maybe processed, in a refused connection",
+                io::Error::new(ConnectionRefused, maybe()).into(),
+                MAYBE,
+            ),
             ("shed", Overloaded::new().into(), NOT_SENT),
             ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
             ("no transport error", "text".into(), MAYBE),
+            ("of a retry layer below", Unknown(retried().await.into()).into(), NOT_SENT),
+            (
+                "of a retry layer below, after an attempt that may have been processed",
+                Unknown(retried().await.after_processing().into()).into(),
+                MAYBE,
+            ),
         ];
         #[cfg(feature = "reqwest")]
         table.push((

@@ -53,8 +53,9 @@ impl ServiceSettings {
             preset = preset.with_allowed_origin(origin.clone());
         }
         preset = self.keyed(preset)?;
-        preset = self.limit.preset(preset).map_err(|error| error.within("limit"))?;
-        preset = preset
+        preset = self
+            .limit
+            .preset(preset)
             .with_retry(self.retry.layer().map_err(|error| error.within("retry"))?)
             .with_request_id(self.request_id.layer())
             .with_attempt(self.attempt.layer());

@@ -109,8 +109,6 @@
 //!
 //! - Each call of [`preset`](ServiceSettings::preset), [`layer`](ServiceSettings::layer) or
 //!   [`client`](ServiceSettings::client) begins a limiter and a retry budget of its own. Make one, and clone it.
-//! - `limit.margin` replaces the margin of every quota, a margin in the quota's own text included. Without it a quota
-//!   has the margin of its text, or the default of [`Quota::new`](crate::Quota::new), as in code.
 //! - Whoever gives a source of the key in one place takes back the sources further down: they are one setting.
 //!
 //! # Sample

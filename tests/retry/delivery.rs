@@ -8,7 +8,7 @@ use tower_outbound::{
     call::{Ended, Outcome},
     error::DeliveryError,
     policy::{Cause, Verdict},
-    retry::{Classify, RetryLayer, Standard},
+    retry::{Classify, IdempotencyKey, RetryLayer, Standard},
     test_util::Answer,
 };
 
@@ -101,6 +101,19 @@ async fn does_not_retry_post_after_a_bare_io_error_other_than_connection_refused
     }
     let (outcomes, _) = attempts(&layer, "POST", || io::Error::from(ConnectionRefused).into()).await;
     assert_eq!(outcomes, [Outcome::NotSent, OK]);
+}
+
+/// The inner layer sends a POST twice, because its service honours the key. The outer layer knows no key, and would get
+/// another one from the inner layer.
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
+    let key = IdempotencyKey::bare();
+    let inner = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
+    for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
+        let probe = Probe::new([Answer::error(error), Answer::error(not_sent), 200.into()]);
+        let _ = RetryLayer::new().layer(inner.layer(probe.clone())).oneshot(request("POST", URI)).await;
+        assert_eq!(probe.calls(), expected, "{}", error());
+    }
 }
 
 #[test]

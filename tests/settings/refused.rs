@@ -42,6 +42,14 @@ fn what_can_not_be_read() {
             "invalid quota burst `100`: expected at most 99: a burst of the whole limit leaves nothing to refill with",
         ),
         (
+            "limit.quota = '100/60s, margin 61s'",
+            "invalid quota margin `61s`: expected at most the window, 60s",
+        ),
+        (
+            "limit = { quota = '100/60s', margin = '250ms' }",
+            "unknown field `margin`, expected one of `quota`, `max_wait`, `max_queue`, `starting_empty`",
+        ),
+        (
             "limit.quota = true",
             "invalid type: boolean `true`, expected a quota such as 100/60s, or a list of such",
         ),
@@ -152,14 +160,6 @@ fn what_can_not_be_made() {
             "retry.budget.retry_cost = 0",
             "retry.budget.retry_cost: invalid budget retry cost `0`: expected 1 to the capacity, 500",
         ),
-        (
-            "limit.margin = '61s'",
-            "limit.margin: invalid quota margin `61s`: expected at most the window, 60s",
-        ),
-        (
-            "limit.quota = '1/1s'\nlimit.margin = '61s'",
-            "limit.margin: invalid quota margin `61s`: expected at most the window, 1s",
-        ),
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
         (
             "timeout.attempt = '61s'",
@@ -246,12 +246,9 @@ fn what_can_not_be_made() {
 /// What is blamed by a layer of its own and by the client that is made of all of them.
 #[test]
 fn single_layers_say_the_same() {
-    let settings =
-        with("timeout.total = '0s'\nretry.budget.retry_cost = 0\nlimit.margin = '61s'\nlimit.quota = '1/1s'");
+    let settings = with("timeout.total = '0s'\nretry.budget.retry_cost = 0");
     assert_eq!(settings.timeout.total_layer().unwrap_err().path(), Some("total"));
     assert_eq!(settings.retry.layer().unwrap_err().path(), Some("budget.retry_cost"));
-    assert_eq!(settings.limit.token_bucket().unwrap_err().path(), Some("margin"));
-    assert_eq!(settings.limit.sliding_window().unwrap_err().path(), Some("margin"));
     for (text, path) in [
         ("base_url = 'http://10.0.0.1'", "base_url"),
         ("allowed_origins = 'http://10.0.0.1'", "allowed_origins"),

@@ -110,7 +110,6 @@ prop_compose! {
         }),
         limit in set!(LimitSettings {
             quota: prop::collection::vec(quota(), 0..3),
-            margin: duration(),
             max_wait: duration(),
             max_queue: 0_usize..=i64::MAX as usize,
             starting_empty: any::<bool>(),
