@@ -278,7 +278,7 @@ impl JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::NoAnswer(_) => f.write_str("there is no answer"),
+            Kind::NoAnswer(error) => write!(f, "no response, {}", error.kind().sentence()),
             Kind::Status => f.write_str("the answer is no success"),
             Kind::Body(_) => f.write_str("the answer's body could not be read"),
             Kind::Unreadable(what) => write!(f, "the answer's body is not what was asked for, {what}"),
@@ -301,6 +301,9 @@ impl fmt::Display for JsonError {
 /// Shows the message and the chain of causes on one line, because `main` prints it.
 impl fmt::Debug for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Kind::NoAnswer(error) = &self.kind {
+            return fmt::Debug::fmt(error, f);
+        }
         fmt::Display::fmt(self, f)?;
         write_causes(self, f)
     }

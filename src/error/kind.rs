@@ -78,7 +78,7 @@ impl ErrorKind {
     }
 
     /// The kind as the start of a sentence. An error with a limit shows that in place of it.
-    pub(super) fn sentence(self) -> &'static str {
+    pub(crate) fn sentence(self) -> &'static str {
         match self {
             Self::Dns => "dns lookup failed",
             Self::ConnectRefused => "connection refused",
