@@ -1,4 +1,4 @@
-//! A server that repeats the key in an HTTP/2 GOAWAY: nothing of it is shown.
+//! A server that repeats the key in an HTTP/2 GOAWAY or in its certificate: nothing of it is shown.
 
 use std::{error::Error as StdError, fmt::Debug};
 
@@ -61,7 +61,7 @@ fn leaks(capture: &Capture) -> Vec<(String, String)> {
     words.collect()
 }
 
-/// The documented filter, `h2=info,hyper=info,hyper_util=info`, drops what others log of it.
+/// The documented filter, `h2=info,hyper=info,hyper_util=info,tonic=info`, drops what others log of it.
 #[track_caller]
 fn check_log(capture: &Capture, heard: bool) {
     let leaks = leaks(capture);
@@ -172,4 +172,23 @@ async fn keeps_the_te_of_a_response_out_of_errors_and_own_events() {
     assert!(!format!("{error:#}").contains(KEY), "{error:#}");
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error:?}");
     check_log(&capture, true);
+}
+
+/// A certificate may have hundreds of names.
+#[cfg(feature = "rustls")]
+#[tokio::test]
+async fn hides_the_names_in_a_certificate() {
+    let names: Vec<_> = (0..50).map(|number| format!("{KEY}-{number}.test")).collect();
+    let other = rcgen::generate_simple_self_signed(names).unwrap();
+    let server = server::Server::with_statuses(certificate::wire(&other, &[]), [200]).await;
+    let error = keyed(&server.url()).client_over(certificate::trusting(&other)).unwrap().get("/v1").await;
+    let error = error.unwrap_err();
+    hidden(&error);
+    let source = error.source().unwrap();
+    hidden(&source);
+    assert!(source.source().is_none());
+    assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");
+    assert!(!format!("{error:#}").contains(KEY), "{error:#}");
+    // A wrong certificate is not worth another attempt.
+    assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Tls, 1));
 }
