@@ -80,11 +80,12 @@ impl Found {
         if let Some(error) = error.downcast_ref::<reqwest::Error>() {
             return self.reqwest(error);
         }
-        // reqwest's timeout around a connector has no public name.
-        if self.connecting && cause(error).is_none() && error.to_string().contains("timed out") {
-            return Some(ErrorKind::ConnectTimeout);
+        // The timeouts of reqwest around a connector and of tonic's channel are read by their texts.
+        match cause(error).is_none().then(|| error.to_string())?.as_str() {
+            "Timeout expired" => Some(ErrorKind::AttemptTimeout),
+            text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),
+            _ => None,
         }
-        None
     }
 
     fn connect(&mut self) {

@@ -103,7 +103,7 @@ async fn names_a_timeout_of_tower_and_of_tokio_below_the_layers() {
     let silent = || Probe::new([Silent]);
     let by_tower = tower::timeout::Timeout::new(silent(), secs(1));
     let by_tokio = tower::service_fn(move |request| tokio::time::timeout(secs(1), silent().oneshot(request)));
-    let by_tokio = by_tokio.map_err(BoxError::from).map_result(|result| result?.map_err(BoxError::from));
+    let by_tokio = by_tokio.map_err(BoxError::from).map_result(|result| result?);
     for error in [
         limit_free().layer(by_tower).oneshot(get(URI)).await.unwrap_err(),
         limit_free().layer(by_tokio).oneshot(get(URI)).await.unwrap_err(),
