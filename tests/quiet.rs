@@ -7,7 +7,7 @@ use std::{
     future::{Ready, ready},
     pin::pin,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     task::{Context, Poll, Waker},
@@ -24,7 +24,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
-use tracing::{Subscriber, level_filters::LevelFilter};
+use tracing::{Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 const URI: &str = "https://api.example.com/v1";
@@ -214,5 +214,23 @@ fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
             let (short, long) = (total(of_a_call(script, short)), total(of_a_call(script, long)));
             assert!(short > unheard && long.1 > short.1 + 10_000, "the count would show it: {script:?}");
         });
+    }
+}
+
+/// The layer asks for the level of the process before it keeps what the event shows.
+#[test]
+fn logs_a_completed_call_at_error_if_the_process_logs_errors_only() {
+    let _alone = alone();
+    for level in [Level::ERROR, Level::WARN, Level::INFO] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let counts = filter_fn(move |metadata| {
+            counted.fetch_add(usize::from(metadata.is_event()), Relaxed);
+            true
+        });
+        let layers = RequestIdLayer::new().with_log_level(level);
+        let only = Registry::default().with(LevelFilter::from(level)).with(counts);
+        tracing::subscriber::with_default(only, || allocations(layers.layer(NoOp)));
+        assert!(count.load(Relaxed) > 0, "{level}");
     }
 }

@@ -5,7 +5,7 @@ use http::HeaderValue;
 use super::{
     BoxError, ErrorKind, Reason, Refusal,
     chain::{chain, write_causes},
-    goaway::{original, redact},
+    redacted::{original, redact},
     transport,
 };
 use crate::call::{Call, Ended, Report};
@@ -34,8 +34,11 @@ use crate::call::{Call, Ended, Report};
 ///
 /// # Notes
 ///
-/// An error that shows the debug data of an HTTP/2 GOAWAY is replaced by one that shows only the reason. The server
-/// chooses this data, and may repeat the key in it. `source()` does not lead to `h2::Error` then.
+/// - The server chooses the debug data of an HTTP/2 GOAWAY and the names in its certificate, and may repeat the key there.
+///   An error that shows either is replaced by one that shows the reason only. `source()` does not lead to `h2::Error` or
+///   `rustls::Error` then.
+/// - A response's body keeps its own errors, such as hyper's, which show the debug data of a GOAWAY. The bodies of
+///   [`Client`](crate::Client) and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
     // Boxed, so that a `Result` with a response stays small.
     inner: Box<Inner>,
@@ -201,13 +204,14 @@ impl Error {
 
     /// Finds an `Error` in an error and its causes.
     ///
-    /// Works with the [`BoxError`] of a stack, and with wrappers such as `anyhow::Error`.
+    /// `as_ref()` passes a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. `anyhow::Error::from_boxed` hides the error
+    /// in its box.
     ///
     /// ```
     /// use tower_outbound::{BoxError, Error};
     ///
     /// fn report(error: &BoxError) {
-    ///     match Error::find_in(&**error) {
+    ///     match Error::find_in(error.as_ref()) {
     ///         Some(failed) => eprintln!("{}: {failed}", failed.kind()),
     ///         None => eprintln!("{error}"),
     ///     }
@@ -242,7 +246,8 @@ impl Error {
 
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
     ///
-    /// The server may have processed the request.
+    /// The server may have processed the request. A timeout of tower or of the connector below the layers is
+    /// [`is_service`](Self::is_service), and its [`kind`](Self::kind) names it.
     pub fn is_timeout(&self) -> bool {
         matches!(self.inner.kind, Kind::Timeout { .. })
     }
@@ -292,9 +297,14 @@ impl Error {
     /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
     fn write(&self, stop: Option<Ended>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inner.kind {
-            Kind::Timeout { part: Part::Body, limit, .. } => write!(f, "response body stalled for {limit:?}"),
-            Kind::Timeout { scope: Scope::Call, limit, .. } => write!(f, "deadline of {limit:?} exceeded"),
-            Kind::Timeout { scope: Scope::Attempt, limit, .. } => write!(f, "no response within {limit:?}"),
+            Kind::Timeout { scope, part, limit } => {
+                let limit = rounded(limit);
+                match (part, scope) {
+                    (Part::Body, _) => write!(f, "response body stalled for {limit:?}"),
+                    (Part::Head, Scope::Call) => write!(f, "deadline of {limit:?} exceeded"),
+                    (Part::Head, Scope::Attempt) => write!(f, "no response within {limit:?}"),
+                }
+            }
             _ => f.write_str(self.kind().sentence()),
         }?;
         let attempts = self.report().map_or(0, Report::attempt_count);
@@ -310,6 +320,15 @@ impl Error {
             (None, None) => Ok(()),
         }
     }
+}
+
+/// Rounds to milliseconds. A limit that was measured, such as the distance to a deadline, has nanoseconds.
+fn rounded(limit: Duration) -> Duration {
+    if limit < Duration::from_millis(1) {
+        return limit;
+    }
+    let millis = limit.saturating_add(Duration::from_micros(500)).as_millis();
+    u64::try_from(millis).map_or(limit, Duration::from_millis)
 }
 
 impl fmt::Display for Error {

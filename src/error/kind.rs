@@ -78,7 +78,7 @@ impl ErrorKind {
     }
 
     /// Returns the kind as the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
-    pub(super) fn sentence(self) -> &'static str {
+    pub(crate) fn sentence(self) -> &'static str {
         match self {
             Self::Dns => "dns lookup failed",
             Self::ConnectRefused => "connection refused",

@@ -9,7 +9,7 @@ use tower::load_shed::error::Overloaded;
 use super::{
     ErrorKind,
     chain::{cause, chain},
-    goaway::GoAway,
+    redacted::Redacted,
 };
 
 /// The error of hyper-util's connector, which has no public name.
@@ -63,13 +63,13 @@ impl Found {
             self.connect();
             return None;
         }
-        if error.is::<GoAway>() {
-            return Some(ErrorKind::Closed);
+        if let Some(error) = error.downcast_ref::<Redacted>() {
+            return Some(error.kind());
         }
         if error.is::<Overloaded>() {
             return Some(ErrorKind::NotReady);
         }
-        if error.is::<tokio::time::error::Elapsed>() {
+        if error.is::<tokio::time::error::Elapsed>() || error.is::<tower::timeout::error::Elapsed>() {
             return Some(if self.connecting { ErrorKind::ConnectTimeout } else { ErrorKind::AttemptTimeout });
         }
         #[cfg(feature = "rustls")]
@@ -80,11 +80,12 @@ impl Found {
         if let Some(error) = error.downcast_ref::<reqwest::Error>() {
             return self.reqwest(error);
         }
-        // The timeouts of tower and reqwest around a connector.
-        if self.connecting && cause(error).is_none() && error.to_string().contains("timed out") {
-            return Some(ErrorKind::ConnectTimeout);
+        // The timeouts of reqwest around a connector and of tonic's channel are read by their texts.
+        match cause(error).is_none().then(|| error.to_string())?.as_str() {
+            "Timeout expired" => Some(ErrorKind::AttemptTimeout),
+            text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),
+            _ => None,
         }
-        None
     }
 
     fn connect(&mut self) {
@@ -106,9 +107,13 @@ impl Found {
 
     fn connection(&mut self, error: &hyper::Error) -> Option<ErrorKind> {
         if error.is_user() {
-            // hyper drops its task and the connection when the runtime ends or the task panics.
-            let gone = error.to_string() == "dispatch task is gone";
-            return Some(if gone { ErrorKind::Closed } else { ErrorKind::Body });
+            return Some(match error.source().is_some() || error.is_body_write_aborted() {
+                // hyper drops its task and the connection when the runtime ends or the task panics.
+                true if error.to_string() == "dispatch task is gone" => ErrorKind::Closed,
+                true => ErrorKind::Body,
+                // hyper rejected the request's head.
+                false => ErrorKind::InvalidRequest,
+            });
         }
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
@@ -122,12 +127,17 @@ impl Found {
 
     fn http2(&mut self, error: &h2::Error) -> Option<ErrorKind> {
         match error.get_io() {
-            Some(error) => self.kind = self.io(error.kind()).unwrap_or(ErrorKind::Closed),
+            Some(error) => {
+                self.kind = ErrorKind::Closed;
+                self.kind = self.io(error.kind()).unwrap_or(self.kind);
+            }
             None if error.is_remote() && error.is_reset() => self.kind = ErrorKind::Reset,
             None if error.is_remote() => self.kind = ErrorKind::Closed,
             None if error.is_library() => self.kind = ErrorKind::Protocol,
             // hyper resets the stream of a request whose body failed.
             None if error.is_reset() => self.kind = ErrorKind::Body,
+            // h2 rejected the request's head.
+            None if error.reason().is_none() => self.kind = ErrorKind::InvalidRequest,
             None => {}
         }
         Some(self.kind)
@@ -137,9 +147,14 @@ impl Found {
         use io::ErrorKind::*;
         Some(match kind {
             ConnectionRefused => ErrorKind::ConnectRefused,
-            HostUnreachable | NetworkUnreachable | AddrNotAvailable => ErrorKind::Connect,
+            // They also end an established connection, whose error is `Closed` so far.
+            HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
+                ErrorKind::Connect
+            }
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
+            // Without an error of hyper above it: the timeout of a custom service.
+            TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
             // TCP is established by then, so the connection ended during the handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,
             // h2 reports the end of a connection as a broken pipe.

@@ -32,7 +32,7 @@ impl Subject {
         request: &Request<B>,
         span: &Span,
     ) -> Option<Box<Self>> {
-        let heard = LevelFilter::current() >= Level::WARN || metric::on() || !span.is_none();
+        let heard = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         heard.then(|| {
             let (service, started) = (service.clone(), clock::now());
             let (method, uri) = (request.method().clone(), request.uri().clone());
@@ -56,7 +56,13 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
     let (report, bare) = (call.report(), span.is_disabled());
     let ended = report.ended();
     let unnamed = || subject.service.is_none().then_some(&subject.uri);
-    let changed = |ended: &Ended| *ended != Ended::Success;
+    let failed = result.map_or(true, |answer| answer.has_failed(ended));
+    // The status of a completed call shows it already.
+    let telling = |ended: &Ended| match ended {
+        Ended::Success => false,
+        Ended::NotRetryable => failed,
+        _ => true,
+    };
     // A call site has a fixed level, so each level has its own.
     macro_rules! emit {
         ($level:expr, $message:literal) => {
@@ -74,7 +80,7 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
                 rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),
                 attempts = Some(report.attempt_count()).filter(|count| *count > 1),
-                ended = ended.filter(changed).map(|ended| ended.as_str()),
+                ended = ended.filter(telling).map(|ended| ended.as_str()),
                 waited_ms = some_millis(report.waited()),
                 elapsed_ms = millis(subject.started.elapsed()),
                 server_request_id = text(report.server_request_id().as_ref()),
@@ -83,7 +89,7 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
         };
     }
     metric::called(subject.service.as_ref(), result, subject.started);
-    if result.map_or(true, |answer| answer.has_failed(ended)) {
+    if failed {
         return emit!(Level::WARN, "call failed");
     }
     match subject.level {

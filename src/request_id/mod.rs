@@ -66,7 +66,7 @@
 //! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts` | only from 2 |
-//! | `ended` | a word of [`Ended`](crate::call::Ended) other than `success` |
+//! | `ended` | a word of [`Ended`](crate::call::Ended) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | a word of [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
 //! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
@@ -85,8 +85,8 @@
 //! # Other crates' events
 //!
 //! These tables cover the targets `tower_outbound` only. At `DEBUG` and `TRACE` the crate `h2` logs frames, including
-//! the debug data of a server's GOAWAY and a response's `te` field. hyper logs errors that show this data. A server may
-//! repeat the key there. The filter `h2=info,hyper=info,hyper_util=info` drops those events.
+//! the debug data of a server's GOAWAY and a response's `te` field. hyper and tonic log errors that show this
+//! data. A server may repeat the key there. The filter `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
 //!
 //! # Order
 //!

@@ -1,4 +1,4 @@
-//! A server repeats the key in an HTTP/2 GOAWAY. Errors and reports of this crate do not show it.
+//! A server repeats the key in an HTTP/2 GOAWAY or in its certificate. Errors and reports of this crate do not show it.
 
 use std::{error::Error as StdError, fmt::Debug};
 
@@ -61,7 +61,7 @@ fn leaks(capture: &Capture) -> Vec<(String, String)> {
     words.collect()
 }
 
-/// Asserts that the documented filter, `h2=info,hyper=info,hyper_util=info`, drops the records of other crates.
+/// Asserts that the documented filter, `h2=info,hyper=info,hyper_util=info,tonic=info`, drops the records of other crates.
 #[track_caller]
 fn check_log(capture: &Capture, heard: bool) {
     let leaks = leaks(capture);
@@ -172,4 +172,23 @@ async fn keeps_the_te_of_a_response_out_of_errors_and_own_events() {
     assert!(!format!("{error:#}").contains(KEY), "{error:#}");
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error:?}");
     check_log(&capture, true);
+}
+
+/// A certificate may have hundreds of names.
+#[cfg(feature = "rustls")]
+#[tokio::test]
+async fn hides_the_names_in_a_certificate() {
+    let names: Vec<_> = (0..50).map(|number| format!("{KEY}-{number}.test")).collect();
+    let other = rcgen::generate_simple_self_signed(names).unwrap();
+    let server = server::Server::with_statuses(certificate::wire(&other, &[]), [200]).await;
+    let error = keyed(&server.url()).client_over(certificate::trusting(&other)).unwrap().get("/v1").await;
+    let error = error.unwrap_err();
+    hidden(&error);
+    let source = error.source().unwrap();
+    hidden(&source);
+    assert!(source.source().is_none());
+    assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");
+    assert!(!format!("{error:#}").contains(KEY), "{error:#}");
+    // A wrong certificate is not worth another attempt.
+    assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Tls, 1));
 }

@@ -97,3 +97,29 @@ async fn names_the_cause_of_a_service_that_is_not_ready() {
     let error = limit_free().layer(unready).oneshot(get(URI)).await.unwrap_err();
     check(&error, ErrorKind::ConnectRefused, "connect_refused", "connection refused");
 }
+
+#[tokio::test(start_paused = true)]
+async fn names_a_timeout_of_tower_and_of_tokio_below_the_layers() {
+    let silent = || Probe::new([Silent]);
+    let by_tower = tower::timeout::Timeout::new(silent(), secs(1));
+    let by_tokio = tower::service_fn(move |request| tokio::time::timeout(secs(1), silent().oneshot(request)));
+    let by_tokio = by_tokio.map_err(BoxError::from).map_result(|result| result?);
+    for error in [
+        limit_free().layer(by_tower).oneshot(get(URI)).await.unwrap_err(),
+        limit_free().layer(by_tokio).oneshot(get(URI)).await.unwrap_err(),
+    ] {
+        check(&error, ErrorKind::AttemptTimeout, "attempt_timeout", "attempt timed out");
+        assert!(error.is_service() && !error.is_timeout(), "{error:?}");
+    }
+}
+
+/// The distance to a deadline is measured.
+#[tokio::test(start_paused = true)]
+async fn shows_a_measured_limit_in_milliseconds() {
+    let mut request = get(URI);
+    let deadline = tokio::time::Instant::now() + Duration::from_nanos(2_000_000_123);
+    request.extensions_mut().insert(tower_outbound::call::Deadline(deadline));
+    let total = TimeoutLayer::total(secs(3)).unwrap();
+    let error = total.layer(Probe::new([Silent])).oneshot(request).await.unwrap_err();
+    check(&error, ErrorKind::Deadline, "deadline", "deadline of 2s exceeded");
+}

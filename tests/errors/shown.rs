@@ -49,7 +49,10 @@ async fn shows_the_error_of_a_json_call_on_one_line() {
         shown.contains("connection refused after 3 attempts") && shown.contains("tcp connect error"),
         "{shown}"
     );
-    assert!(shown.len() < 300 && !shown.contains(['\n', '{']), "{shown}");
+    assert!(shown.len() < 200 && !shown.contains(['\n', '{']), "{shown}");
+    let id = error.request_id().unwrap();
+    let expected = format!("no response, connection refused, request id {}", id.to_str().unwrap());
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, vec};
 
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use tower::{ServiceExt, service_fn};
-use tower_outbound::error::ErrorKind;
+use tower_outbound::{attempt::AttemptLayer, error::ErrorKind};
 
 use super::{peer, *};
 
@@ -199,12 +199,46 @@ async fn names_the_io_error_of_a_custom_service() {
         (BrokenPipe, ErrorKind::Closed),
         (UnexpectedEof, ErrorKind::Closed),
         (NetworkUnreachable, ErrorKind::Connect),
-        (TimedOut, ErrorKind::Closed),
+        (TimedOut, ErrorKind::AttemptTimeout),
         (PermissionDenied, ErrorKind::Other),
     ] {
         let service = probe::Probe::new([probe::Answer::Io(io)]);
         let error =
             tower::Layer::layer(&retry(), service).oneshot(probe::get("http://host/")).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{io:?}: {error:?}");
+    }
+}
+
+/// The same errors are also those of a failed connect.
+#[tokio::test(start_paused = true)]
+async fn names_the_io_error_of_an_established_connection() {
+    use io::ErrorKind::*;
+    for io in [HostUnreachable, NetworkUnreachable, AddrNotAvailable, TimedOut, UnexpectedEof] {
+        let head = b"GET /v1 HTTP/1.1\r\n\r\n";
+        let stream = tokio_test::io::Builder::new().write(head).read_error(io.into()).build();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("/v1").body(no_body()).unwrap();
+        let sent = service_fn(move |request| sender.send_request(request));
+        let error = tower::Layer::layer(&AttemptLayer::new(), sent).oneshot(request).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Closed, "{io:?}: {error:?}");
+        assert!(format!("{error:?}").ends_with(&io::Error::from(io).to_string()), "{io:?}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn names_a_request_that_http2_cannot_send() {
+    let stream = TcpStream::connect(peer::serve(peer::reset_http2_stream)).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let relative = http::Request::get("/v1").version(http::Version::HTTP_2).body(no_body()).unwrap();
+    let content = http::Request::connect("host:1").header("content-length", "1").body(no_body()).unwrap();
+    for request in [relative, content] {
+        let mut sender = sender.clone();
+        let sent = service_fn(move |request| sender.send_request(request));
+        let error = tower::Layer::layer(&RequestIdLayer::new(), sent).oneshot(request).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{error:?}");
     }
 }

@@ -11,9 +11,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tower::ServiceExt;
-
-use tower_outbound::{call::Outcome, error::DeliveryError};
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    call::Outcome,
+    error::{DeliveryError, ErrorKind},
+};
 
 use super::*;
 
@@ -121,5 +123,24 @@ async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
         let attempts = error.report().unwrap().attempts();
         let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
         assert_eq!(outcomes, expected, "{marked}");
+    }
+}
+
+/// tonic wraps the errors of its channel in types of its own.
+#[tokio::test]
+async fn names_the_failures_of_a_channel() {
+    // Its connections are made, and nobody reads from them.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let (_refuses, refusing) = refusing();
+    let slow = Endpoint::from(silent.clone()).timeout(millis(20));
+    for (channel, kind) in [
+        (Endpoint::from(refusing).connect_lazy(), ErrorKind::ConnectRefused),
+        (slow.connect_lazy(), ErrorKind::AttemptTimeout),
+    ] {
+        let stack = RequestIdLayer::new().layer(channel);
+        let status = HealthClient::with_origin(stack, silent.clone()).check(question()).await.unwrap_err();
+        let error = Error::find_in(&status).unwrap();
+        assert_eq!(error.kind(), kind, "{error:?}");
     }
 }
