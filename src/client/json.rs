@@ -282,7 +282,7 @@ impl JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::NoAnswer(error) => write!(f, "no response, {}", error.kind().sentence()),
+            Kind::NoAnswer(error) => write!(f, "no response: {}", error.kind().sentence()),
             Kind::Status => f.write_str("the answer is no success"),
             Kind::Body(_) => f.write_str("the answer's body could not be read"),
             Kind::Unreadable(what) => write!(f, "the answer's body is not what was asked for, {what}"),

@@ -293,7 +293,7 @@ async fn a_call_without_an_answer_and_a_body_that_is_none_say_so() {
     let (server, client) = answering(200, "null").await;
     let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
     assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");
-    assert_eq!(error.to_string(), "no response: invalid_request");
+    assert_eq!(error.to_string(), "no response: invalid request");
     assert_eq!(format!("{error:?}"), format!("{:?}", error.call().unwrap()));
 
     let no_json = HashMap::from([((1, 2), 3)]);

@@ -51,7 +51,7 @@ async fn shows_the_error_of_a_json_call_on_one_line() {
     );
     assert!(shown.len() < 200 && !shown.contains(['\n', '{']), "{shown}");
     let id = error.request_id().unwrap();
-    let expected = format!("no response, connection refused, request id {}", id.to_str().unwrap());
+    let expected = format!("no response: connection refused, request id {}", id.to_str().unwrap());
     assert_eq!(error.to_string(), expected);
 }
 
