@@ -187,9 +187,19 @@ async fn outage(kind: Kind, parts: u32) {
     );
     check_window(&all);
     assert!(noticed.iter().all(Option::is_some), "not all have noticed: {noticed:?}");
-    let bound = millis(if machine.is_calm() { 2_000 } else { 5_000 });
-    let soon = |back: &Option<(Duration, Duration)>| back.is_some_and(|(_, served)| served <= bound);
-    assert!(back.iter().all(soon), "not all are back within {bound:?}: {back:?}");
+    // The store grants nothing for half a second after the last process is back, and then for a window.
+    let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
+    let (back_by, served_by) = match machine.is_calm() {
+        true => (millis(1_000), last + millis(500) + Job::length(job.quota) + millis(250)),
+        false => (millis(5_000), millis(5_000)),
+    };
+    let soon = |back: &Option<(Duration, Duration)>| {
+        back.is_some_and(|(shared, served)| shared <= back_by && served <= served_by)
+    };
+    assert!(
+        back.iter().all(soon),
+        "not all are back within {back_by:?} and served within {served_by:?}: {back:?}"
+    );
     if parts == 0 {
         assert_eq!(without.total(), 0, "granted without the store");
     } else {
