@@ -28,6 +28,8 @@ const ECOSYSTEM: &[&str] = &[
     "tower_layer",
     "tower_service",
     "tracing",
+    // Defines `tracing::Level`.
+    "tracing_core",
 ];
 
 /// An adapter names what it adapts, behind the feature of that name: in the file or the folder of that name, nowhere else.
