@@ -94,7 +94,7 @@ fn nothing_is_allocated_for_what_nobody_hears() {
         assert_eq!(allocations(all.layer(NoOp)), unheard + SUBJECT, "at level warn, the whole stack");
     });
     // And the count would show it.
-    let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+    let heard = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(std::io::sink).finish();
     tracing::subscriber::with_default(heard, || assert!(allocations(all.layer(NoOp)) > unheard));
 }
 
@@ -209,7 +209,8 @@ fn whatever_comes_of_a_call_what_is_off_costs_nothing() {
             let long = total(of_a_call(script, long));
             assert_eq!(long, (count, bytes + copies), "nothing is written for others: {script:?}");
         });
-        let heard = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        let heard =
+            tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(std::io::sink).finish();
         tracing::subscriber::with_default(heard, || {
             let (short, long) = (total(of_a_call(script, short)), total(of_a_call(script, long)));
             assert!(short > unheard && long.1 > short.1 + 10_000, "the count would show it: {script:?}");
