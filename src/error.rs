@@ -12,7 +12,7 @@ mod transport;
 
 pub use self::call::Error;
 pub(crate) use self::call::{Kind, Scope};
-pub(crate) use self::chain::cause;
+pub(crate) use self::chain::chain;
 #[cfg(feature = "json")]
 pub(crate) use self::chain::write_causes;
 pub use self::config::InvalidConfig;
@@ -21,6 +21,7 @@ pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::MaybeRejected;
+pub(crate) use self::transport::{ConnectError, is_rejected};
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

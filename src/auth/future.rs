@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use super::refresh::Watch;
 use crate::{
     call::KeyReplaced,
-    error::{BoxError, Error},
+    error::{BoxError, Error, MaybeRejected},
     policy::grpc::Code,
 };
 
@@ -19,27 +19,19 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        state: State<F>,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    #[derive(Debug)]
-    enum State<F> {
-        Calling { #[pin] future: F, watch: Option<Watch> },
-        Failed { error: Option<Error> },
+        future: MaybeRejected<F>,
+        watch: Option<Watch>,
     }
 }
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn calling(watch: Option<Watch>, make: impl FnOnce() -> F) -> Self {
-        Self { state: State::Calling { watch, future: make() } }
+    pub(super) fn calling(watch: Option<Watch>, call: impl FnOnce() -> F) -> Self {
+        Self { watch, future: MaybeRejected::calling(call) }
     }
 
     pub(super) fn failed(error: Error) -> Self {
-        Self { state: State::Failed { error: Some(error) } }
+        Self { watch: None, future: MaybeRejected::rejected(error) }
     }
 }
 
@@ -51,26 +43,19 @@ where
     type Output = Result<Response<R>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
-            StateProj::Calling { future, watch } => {
-                // First, or a service that answers at once would never let it begin.
-                if let Some(watch) = watch {
-                    watch.drive(cx);
-                }
-                let mut result = ready!(future.poll(cx)).map_err(Error::from_service);
-                if let (Ok(response), Some(watch)) = (&mut result, watch) {
-                    watch.hide_ids(response.headers_mut());
-                    if watch.changes() && refuses_the_key(response) && watch.reject() {
-                        response.extensions_mut().insert(KeyReplaced);
-                    }
-                }
-                Poll::Ready(result)
-            }
-            StateProj::Failed { error } => match error.take() {
-                Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
-            },
+        let this = self.project();
+        // First, because a service that responds immediately would never let the refresh begin.
+        if let Some(watch) = this.watch {
+            watch.drive(cx);
         }
+        let mut result = ready!(this.future.poll(cx));
+        if let (Ok(response), Some(watch)) = (&mut result, this.watch) {
+            watch.hide_ids(response.headers_mut());
+            if watch.changes() && refuses_the_key(response) && watch.reject() {
+                response.extensions_mut().insert(KeyReplaced);
+            }
+        }
+        Poll::Ready(result)
     }
 }
 

@@ -97,14 +97,14 @@ impl HeaderKey {
 
 pub(super) fn check_header(name: &HeaderName) -> Result<(), InvalidConfig> {
     match frames_request(name) {
-        true => Err(InvalidConfig::new(
-            "key header",
-            name.to_string(),
-            "a header other than connection, content-length, host, transfer-encoding and their kind",
-        )),
+        true => Err(InvalidConfig::new("key header", name.to_string(), NOT_FRAMING)),
         false => Ok(()),
     }
 }
+
+/// What [`frames_request`] rejects, for an error.
+pub(crate) const NOT_FRAMING: &str =
+    "a header other than connection, content-length, host, transfer-encoding and their kind";
 
 /// Returns whether a header frames a request or belongs to its connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
 /// §8.2.2). Clients write these themselves, and proxies drop them.

@@ -8,23 +8,21 @@ use std::{
 use http::Response;
 
 use super::stack::Called;
-use crate::{body::Body, error::Error};
+use crate::{
+    body::Body,
+    error::{Error, MaybeRejected},
+};
 
 /// The future of a [`Client`](super::Client)'s call.
-pub struct ResponseFuture(State);
-
-enum State {
-    Calling(Called),
-    Failed(Option<Error>),
-}
+pub struct ResponseFuture(MaybeRejected<Called>);
 
 impl ResponseFuture {
     pub(super) fn calling(future: Called) -> Self {
-        Self(State::Calling(future))
+        Self(MaybeRejected::calling(|| future))
     }
 
     pub(super) fn failed(error: Error) -> Self {
-        Self(State::Failed(Some(error)))
+        Self(MaybeRejected::rejected(error))
     }
 }
 
@@ -32,13 +30,7 @@ impl Future for ResponseFuture {
     type Output = Result<Response<Body>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Calling(future) => future.as_mut().poll(cx),
-            State::Failed(error) => match error.take() {
-                Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
-            },
-        }
+        Pin::new(&mut self.0).poll(cx)
     }
 }
 

@@ -1,7 +1,7 @@
 use std::{error::Error as StdError, fmt, io, iter};
 
 /// Returns the cause of `error`. `source()` of an I/O error skips the error that it wraps.
-pub(crate) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
+pub(super) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
         None => error.source(),
@@ -9,7 +9,7 @@ pub(crate) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn 
 }
 
 /// Iterates over `error` and its causes.
-pub(super) fn chain<'a>(
+pub(crate) fn chain<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     iter::successors(Some(error), |error| cause(*error))

@@ -32,9 +32,20 @@ impl<F> MaybeRejected<F> {
     #[inline]
     pub(crate) fn new(checked: Result<(), impl Into<Error>>, call: impl FnOnce() -> F) -> Self {
         match checked {
-            Ok(()) => Self { state: State::Calling { future: call() } },
-            Err(error) => Self { state: State::Rejected { error: Some(error.into()) } },
+            Ok(()) => Self::calling(call),
+            Err(error) => Self::rejected(error.into()),
         }
+    }
+
+    /// Calls the inner service.
+    #[inline]
+    pub(crate) fn calling(call: impl FnOnce() -> F) -> Self {
+        Self { state: State::Calling { future: call() } }
+    }
+
+    /// Returns the error without a call.
+    pub(crate) fn rejected(error: Error) -> Self {
+        Self { state: State::Rejected { error: Some(error) } }
     }
 }
 

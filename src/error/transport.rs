@@ -12,8 +12,14 @@ use super::{
     redacted::Redacted,
 };
 
-/// The error of hyper-util's connector, which has no public name.
-type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
+/// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
+/// tonic's channel, wrap it in their error.
+pub(crate) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
+
+/// Returns whether hyper-util's client rejected the request itself. The kinds have no public name, so the text decides.
+pub(crate) fn is_rejected(error: &legacy::Error) -> bool {
+    error.to_string().starts_with("client error (User")
+}
 
 /// Returns the kind of a transport failure, or [`ErrorKind::Other`].
 ///
@@ -96,8 +102,7 @@ impl Found {
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
         if error.is_connect() {
             self.connect();
-        } else if error.to_string().starts_with("client error (User") {
-            // The kinds have no public name, so the text decides.
+        } else if is_rejected(error) {
             return Some(ErrorKind::InvalidRequest);
         } else {
             self.kind = ErrorKind::Closed;

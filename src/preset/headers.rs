@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::Preset;
 use crate::{
-    auth::frames_request,
+    auth::{NOT_FRAMING, frames_request},
     error::{BoxError, Error, InvalidConfig, MaybeRejected},
     headers::{self, TooManyFields},
 };
@@ -65,7 +65,7 @@ impl DefaultHeadersLayer {
         }
         let expected = |name: &HeaderName| {
             if frames_request(name) {
-                Some("a header other than connection, content-length, host, transfer-encoding and their kind")
+                Some(NOT_FRAMING)
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
                 Some("a header without a credential, which goes to with_api_key or with_authorize")
             } else if name == request_id {

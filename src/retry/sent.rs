@@ -15,14 +15,13 @@
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
 
-use std::{error::Error as StdError, io, iter::successors};
+use std::{error::Error as StdError, io};
 
-use http::Uri;
-use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::client::legacy;
 use tower::load_shed::error::Overloaded;
 
 use crate::{
-    error::{DeliveryError, Error, cause},
+    error::{ConnectError, DeliveryError, Error, chain, is_rejected},
     policy::Delivery,
 };
 
@@ -37,18 +36,13 @@ pub(super) struct Proof {
 const NOT_SENT: Proof = Proof { delivery: Delivery::NotSent, lasting: false };
 const MAYBE: Proof = Proof { delivery: Delivery::MaybeProcessed, lasting: false };
 
-/// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
-/// tonic's channel, wrap it in their error.
-type NotConnected = <HttpConnector as tower_service::Service<Uri>>::Error;
-
 /// Returns what the error of the inner service proves.
 pub(super) fn proof(error: &Error) -> Proof {
     let first = error.original();
     if first.is_some_and(states_not_sent) {
         return NOT_SENT;
     }
-    let mut next = first;
-    while let Some(error) = next {
+    for error in first.into_iter().flat_map(chain) {
         // Of a retry layer below, which made several attempts.
         if error.downcast_ref().is_some_and(Error::is_after_processing) {
             return MAYBE;
@@ -65,10 +59,9 @@ pub(super) fn proof(error: &Error) -> Proof {
         if let Some(error) = error.downcast_ref() {
             return by_stream(error);
         }
-        if error.is::<NotConnected>() {
+        if error.is::<ConnectError>() {
             return NOT_SENT;
         }
-        next = cause(error);
     }
     MAYBE
 }
@@ -79,7 +72,7 @@ fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
     // Established TCP connections never fail with this kind. The other kinds of failed connects occur on them, too.
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     // A service may wrap its statement in it.
-    let marked = || successors(Some(error), |error| cause(*error)).any(|error| error.is::<DeliveryError>());
+    let marked = || chain(error).any(|error| error.is::<DeliveryError>());
     error.downcast_ref().is_some_and(refused) && !marked()
         || error.downcast_ref().is_some_and(DeliveryError::is_not_sent)
         // tower's `LoadShed` returns it instead of calling its service.
@@ -89,8 +82,8 @@ fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
 /// Reads the error of hyper-util's client, which names the connection that the error occurred on. Without one, the
 /// client never had a connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
 fn by_client(error: &legacy::Error) -> Proof {
-    // The kinds have no public name, so their text decides. If that changes, the checks below decide.
-    if error.to_string().starts_with("client error (User") {
+    // If the text of hyper-util changes, the checks below decide.
+    if is_rejected(error) {
         return Proof { lasting: true, ..NOT_SENT };
     }
     if error.is_connect() || error.connect_info().is_none() {
@@ -147,14 +140,8 @@ fn was_not_begun(error: &hyper::Error) -> bool {
 fn is_permanent(error: &legacy::Error) -> bool {
     use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
 
-    let mut next = error.source();
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref() {
-            return matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
-        }
-        next = cause(error);
-    }
-    false
+    let tls = chain(error).find_map(|error| error.downcast_ref());
+    matches!(tls, Some(InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_)))
 }
 
 #[cfg(not(feature = "rustls"))]
@@ -172,7 +159,10 @@ mod tests {
     use http_body::Frame;
     use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
     use hyper::client::conn::http1;
-    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use hyper_util::{
+        client::legacy::connect::HttpConnector,
+        rt::{TokioExecutor, TokioIo},
+    };
     use io::ErrorKind::{
         AddrNotAvailable, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
     };
@@ -236,7 +226,7 @@ mod tests {
     }
 
     /// Returns the error of hyper-util's connector for a port without a listener.
-    async fn not_connected() -> NotConnected {
+    async fn not_connected() -> ConnectError {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri: Uri = format!("http://{}/", listener.local_addr().unwrap()).parse().unwrap();
         drop(listener);
@@ -244,7 +234,7 @@ mod tests {
     }
 
     /// Returns the error of hyper-util's connector for a local address that this machine does not have (RFC 5737).
-    async fn no_local_address() -> NotConnected {
+    async fn no_local_address() -> ConnectError {
         let mut connector = HttpConnector::new();
         connector.set_local_address(Some([192, 0, 2, 1].into()));
         let error = connector.oneshot(Uri::from_static("http://127.0.0.1:1/")).await.unwrap_err();
