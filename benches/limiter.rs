@@ -25,7 +25,7 @@ use governor::clock::{FakeRelativeClock, MonotonicClock};
 use tower::buffer::Buffer;
 use tower_outbound::{
     Quota,
-    limit::{Ask, Keyed, Limiter, SlidingWindow, TokenBucket},
+    limit::{Keyed, Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
     Arguments, BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Server, Settings, Table, bucket,
@@ -58,15 +58,15 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
     let ours = TokenBucket::new(endless);
     contest.row("tower-outbound TokenBucket acquire", STD, move || {
-        matches!(poll_once(ours.acquire(Ask::default())), Some(Ok(())))
+        matches!(poll_once(ours.acquire(PermitRequest::default())), Some(Ok(())))
     });
-    let ours = TokenBucket::with_fast_clock([endless]);
+    let ours = TokenBucket::with_quanta_clock([endless]);
     contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
         ours.try_acquire(ONE).is_ok()
     });
-    let ours = TokenBucket::with_fast_clock([endless]);
+    let ours = TokenBucket::with_quanta_clock([endless]);
     contest.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
-        matches!(poll_once(ours.acquire(Ask::default())), Some(Ok(())))
+        matches!(poll_once(ours.acquire(PermitRequest::default())), Some(Ok(())))
     });
     let ours = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
     contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
@@ -111,12 +111,12 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
 
     let ours = TokenBucket::new(quota).starting_empty();
     contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
-    let ours = TokenBucket::with_fast_clock([quota]).starting_empty();
+    let ours = TokenBucket::with_quanta_clock([quota]).starting_empty();
     contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
         ours.try_acquire(ONE).is_ok()
     });
     let ours = TokenBucket::new(quota).starting_empty();
-    let mut shedding = Ask::default();
+    let mut shedding = PermitRequest::default();
     shedding.max_wait = Some(Duration::ZERO);
     contest.row("tower-outbound TokenBucket acquire, no wait allowed", STD, move || {
         matches!(poll_once(ours.acquire(shedding)), Some(Ok(())))
@@ -160,7 +160,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     contest.again("tower-outbound Keyed limiter, nothing taken", STD, move |key| {
         black_box(lookup.limiter(&key)).is_ok()
     });
-    let fast = move |_: &u64| TokenBucket::with_fast_clock([quota]);
+    let fast = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
     let ours = Keyed::with_max_keys(room, |_| 0, fast);
     contest.row("tower-outbound Keyed try_acquire, fast clock", QUANTA, || {
         move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire(ONE).is_ok())
@@ -285,7 +285,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
         Ok(move || ours.try_acquire(ONE).is_ok())
     });
     run!("tower-outbound TokenBucket, fast clock", own, || {
-        let ours = TokenBucket::with_fast_clock([quota]);
+        let ours = TokenBucket::with_quanta_clock([quota]);
         Ok(move || ours.try_acquire(ONE).is_ok())
     });
     run!("tower-outbound SlidingWindow", None, || {

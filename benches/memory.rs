@@ -18,7 +18,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota,
     limit::{Keyed, SlidingWindow, TokenBucket},
-    preset::Preset,
+    preset::StackBuilder,
 };
 use tower_outbound_peers::{
     Answers, Arguments, BoxError, Column, Held, Report, Table, bucket, crowd, each_waiter, get, held, idle,
@@ -30,8 +30,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Rows that are not there to be compared, but to be subtracted or to tell the scale.
 const EMPTY: &str = "a task that does nothing";
 
-fn preset(quota: Quota, queue: usize) -> Result<Preset, BoxError> {
-    Ok(Preset::new("bench", "https://api.example.com")?
+fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
+    Ok(StackBuilder::new("bench", "https://api.example.com")?
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .with_limit(|limit| limit.with_max_queue(queue))

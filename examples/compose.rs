@@ -11,7 +11,7 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use support::{Answer, Plan, StandIn, When};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
-use tower_outbound::attempt::AttemptLayer;
+use tower_outbound::attempt_span::AttemptSpanLayer;
 use tower_outbound::auth::{ApiKey, BearerAuthLayer, Origin};
 use tower_outbound::limit::{RateLimitLayer, TokenBucket};
 use tower_outbound::{
@@ -48,7 +48,7 @@ async fn call() -> Result<(), BoxError> {
         .layer(TimeoutLayer::total(Duration::from_secs(30))?)
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(limiter.clone()))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5))?)
         .concurrency_limit(8)

@@ -115,7 +115,7 @@ fn say(what: &str) {
 fn log() {
     let only = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)
-        .with_target("tower_outbound::attempt", LevelFilter::DEBUG)
+        .with_target("tower_outbound::attempt_span", LevelFilter::DEBUG)
         .with_target("tower_outbound::retry", LevelFilter::DEBUG);
     let lines = fmt::layer().with_ansi(io::stdout().is_terminal()).event_format(Line(Instant::now()));
     tracing_subscriber::registry().with(lines).with(only).init();

@@ -20,7 +20,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
     adapter::Reqwest,
-    preset::{self, Preset, PresetService},
+    preset::{self, StackBuilder, StackService},
 };
 use tower_outbound_examples::{no_arguments, run};
 
@@ -49,12 +49,12 @@ const QUOTA: (usize, Duration) = (5, Duration::from_secs(1));
 #[derive(Clone)]
 struct ApiClient {
     reqwest: reqwest::Client,
-    service: PresetService<Reqwest>,
+    service: StackService<Reqwest>,
 }
 
 impl ApiClient {
     /// Whatever is in your `ClientBuilder` stays, but for redirects and reqwest's own retries, which are switched off.
-    fn new(builder: reqwest::ClientBuilder, preset: &Preset) -> Result<Self, BoxError> {
+    fn new(builder: reqwest::ClientBuilder, preset: &StackBuilder) -> Result<Self, BoxError> {
         let reqwest = Reqwest::new(builder)?;
         Ok(Self { reqwest: reqwest.client().clone(), service: preset.layer()?.layer(reqwest) })
     }
@@ -75,7 +75,7 @@ impl ApiClient {
 // --------------------------------------------------------------------------------------------------------------------
 
 /// A preset for a service of your own: its quota and its key; the rest has defaults.
-fn preset(server: &StandIn) -> Result<Preset, BoxError> {
+fn preset(server: &StandIn) -> Result<StackBuilder, BoxError> {
     let quota =
         Quota::new(QUOTA.0 as u32, QUOTA.1)?.with_burst(2)?.with_margin(Duration::from_millis(200))?;
     Ok(preset::realtime_messaging(&server.base_url())?.with_api_key(ApiKey::new(KEY)?).with_quota(quota))

@@ -20,7 +20,7 @@ pub use self::delivery::DeliveryError;
 pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
-pub(crate) use self::rejected::MaybeRejected;
+pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
 pub(crate) use self::transport::{ConnectError, is_rejected};
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.

@@ -12,7 +12,7 @@
 //! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
 //! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |
 //! | [`limit`] | makes each attempt wait for its permit, first come, first served, or refuses it at once |
-//! | [`attempt`] | gives each attempt a span, and says of it in the request what you want said |
+//! | [`attempt_span`] | gives each attempt a span, and says of it in the request what you want said |
 //! | [`auth`] | puts the credential on it, if it goes to the credential's own origin |
 //! | [`timeout`], per attempt | bounds one attempt |
 //! | your client, or ours | sends it |
@@ -47,13 +47,13 @@
 //! ```
 //!
 //! An answer is a response, whatever its status; an [`Error`] means that there is none. A service that there is no preset for
-//! starts from [`Preset::new`](preset::Preset::new), with a name for the log and a quota of your own:
+//! starts from [`StackBuilder::new`](preset::StackBuilder::new), with a name for the log and a quota of your own:
 //!
 //! ```
-//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, preset::Preset};
+//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, preset::StackBuilder};
 //!
 //! fn orders(key: ApiKey) -> Result<Client, InvalidConfig> {
-//!     Preset::new("orders", "https://orders.example.com/v2")?
+//!     StackBuilder::new("orders", "https://orders.example.com/v2")?
 //!         .with_api_key(key)
 //!         .with_quota(Quota::per_minute(300)?)
 //!         .client()
@@ -84,7 +84,7 @@
 //! use tower::{ServiceBuilder, ServiceExt};
 //! use tower_outbound::{
 //!     ApiKey, Body, BoxError, Quota,
-//!     attempt::AttemptLayer,
+//!     attempt_span::AttemptSpanLayer,
 //!     auth::{BearerAuthLayer, Origin},
 //!     limit::{RateLimitLayer, TokenBucket},
 //!     request_id::RequestIdLayer,
@@ -100,7 +100,7 @@
 //!         .layer(TimeoutLayer::total(Duration::from_secs(60))?)
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
 //!         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
-//!         .layer(AttemptLayer::new())
+//!         .layer(AttemptSpanLayer::new())
 //!         .layer(BearerAuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
 //!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
 //!         .service(Client::builder(TokioExecutor::new()).build_http());
@@ -115,8 +115,8 @@
 //! Clones of the stack share its limiter, its budget and its connections: make it once. Where tower's own layers belong among
 //! these, and tower-http's, is a table: [`interplay`].
 //!
-//! A whole preset in their place: [`Preset::layer`](preset::Preset::layer) goes over any
-//! `Service<http::Request<ReplayBody<B>>>`, and [`Preset::client_around`](preset::Preset::client_around) makes a ready
+//! A whole preset in their place: [`StackBuilder::layer`](preset::StackBuilder::layer) goes over any
+//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_around`](preset::StackBuilder::client_around) makes a ready
 //! client of one. For a `reqwest::Client` the service is there, with the feature `reqwest`: see [`adapter`].
 //!
 //! # A test of your own
@@ -225,7 +225,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod adapter;
-pub mod attempt;
+pub mod attempt_span;
 pub mod auth;
 pub mod body;
 pub mod call;
@@ -236,7 +236,6 @@ mod headers;
 mod id;
 pub mod interplay;
 pub mod limit;
-mod observe;
 pub mod policy;
 pub mod preset;
 mod random;
@@ -244,6 +243,7 @@ pub mod request_id;
 pub mod retry;
 #[cfg(feature = "serde")]
 pub mod settings;
+mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 pub mod timeout;

@@ -10,7 +10,7 @@ use probe::{Answer, Answer::*, Probe, get, millis, secs};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
-    call::{DelayReason, Ended},
+    call::{DelayReason, StopReason},
     retry::{RetryLayer, Schedule},
 };
 
@@ -42,9 +42,9 @@ async fn holds_its_place(schedule: impl Schedule + Clone + 'static) {
     let layer = unbound(schedule.clone());
     // The second and the third call begin anew, whether the one before used it up or not.
     for (script, expected, ended) in [
-        (DOWN, &[1, 2, 4][..], Ended::Exhausted),
-        (THIRD, &[1, 2], Ended::Success),
-        (DOWN, &[1, 2, 4], Ended::Exhausted),
+        (DOWN, &[1, 2, 4][..], StopReason::Exhausted),
+        (THIRD, &[1, 2], StopReason::Success),
+        (DOWN, &[1, 2, 4], StopReason::Exhausted),
     ] {
         let (pauses, report) = call(&layer, script).await;
         assert_eq!(pauses, expected.iter().copied().map(secs).collect::<Vec<_>>());
@@ -67,7 +67,7 @@ async fn holds_its_place(schedule: impl Schedule + Clone + 'static) {
 
     // The layer's attempts still bound it.
     let (pauses, report) = call(&RetryLayer::new().with_schedule(schedule.clone()), DOWN).await;
-    assert_eq!((pauses, report.ended()), (vec![secs(1), secs(2)], Some(Ended::Exhausted)));
+    assert_eq!((pauses, report.ended()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
 
     // A throttling has a sequence of its own.
     let layer = layer.with_throttled_schedule(schedule);

@@ -19,8 +19,8 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{
-        AnyLimiter, Ask, Feedback, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow, Snapshot,
-        TokenBucket,
+        AnyLimiter, Feedback, Limiter, PermitRequest, RateLimitLayer, Reason, Refusal, SlidingWindow,
+        Snapshot, TokenBucket,
     },
 };
 
@@ -32,19 +32,19 @@ fn quota(burst: u32) -> Quota {
     Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
 }
 
-fn ask(change: impl FnOnce(&mut Ask)) -> Ask {
-    let mut ask = Ask::default();
+fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
+    let mut ask = PermitRequest::default();
     change(&mut ask);
     ask
 }
 
 fn takes(limiter: &impl Limiter) -> bool {
-    limiter.take_at_once(&Ask::default()).is_some_and(|outcome| outcome.is_ok())
+    limiter.take_at_once(&PermitRequest::default()).is_some_and(|outcome| outcome.is_ok())
 }
 
 /// Says nothing, and has spent, counted and refused nothing.
 #[track_caller]
-fn says_nothing(bucket: &TokenBucket, ask: &Ask) {
+fn says_nothing(bucket: &TokenBucket, ask: &PermitRequest) {
     let counted =
         |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
     let before = counted(bucket.snapshot());
@@ -65,7 +65,7 @@ async fn what_is_there_is_granted_and_counted_once_as_by_a_wait() {
     assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (4, 4, 1));
     says_nothing(&bucket, &ask(|ask| ask.cost = NonZeroU32::new(2).unwrap()));
     assert!(takes(&AnyLimiter::from(bucket.clone())));
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
     bucket.release(NonZeroU32::new(5).unwrap());
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (5, 0));
     advance(SECOND).await;
@@ -76,20 +76,20 @@ async fn what_is_there_is_granted_and_counted_once_as_by_a_wait() {
 async fn nobody_who_waits_is_overtaken_nor_who_was_called_and_is_on_the_way() {
     let bucket = TokenBucket::new(quota(3));
     assert!((0..3).all(|_| takes(&bucket)));
-    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(waiting.poll());
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
     // All three are there by now, and the first is the line's.
     advance(4 * SECOND).await;
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
 
     // Called by a newcomer, who lets it go first. The third is nobody's.
-    let mut newcomer = task::spawn(bucket.acquire(Ask::default()));
+    let mut newcomer = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken() && bucket.snapshot().available == 1);
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
     assert_ready_ok!(waiting.poll());
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
     assert_ready_ok!(newcomer.poll());
     assert!(takes(&bucket), "the way is open again");
 }
@@ -98,7 +98,7 @@ async fn nobody_who_waits_is_overtaken_nor_who_was_called_and_is_on_the_way() {
 async fn what_the_server_has_said_is_left_to_the_line() {
     let bucket = TokenBucket::new(quota(5));
     bucket.observe(&Feedback::pause(SECOND));
-    says_nothing(&bucket, &Ask::default());
+    says_nothing(&bucket, &PermitRequest::default());
     let paused = ask(|ask| ask.max_wait = Some(Duration::ZERO));
     assert_eq!(bucket.acquire(paused).await.unwrap_err().wait(), Some(SECOND));
     bucket.resume();
@@ -109,10 +109,10 @@ async fn what_the_server_has_said_is_left_to_the_line() {
     bucket.release(ONE);
     bucket.observe(&Feedback::read(StatusCode::OK, &two_left, || SystemTime::UNIX_EPOCH).unwrap());
     for _ in 0..2 {
-        says_nothing(&bucket, &Ask::default());
-        bucket.acquire(Ask::default()).await.unwrap();
+        says_nothing(&bucket, &PermitRequest::default());
+        bucket.acquire(PermitRequest::default()).await.unwrap();
     }
-    assert_pending!(task::spawn(bucket.acquire(Ask::default())).poll());
+    assert_pending!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,12 +140,12 @@ async fn where_there_is_no_way_without_the_lock_all_is_left_to_the_line() {
     let changed = TokenBucket::new(quota(5));
     changed.set_quotas([quota(4)]);
     let several = TokenBucket::all_of([quota(5), quota(4)]);
-    for bucket in [changed, several, TokenBucket::unmetered()] {
-        says_nothing(&bucket, &Ask::default());
-        bucket.acquire(Ask::default()).await.unwrap();
+    for bucket in [changed, several, TokenBucket::unlimited()] {
+        says_nothing(&bucket, &PermitRequest::default());
+        bucket.acquire(PermitRequest::default()).await.unwrap();
     }
     let window = SlidingWindow::new(quota(5));
-    assert!(window.take_at_once(&Ask::default()).is_none());
+    assert!(window.take_at_once(&PermitRequest::default()).is_none());
     assert_eq!(window.snapshot().granted, 0);
 }
 
@@ -209,12 +209,12 @@ impl Noting {
 impl Limiter for Noting {
     type Acquire = Ready<Result<(), Refusal>>;
 
-    fn acquire(&self, _: Ask) -> Self::Acquire {
+    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
         self.note("acquire");
         ready(Ok(()))
     }
 
-    fn take_at_once(&self, _: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, _: &PermitRequest) -> Option<Result<(), Refusal>> {
         self.note("take at once");
         match self.says {
             Says::Yes => Some(Ok(())),
@@ -272,7 +272,7 @@ struct Open;
 impl Limiter for Open {
     type Acquire = Ready<Result<(), Refusal>>;
 
-    fn acquire(&self, _: Ask) -> Self::Acquire {
+    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
         ready(Ok(()))
     }
 }

@@ -25,10 +25,10 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError, Error, Report,
     auth::{
-        AnyAuthorize, AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, Keys, Origin,
-        ProvidedKey, QueryKey, Rotating,
+        AnyAuthorize, AuthLayer, Authorize, Bearer, BearerAuthLayer, Form, FreshKey, KeySource, Origin,
+        QueryKey, RefreshingKey, Rotating,
     },
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -267,17 +267,17 @@ async fn sends_an_erased_credential() {
 /// One that is made of keys and says nothing of how it is put on with one of them.
 #[tokio::test]
 async fn a_credential_of_keys_is_put_on_as_it_is_without_them_by_default() {
-    struct Made(Keys);
+    struct Made(KeySource);
     impl Authorize for Made {
         fn authorize(&self, head: &mut Parts) -> Result<(), BoxError> {
             head.headers.insert("x-made", HeaderValue::from_static("yes"));
             Ok(())
         }
-        fn keys(&self) -> Option<&Keys> {
+        fn keys(&self) -> Option<&KeySource> {
             Some(&self.0)
         }
     }
-    let keys = Keys::from(key());
+    let keys = KeySource::from(key());
     let mut head = sent(&own(Made(keys.clone())), get(URI)).await;
     assert_eq!(head.headers["x-made"], "yes");
     // It does not say that the key was sent, so a refusal says nothing of the key.
@@ -312,7 +312,7 @@ async fn a_key_that_never_changes_is_put_on_by_itself_too() {
     let (mut head, ()) = Request::get(URI).body(()).unwrap().into_parts();
     Rotating::new(Form::bearer(), key()).authorize(&mut head).unwrap();
     assert_eq!(head.headers[AUTHORIZATION], format!("Bearer {KEY}"));
-    let provided = ProvidedKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(key())) });
+    let provided = RefreshingKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(key())) });
     head.headers.clear();
     let error = Rotating::new(Form::bearer(), provided).authorize(&mut head).unwrap_err();
     assert_eq!(error.to_string(), "a key that changes is put on by authorize_with");
@@ -333,7 +333,7 @@ async fn a_credential_that_fails_ends_the_call_and_nothing_is_sent() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_auth());
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(Ended::NotRetryable)));
+    assert_eq!((report.attempt_count(), report.ended()), (1, Some(StopReason::NotRetryable)));
     assert_eq!(report.attempts()[0].outcome(), Some(Outcome::NotSent));
     assert_eq!(probe.calls(), 0);
 }
@@ -424,7 +424,7 @@ async fn debug_of_nothing_shows_the_key() {
         (format!("{bearer:?}"), "AuthLayer"),
         (format!("{:?}", bearer.layer(Probe::new([Is(200)]))), "Auth {"),
         (format!("{:?}", Rotating::new(Form::bearer(), key())), "Rotating {"),
-        (format!("{:?}", Keys::from(key())), r#"Keys { source: "value""#),
+        (format!("{:?}", KeySource::from(key())), r#"KeySource { source: "value""#),
     ] {
         assert!(shown.starts_with(name), "{shown}");
     }
@@ -511,11 +511,11 @@ fn clones_share_the_credential() {
 /// Whatever the source: a key that is there costs a request no allocation.
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_there_allocates_nothing() {
-    let provided = ProvidedKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k")?)) });
-    let provided = Keys::from(provided);
+    let provided = RefreshingKey::new(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k")?)) });
+    let provided = KeySource::from(provided);
     provided.current().await.unwrap();
     let inner = tower::service_fn(|_: Request<()>| std::future::ready(Ok::<_, BoxError>(Response::new(()))));
-    for keys in [Keys::from(key()), provided] {
+    for keys in [KeySource::from(key()), provided] {
         let layer = AuthLayer::with(Rotating::new(Form::bearer(), keys), origin(URI)).unwrap();
         let mut service = layer.layer(inner);
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());

@@ -18,8 +18,8 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{
-        AnyLimiter, Ask, Feedback, Keyed, Limiter, RateLimitLayer, Reason, Refusal, SlidingWindow, Store,
-        TokenBucket,
+        AnyLimiter, Feedback, Keyed, Limiter, PermitRequest, RateLimitLayer, Reason, Refusal, SlidingWindow,
+        Store, TokenBucket,
     },
 };
 
@@ -39,7 +39,7 @@ fn one_a_second() -> Quota {
 async fn a_request_that_need_not_wait_allocates_nothing_from_the_first_one_on() {
     let bucket = TokenBucket::new(one_a_second());
     let granted = allocation_counter::measure(|| {
-        assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll());
+        assert_ready_ok!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
     });
     let task = allocation_counter::measure(|| drop(task::spawn(ready(()))));
     assert_eq!(granted.count_total, task.count_total);
@@ -76,7 +76,7 @@ async fn permit_expires_after_a_quarter_of_the_margin() {
         }
     }
     assert!(
-        !TokenBucket::unmetered().is_stale(Duration::MAX),
+        !TokenBucket::unlimited().is_stale(Duration::MAX),
         "permits of an unlimited limiter do not expire"
     );
 }
@@ -128,7 +128,7 @@ struct Open(Arc<Mutex<Vec<&'static str>>>);
 impl Limiter for Open {
     type Acquire = Ready<Result<(), Refusal>>;
 
-    fn acquire(&self, _: Ask) -> Self::Acquire {
+    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
         self.0.lock().unwrap().push("acquire");
         ready(Ok(()))
     }
@@ -145,7 +145,7 @@ struct Noting(Open);
 impl Limiter for Noting {
     type Acquire = Ready<Result<(), Refusal>>;
 
-    fn acquire(&self, ask: Ask) -> Self::Acquire {
+    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
         self.0.acquire(ask)
     }
 
@@ -305,7 +305,7 @@ async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
 #[tokio::test(start_paused = true)]
 async fn the_fast_clock_knows_nothing_of_paused_time() {
     let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
-    let bucket = TokenBucket::with_fast_clock([hours]);
+    let bucket = TokenBucket::with_quanta_clock([hours]);
     bucket.try_acquire(ONE).unwrap();
     advance(Duration::from_secs(36_000)).await;
     assert!(bucket.try_acquire(ONE).is_err());
@@ -322,8 +322,8 @@ async fn each_part_of_the_limiter_says_what_it_is() {
     let bucket = TokenBucket::new(one_a_second());
     bucket.try_acquire(ONE).unwrap();
     let window = SlidingWindow::new(one_a_second());
-    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unmetered());
-    let any = |limiter: AnyLimiter| format!("{:?}", limiter.acquire(Ask::default()));
+    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unlimited());
+    let any = |limiter: AnyLimiter| format!("{:?}", limiter.acquire(PermitRequest::default()));
     let layer = RateLimitLayer::new(bucket.clone());
     let mut waiting = task::spawn(Box::pin(layer.layer(Late(millis(1), None)).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);
@@ -335,7 +335,7 @@ async fn each_part_of_the_limiter_says_what_it_is() {
     assert!(assert_ready!(waiting.poll()).is_ok());
     for (shown, start) in [
         (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
-        (format!("{:?}", window.acquire(Ask::default())), "Acquire { place: None"),
+        (format!("{:?}", window.acquire(PermitRequest::default())), "Acquire { place: None"),
         (any(bucket.clone().into()), "AnyAcquire(Acquire { place: None"),
         (any(window.into()), "AnyAcquire(Acquire { place: None"),
         (any(AnyLimiter::new(Open::default())), "AnyAcquire(.."),

@@ -26,7 +26,9 @@ use tower_layer::Layer;
 use tower_outbound::{
     ApiKey, BoxError, Error, Quota, Report,
     body::ReplayBody,
-    limit::{Ask, Cost, Feedback, Limiter, RateLimitLayer, SlidingWindow, Snapshot, TokenBucket},
+    limit::{
+        Feedback, Limiter, PermitCost, PermitRequest, RateLimitLayer, SlidingWindow, Snapshot, TokenBucket,
+    },
     preset,
     timeout::TimeoutLayer,
 };
@@ -34,7 +36,7 @@ use tower_outbound::{
 /// Both strategies have the same ear.
 trait Strategy: Limiter<Acquire: Send> + Send + Sync + 'static {
     fn of(quota: Quota) -> Self;
-    fn unmetered() -> Self;
+    fn unlimited() -> Self;
     fn snapshot(&self) -> Snapshot;
 }
 
@@ -44,8 +46,8 @@ macro_rules! strategy {
             fn of(quota: Quota) -> Self {
                 Self::new(quota)
             }
-            fn unmetered() -> Self {
-                Self::unmetered()
+            fn unlimited() -> Self {
+                Self::unlimited()
             }
             fn snapshot(&self) -> Snapshot {
                 self.snapshot()
@@ -218,7 +220,7 @@ async fn all_answered(calls: Vec<Call>) {
 
 fn costing(cost: u32) -> Request<()> {
     let mut request = Request::new(());
-    request.extensions_mut().insert(Cost(NonZeroU32::new(cost).unwrap()));
+    request.extensions_mut().insert(PermitCost(NonZeroU32::new(cost).unwrap()));
     request
 }
 
@@ -263,7 +265,7 @@ async fn a_moment_is_read_by_our_own_clock_where_the_server_tells_none<L: Strate
 }
 
 async fn an_unmetered_limiter_lives_by_the_servers_word_alone<L: Strategy>() {
-    let (server, limiter) = (Server::start(), L::unmetered());
+    let (server, limiter) = (Server::start(), L::unlimited());
     let service = server.behind(&RateLimitLayer::new(limiter.clone()));
     all_answered(call(&service, 1_000).await).await;
     server.assert_arrivals(times(&[(1_000, 0.0)]));
@@ -280,7 +282,7 @@ async fn an_unmetered_limiter_lives_by_the_servers_word_alone<L: Strategy>() {
 }
 
 async fn without_a_quota_a_pause_ends_with_few_and_not_with_all<L: Strategy>() {
-    let (server, limiter) = (Server::start(), L::unmetered());
+    let (server, limiter) = (Server::start(), L::unlimited());
     let service = server.behind(&RateLimitLayer::new(limiter.clone()));
     server.says(&service, response(429, &[("retry-after", "5")])).await;
     let waiting = call(&service, 1_000).await;
@@ -297,7 +299,7 @@ async fn without_a_quota_a_pause_ends_with_few_and_not_with_all<L: Strategy>() {
 }
 
 async fn without_a_quota_each_window_of_the_server_is_used_to_the_full<L: Strategy>() {
-    let limiter = L::unmetered();
+    let limiter = L::unlimited();
     let (start, sent, over) =
         (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());
     // 100 in each second of the clock, as every answer says.
@@ -329,7 +331,7 @@ async fn without_a_quota_each_window_of_the_server_is_used_to_the_full<L: Strate
 }
 
 async fn without_a_quota_what_waits_for_more_than_is_left_leaves_by_and_by_too<L: Strategy>() {
-    let (server, limiter) = (Server::start(), L::unmetered());
+    let (server, limiter) = (Server::start(), L::unlimited());
     let service = server.behind(&RateLimitLayer::new(limiter.clone()));
     server.says(&service, left(1, 10)).await;
     let calls: Vec<_> = (0..4).map(|_| tokio::spawn(service.clone().oneshot(costing(2)))).collect();
@@ -534,7 +536,7 @@ async fn all_who_share_the_limiter_see_it_and_nobody_else<L: Strategy>() {
         let stranger = Server::start();
         let apart = stranger.behind(&RateLimitLayer::new(wide::<L>()));
         server.says(&told, ask).await;
-        let by_hand = tokio::spawn(limiter.acquire(Ask::default()));
+        let by_hand = tokio::spawn(limiter.acquire(PermitRequest::default()));
         let mut calls = Vec::new();
         for service in sharers.iter().chain([&apart]) {
             calls.extend(call(service, 1).await);
@@ -577,8 +579,8 @@ async fn waiters_leave_a_pause_in_order_and_by_the_quota<L: Strategy>() {
 
 async fn a_pause_and_its_end_wake_nobody_who_can_not_go<L: Strategy>() {
     let limiter = narrow::<L>();
-    limiter.acquire(Ask::default()).await.unwrap();
-    let mut line: Vec<_> = (0..50).map(|_| task::spawn(limiter.acquire(Ask::default()))).collect();
+    limiter.acquire(PermitRequest::default()).await.unwrap();
+    let mut line: Vec<_> = (0..50).map(|_| task::spawn(limiter.acquire(PermitRequest::default()))).collect();
     for wait in &mut line {
         assert_pending!(wait.poll());
     }
@@ -828,7 +830,7 @@ proptest! {
         const WINDOW: u64 = 30;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         let arrived = runtime.unwrap().block_on(async {
-            let limiter = if unmetered { TokenBucket::unmetered() } else { wide() };
+            let limiter = if unmetered { TokenBucket::unlimited() } else { wide() };
             let start = Instant::now();
             let arrived = Arc::new(Mutex::new(0_u64));
             let service = {
@@ -886,7 +888,7 @@ async fn a_longer_word_of_as_little_holds_for_longer() {
         let wall = || std::time::UNIX_EPOCH;
         tower_outbound::limit::Feedback::read(http::StatusCode::OK, &headers, wall).unwrap()
     };
-    let limiter = TokenBucket::unmetered();
+    let limiter = TokenBucket::unlimited();
     limiter.observe(&heard("\"q\";r=0;t=1"));
     limiter.observe(&heard("\"q\";r=0;t=60"));
     tokio::time::advance(Duration::from_millis(1_001)).await;

@@ -32,8 +32,8 @@ use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota, adapter,
-    attempt::AttemptLayer,
-    auth::{AuthLayer, Form, FreshKey, Keys, Origin, ProvidedKey, Rotating},
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, Form, FreshKey, KeySource, Origin, RefreshingKey, Rotating},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -101,7 +101,7 @@ fn stack(
         .layer(TimeoutLayer::total(secs(60)).unwrap())
         .layer(RetryLayer::new().with_seed(1))
         .layer(RateLimitLayer::new(TokenBucket::new(quota)).with_max_queue(1))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
         .service(Probe::new(script.iter().copied()))
 }
@@ -118,7 +118,7 @@ async fn everything() {
     drop(waiting);
 
     let asked = AtomicBool::new(false);
-    let keys = Keys::from(ProvidedKey::new(move || {
+    let keys = KeySource::from(RefreshingKey::new(move || {
         let first = !asked.swap(true, Relaxed);
         let fetched = ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from);
         ready(if first { fetched } else { Err("closed".into()) })
@@ -193,7 +193,7 @@ async fn a_grpc_call_that_failed_is_counted_by_its_code() {
 async fn labels_a_failure_with_its_kind_and_a_service_with_a_name_from_data() {
     let (meters, _guard) = Meters::read();
     let name = format!("tenant-{}", 7);
-    let layers = (RequestIdLayer::new().with_service(name), AttemptLayer::new());
+    let layers = (RequestIdLayer::new().with_service(name), AttemptSpanLayer::new());
     layers.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     let series = meters.series();
     let attempt = "http.client.request.duration error.type=connect_refused http.request.method=GET \
@@ -282,7 +282,7 @@ async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_d
     let (meters, _guard) = Meters::read();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .service(Probe::new([Silent]));
     assert!(service.clone().oneshot(request("PURGE", "http://[::1]/a")).await.is_err());
     let row = "http.client.request.duration error.type=deadline http.request.method=_OTHER \
@@ -299,7 +299,7 @@ async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_d
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_permit_is_renewed_is_granted_once() {
     let (meters, _guard) = Meters::read();
-    let slow = ProvidedKey::new(|| async {
+    let slow = RefreshingKey::new(|| async {
         tokio::time::sleep(secs(2)).await;
         Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
     });
@@ -319,7 +319,7 @@ async fn a_request_whose_permit_is_renewed_is_granted_once() {
 async fn a_host_is_one_however_it_is_written_and_a_status_is_what_the_server_said() {
     let (meters, _guard) = Meters::read();
     for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
-        AttemptLayer::new().layer(Probe::new([Is(status)])).oneshot(get(uri)).await.unwrap();
+        AttemptSpanLayer::new().layer(Probe::new([Is(status)])).oneshot(get(uri)).await.unwrap();
     }
     let row = |status| {
         format!(

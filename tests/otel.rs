@@ -25,8 +25,8 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, InvalidConfig,
     adapter::TraceContext,
-    attempt::AttemptLayer,
-    preset::{self, Preset, PresetLayer},
+    attempt_span::AttemptSpanLayer,
+    preset::{self, StackBuilder, StackLayer},
 };
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::{Registry, layer::SubscriberExt};
@@ -71,15 +71,15 @@ impl Pipeline {
     }
 }
 
-fn stack() -> PresetLayer {
-    let traced = AttemptLayer::new().with_propagation(TraceContext::new());
+fn stack() -> StackLayer {
+    let traced = AttemptSpanLayer::new().with_propagation(TraceContext::new());
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
     preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt(traced).layer().unwrap()
 }
 
 /// To the letter of the README.
-fn shown() -> Result<Preset, InvalidConfig> {
-    let attempt = AttemptLayer::new()
+fn shown() -> Result<StackBuilder, InvalidConfig> {
+    let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
         .with_propagation(TraceContext::new());
     let rates = preset::currency_rates("https://rates.example.com")?.with_attempt(attempt);
@@ -263,7 +263,7 @@ async fn without_a_pipeline_or_unasked_nothing_is_sent() {
         stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     }
     let pipeline = Pipeline::new();
-    AttemptLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    AttemptSpanLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((pipeline.attempts().len(), probe.seen().len()), (1, 3));
     probe.seen().iter().for_each(|seen| silent(&seen.head));
 }

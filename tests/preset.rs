@@ -30,8 +30,8 @@ use tower_outbound::{
     ApiKey, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
     auth::{AppCredentials, FreshKey},
     body::{IdleBody, ReplayBody},
-    call::{DelayReason, Ended, Outcome},
-    preset::{self, Preset},
+    call::{DelayReason, Outcome, StopReason},
+    preset::{self, StackBuilder},
     retry::RetryLayer,
     test_util::Arrivals,
 };
@@ -43,7 +43,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 const PRESETS: [(&str, Make); 3] = [
     ("CURRENCY_RATES_API_KEY", preset::currency_rates),
@@ -55,7 +55,7 @@ fn key() -> ApiKey {
     ApiKey::new(KEY).unwrap()
 }
 
-fn keyed(base_url: &str) -> Preset {
+fn keyed(base_url: &str) -> StackBuilder {
     preset::currency_rates(base_url).unwrap().with_api_key(key())
 }
 
@@ -92,7 +92,7 @@ fn a_missing_variable_is_named() {
 
 #[test]
 fn the_error_for_a_missing_key_names_both_ways_out() {
-    let preset = Preset::new("custom", "https://host").unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new("custom", "https://host").unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
     for way in
         ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
@@ -104,7 +104,7 @@ fn the_error_for_a_missing_key_names_both_ways_out() {
 #[tokio::test]
 async fn sends_no_credential_where_none_is_needed() {
     let server = server().await;
-    let preset = Preset::new("custom", &server.url()).unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new("custom", &server.url()).unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
     let client = preset.clone().without_credential().client().unwrap();
     assert_eq!(get(&client, "/v1").await.unwrap(), 200);
     let seen = only_seen(&server).await;
@@ -118,7 +118,7 @@ async fn sends_no_credential_where_none_is_needed() {
 #[test]
 fn needs_no_tls_without_a_credential() {
     let elsewhere = || "http://elsewhere.example.com".parse().unwrap();
-    let preset = Preset::new("custom", "http://api.example.com").unwrap().without_credential();
+    let preset = StackBuilder::new("custom", "http://api.example.com").unwrap().without_credential();
     assert!(preset.client().is_ok());
     let allowed = preset.with_allowed_origin(tower_outbound::auth::Origin::of(&elsewhere()).unwrap());
     assert!(allowed.layer().is_ok());
@@ -298,7 +298,7 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
     assert_eq!(response.status(), 200);
     let report = Report::from_response(&response).unwrap();
     let attempt = &report.attempts()[0];
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
     assert_eq!(
         (attempt.delay(), attempt.delay_reason()),
         (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
@@ -326,7 +326,7 @@ async fn a_hook_that_fails_sends_nothing() {
     assert!(error.is_auth(), "{error:?}");
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the vault is shut");
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(Ended::NotRetryable)));
+    assert_eq!((report.attempt_count(), report.ended()), (1, Some(StopReason::NotRetryable)));
     assert_eq!(server.connections(), 0);
 }
 
@@ -342,7 +342,10 @@ fn debug_shows_no_key() {
         let layer = preset.layer().unwrap();
         let client = preset.client().unwrap();
         let shown = format!("{preset:?} {preset:#?} {layer:?} {client:?} {:?}", client.get("/"));
-        assert!(shown.contains("Preset") && shown.contains("localhost") && !shown.contains(KEY), "{shown}");
+        assert!(
+            shown.contains("StackBuilder") && shown.contains("localhost") && !shown.contains(KEY),
+            "{shown}"
+        );
     }
 }
 
@@ -403,7 +406,7 @@ type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<Empty<Byte
 type Times = Arc<Mutex<Vec<Instant>>>;
 
 /// The preset's stack over a service that acts out `script`, and when each request came to it.
-fn stack<const N: usize>(preset: &Preset, script: [Does; N]) -> (Stack, Times) {
+fn stack<const N: usize>(preset: &StackBuilder, script: [Does; N]) -> (Stack, Times) {
     let times = Times::default();
     let came = Arc::clone(&times);
     let service = tower::service_fn(move |_: Request<ReplayBody<Empty<Bytes>>>| {
@@ -430,7 +433,7 @@ fn stack<const N: usize>(preset: &Preset, script: [Does; N]) -> (Stack, Times) {
 }
 
 /// 100 ms and 200 ms exactly; a permit at once, another, and one in each minute.
-fn exact() -> Preset {
+fn exact() -> StackBuilder {
     let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
     keyed("https://host")
         .with_quota(Quota::new(3, MINUTE).unwrap().with_burst(2).unwrap().without_margin())
@@ -460,7 +463,7 @@ async fn limit_retry_and_timeout_work_together() {
     assert_eq!(attempts[1].ended(), Some(10_100 * MILLI));
     assert_eq!(attempts[2].started(), 10_300 * MILLI);
     assert_eq!((attempts[2].waited(), report.waited()), (49_700 * MILLI, 49_700 * MILLI));
-    assert_eq!(report.ended(), Some(Ended::Success));
+    assert_eq!(report.ended(), Some(StopReason::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -476,7 +479,7 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
     assert_eq!(error.report().unwrap().attempts()[2].outcome(), Some(Outcome::Refused));
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]
@@ -488,14 +491,14 @@ async fn every_attempt_has_its_timeout_and_all_have_the_deadline() {
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(since(start, &times), [Duration::ZERO, 10_100 * MILLI, 20_300 * MILLI]);
     assert_eq!(start.elapsed(), 30_300 * MILLI);
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Exhausted));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Exhausted));
 
     let (service, times) = stack(&preset.with_total_timeout(15 * SECOND), [Does::Hangs]);
     let start = Instant::now();
     let error = service.oneshot(to("https://host/v1")).await.unwrap_err();
     assert!(error.is_timeout() && error.is_deadline(), "{error:?}");
     assert_eq!((since(start, &times).len(), start.elapsed()), (2, 15 * SECOND));
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]

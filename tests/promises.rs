@@ -26,9 +26,9 @@ use tower_outbound::{
     ApiKey, Body, Error, Quota, Report,
     auth::FreshKey,
     body::{IdleBody, ReplayBody},
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     policy::{Cause, Verdict},
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     retry::{Classify, IdempotencyKey, RetryLayer, Standard},
     test_util::Arrivals,
 };
@@ -56,7 +56,7 @@ impl Seen {
 type Stack = BoxCloneSyncService<Request<Full<Bytes>>, Response<IdleBody<Body>>, Error>;
 
 /// The preset's stack over a service that notes each request and answers by its number, from 0.
-fn stack<F, Fut>(preset: &Preset, answer: F) -> (Stack, Arc<Seen>)
+fn stack<F, Fut>(preset: &StackBuilder, answer: F) -> (Stack, Arc<Seen>)
 where
     F: Fn(usize, Request<()>) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
@@ -83,11 +83,11 @@ where
     (BoxCloneSyncService::new(preset.layer().unwrap().layer(service)), seen)
 }
 
-fn rates() -> Preset {
+fn rates() -> StackBuilder {
     preset::currency_rates("https://rates.example.com").unwrap().with_api_key(ApiKey::new(KEY).unwrap())
 }
 
-fn realtime() -> Preset {
+fn realtime() -> StackBuilder {
     preset::realtime_messaging("https://push.example.com").unwrap().with_api_key(ApiKey::new(KEY).unwrap())
 }
 
@@ -222,7 +222,7 @@ async fn promise_5_never_twice() {
                 Ok(response) => response.extensions().get::<Report>(),
                 Err(error) => error.report(),
             };
-            assert_eq!(report.unwrap().ended(), Some(Ended::NotIdempotent), "{method} {name}");
+            assert_eq!(report.unwrap().ended(), Some(StopReason::NotIdempotent), "{method} {name}");
             assert_eq!(seen.count(), 1, "{method} {name}");
         }
         let (service, seen) = stack(&realtime(), move |_, _| async move { fail() });
@@ -374,7 +374,7 @@ async fn promise_7_deadline() {
     assert_eq!((response.status().as_u16(), start.elapsed(), seen.count()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
     let report = Report::from_response(&response).unwrap();
-    assert_eq!(report.ended(), Some(Ended::Deadline));
+    assert_eq!(report.ended(), Some(StopReason::Deadline));
     let needed = report.retry_after().expect("the wait that did not fit");
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
 
@@ -405,7 +405,7 @@ async fn promise_8_bounded() {
     let preset = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
     let (service, seen) = stack(&preset, |_, _| async { answer(503) });
     let response = service.oneshot(request(Method::PUT, "https://push.example.com/", "long")).await.unwrap();
-    assert_eq!(response.extensions().get::<Report>().unwrap().ended(), Some(Ended::NotReplayable));
+    assert_eq!(response.extensions().get::<Report>().unwrap().ended(), Some(StopReason::NotReplayable));
     assert_eq!(seen.count(), 1);
 
     // What is read of a failed answer.
@@ -448,7 +448,7 @@ async fn promise_9_accounted() {
         report.attempts().iter().map(|a| (a.number(), a.outcome().unwrap(), a.delay().is_some())).collect();
     let answered = |status: u16| Outcome::Answer(status.try_into().unwrap());
     assert_eq!(told, [(1, answered(503), true), (2, answered(503), true), (3, answered(200), false)]);
-    assert_eq!(report.ended(), Some(Ended::Success));
+    assert_eq!(report.ended(), Some(StopReason::Success));
 
     let (service, seen) =
         stack(&realtime(), |_, _| async { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) });
@@ -457,7 +457,7 @@ async fn promise_9_accounted() {
     assert_eq!(error.request_id().unwrap(), seen.ids.lock().unwrap()[0].as_str());
     assert_eq!(report.attempt_count(), 3);
     assert!(report.attempts().iter().all(|attempt| attempt.outcome() == Some(Outcome::Failed)));
-    assert_eq!(report.ended(), Some(Ended::Exhausted));
+    assert_eq!(report.ended(), Some(StopReason::Exhausted));
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
 
     // And a span for each attempt, inside that of the call: each line of the client's tells where it is.

@@ -18,8 +18,8 @@ use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     ApiKey, BoxError, Quota,
-    attempt::AttemptLayer,
-    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, RefreshingKey, Rotating},
     limit::{AnyLimiter, AnySelect, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -79,7 +79,7 @@ fn nothing_is_allocated_for_what_nobody_hears() {
     let _alone = alone();
     let layers = (RequestIdLayer::new().with_service("rates"), RetryLayer::new());
     let bare = allocations(NoOp);
-    let attempt = AttemptLayer::new();
+    let attempt = AttemptSpanLayer::new();
     let all = (layers.clone(), attempt.clone());
     let unheard = tracing::subscriber::with_default(off(), || {
         let unheard = allocations(layers.layer(NoOp));
@@ -112,7 +112,7 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
         let shown = format!("{any:?}");
         assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), bare + boxed, "{shown}");
     }
-    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unmetered());
+    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unlimited());
     let shared = std::sync::Arc::new(limit.limiter().clone());
     for any in [AnySelect::new(limit.limiter().clone()), AnySelect::new(keyed), AnySelect::new(shared)] {
         let shown = format!("{any:?}");
@@ -134,7 +134,7 @@ fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo 
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let _inside = runtime.enter();
-    let keys = ProvidedKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
+    let keys = RefreshingKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
     let auth = AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap();
     let answers = AtomicUsize::new(0);
     let server = |_: Request<_>| {
@@ -152,7 +152,7 @@ fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo 
         .layer(RateLimitLayer::new(TokenBucket::new(
             Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin(),
         )))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(auth)
         .service(service_fn(server));
     let request = Request::get(uri).header("x-request-id", id).body(Content::new()).unwrap();

@@ -1,4 +1,4 @@
-//! Keys and redirects: tower-http's `FollowRedirect` above and below the auth layer, for each form of a key.
+//! KeySource and redirects: tower-http's `FollowRedirect` above and below the auth layer, for each form of a key.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::sync::{Arc, Mutex};

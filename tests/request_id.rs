@@ -26,10 +26,10 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota, Report,
     auth::{BearerAuthLayer, Origin},
-    call::{Call, Ended},
+    call::{CallContext, StopReason},
     limit::{RateLimitLayer, TokenBucket},
-    preset::{self, Preset},
-    request_id::{Id, RequestIdLayer},
+    preset::{self, StackBuilder},
+    request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
@@ -106,7 +106,7 @@ async fn the_callers_own_id_is_kept_and_is_the_calls() {
 async fn an_id_that_the_caller_holds_is_the_calls_on_success_and_on_error() {
     let held = || {
         let mut request = get(URI);
-        request.extensions_mut().insert(Id(HeaderValue::from_static("held-1")));
+        request.extensions_mut().insert(RequestId(HeaderValue::from_static("held-1")));
         request
     };
     let layers = (RequestIdLayer::new().with_maker(|| unreachable!("there is one")), RetryLayer::new());
@@ -231,7 +231,7 @@ async fn the_servers_id_is_kept_beside_another_calls_report() {
     let inner = RequestIdLayer::new().layer(Probe::new([With(200, &[("x-request-id", "theirs")])]));
     let (told, tells) = std::sync::mpsc::channel();
     let service = RequestIdLayer::new().layer(tower::service_fn(move |request: Request<Content>| {
-        told.send(request.extensions().get::<Call>().unwrap().report()).unwrap();
+        told.send(request.extensions().get::<CallContext>().unwrap().report()).unwrap();
         inner.clone().oneshot(get(URI))
     }));
     service.oneshot(get(URI)).await.unwrap();
@@ -264,7 +264,7 @@ async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
-    assert_eq!(head.extensions.get::<Call>().unwrap().service().as_deref(), Some("inner"));
+    assert_eq!(head.extensions.get::<CallContext>().unwrap().service().as_deref(), Some("inner"));
     let report = report(&response);
     assert_eq!(
         (report.service().as_deref(), report.request_id()),
@@ -317,7 +317,7 @@ async fn the_report_is_in_the_answer_and_in_the_error_with_the_id() {
     let report = report(&response);
     assert_eq!(report.request_id(), Some(id_of(&probe.seen()[0].head)));
     assert_eq!(report.server_request_id().unwrap(), "theirs-2");
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
 
     for retry in [false, true] {
         let probe = Probe::new([Io(ConnectionReset)]);
@@ -380,7 +380,7 @@ async fn the_inner_service_reads_the_id_while_the_call_runs() {
     let probe = Probe::new([Is(200)]);
     RequestIdLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
-    let call = head.extensions.get::<Call>().unwrap();
+    let call = head.extensions.get::<CallContext>().unwrap();
     assert_eq!(call.report().request_id(), Some(id_of(head)));
 }
 
@@ -410,7 +410,7 @@ impl std::error::Error for Never {}
 // ---- the log
 
 const CALL: &str = "tower_outbound::call";
-const ATTEMPT: &str = "tower_outbound::attempt";
+const ATTEMPT: &str = "tower_outbound::attempt_span";
 const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 
@@ -546,7 +546,7 @@ async fn keeps_the_event_of_a_plain_call_within_240_characters() {
     };
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    let preset = Preset::new("rates", "https://api.example.com").unwrap();
+    let preset = StackBuilder::new("rates", "https://api.example.com").unwrap();
     let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
     let service = preset.layer().unwrap().layer(Probe::new([Late(1_234, 200)]));
     service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();
@@ -747,7 +747,7 @@ async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info()
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
         .service(Probe::new([With(429, &[("retry-after", "3")]), Is(200)]));
     let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
         tokio::time::sleep(millis(1)).await;

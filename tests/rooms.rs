@@ -21,9 +21,9 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("body", &[&["error"]]),
     ("headers", &[&["error"]]),
     ("id", &[&["clock", "random"]]),
-    ("observe", &[&["clock", "call", "error", "policy::grpc::Code"]]),
+    ("telemetry", &[&["clock", "call", "error", "policy::grpc::Code"]]),
     // The layers see all of the base, and never one another.
-    ("attempt", &[BASE]),
+    ("attempt_span", &[BASE]),
     ("auth", &[BASE]),
     ("limit", &[BASE]),
     ("retry", &[BASE]),
@@ -39,8 +39,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // A page of the manual.
     ("interplay", &[]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "observe"];
-const LAYERS: &[&str] = &["attempt", "auth", "limit", "retry", "request_id", "timeout"];
+const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "telemetry"];
+const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or
 /// draws a random number.
@@ -97,7 +97,7 @@ fn what_is_planted_is_caught() {
         ("src/limit/mod.rs", "/* /* */ */ r#\"\"# ; use crate::retry;", "limit -> retry"),
         ("src/error/call.rs", "use crate::limit::Refusal;", "error -> limit"),
         ("src/call/mod.rs", "use crate::error::Error;", "call -> error"),
-        ("src/auth/key.rs", "use crate::preset::Preset;", "auth -> preset"),
+        ("src/auth/key.rs", "use crate::preset::StackBuilder;", "auth -> preset"),
         ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
         ("src/client/mod.rs", "use crate::settings::ServiceSettings;", "client -> settings"),

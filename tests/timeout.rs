@@ -14,7 +14,7 @@ use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Error, Report,
-    call::{Call, Ended, Outcome},
+    call::{CallContext, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
@@ -53,7 +53,7 @@ async fn a_call_that_runs_over_its_total_is_a_deadline() {
     assert!(error.is_timeout() && error.is_deadline() && !error.is_service());
     assert_eq!(error.to_string(), "deadline of 1.5s exceeded");
     assert!(error.source().is_none());
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
     assert_eq!(probe.instances(), 1, "the attempt is dropped");
 }
 
@@ -99,7 +99,7 @@ async fn the_third_attempt_has_only_what_the_first_two_left() {
     assert!(error.is_deadline());
     assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
     let report = error.report().unwrap();
-    assert_eq!(report.ended(), Some(Ended::Deadline));
+    assert_eq!(report.ended(), Some(StopReason::Deadline));
     let attempts = report.attempts();
     assert_eq!(attempts.len(), 3);
     assert!(attempts.iter().all(|attempt| attempt.outcome() == Some(Outcome::Timeout)));
@@ -117,7 +117,7 @@ async fn without_an_attempt_timeout_the_report_still_tells_of_the_attempt_that_w
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline());
     let report = error.report().unwrap();
-    assert_eq!(report.ended(), Some(Ended::Deadline));
+    assert_eq!(report.ended(), Some(StopReason::Deadline));
     let attempts = report.attempts();
     assert_eq!(attempts.len(), 2);
     assert_eq!(attempts[0].outcome(), Some(Outcome::Answer(http::StatusCode::SERVICE_UNAVAILABLE)));
@@ -277,7 +277,7 @@ async fn the_earlier_of_two_deadlines_is_kept_and_the_inner_service_can_read_it(
             .layer(attempt(secs(1)))
             .service(probe.clone());
         service.oneshot(get(URI)).await.unwrap();
-        let deadline = probe.seen()[0].head.extensions.get::<Call>().unwrap().deadline().unwrap();
+        let deadline = probe.seen()[0].head.extensions.get::<CallContext>().unwrap().deadline().unwrap();
         assert_eq!(deadline - start, secs(expected));
     }
 }
@@ -340,7 +340,7 @@ async fn a_post_that_timed_out_is_not_sent_again() {
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_timeout());
     assert_eq!(probe.calls(), 1);
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::NotIdempotent));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotIdempotent));
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,14 +21,14 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Ask, Limiter, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitRequest, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
     test_util::Arrivals,
 };
 
 const ONE: NonZeroU32 = NonZeroU32::MIN;
 
-fn ask(change: impl FnOnce(&mut Ask)) -> Ask {
-    let mut ask = Ask::default();
+fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
+    let mut ask = PermitRequest::default();
     change(&mut ask);
     ask
 }
@@ -116,7 +116,7 @@ async fn lateness(calls: u64) -> Vec<Duration> {
     let (bucket, start) = (bucket.starting_empty(), Instant::now());
     let waiting: Vec<_> = (0..calls)
         .map(|_| {
-            let acquire = bucket.acquire(Ask::default());
+            let acquire = bucket.acquire(PermitRequest::default());
             tokio::spawn(async move { acquire.await.map(|()| Instant::now()) })
         })
         .collect();
@@ -160,24 +160,27 @@ async fn after_its_deadline_a_request_spends_nothing() {
 async fn who_is_called_and_never_comes_is_not_waited_for_for_ever() {
     let bucket = refilling(1, 10);
     while bucket.try_acquire(ONE).is_ok() {}
-    let mut head = task::spawn(bucket.acquire(Ask::default()));
-    let mut forgotten = task::spawn(bucket.acquire(Ask::default()));
+    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut forgotten = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(head.poll());
     assert_pending!(forgotten.poll());
     tokio::time::advance(millis(60_000)).await;
     assert_ready_ok!(head.poll(), "and the other one is called, too");
-    let mut polite = task::spawn(bucket.acquire(Ask::default()));
+    let mut polite = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(polite.poll(), "lets the other one go first, once");
     assert_ready_ok!(polite.poll());
     tokio::time::advance(millis(101)).await;
-    assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll(), "no more than once and for 100 ms");
+    assert_ready_ok!(
+        task::spawn(bucket.acquire(PermitRequest::default())).poll(),
+        "no more than once and for 100 ms"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
     let bucket = refilling(1, 10);
     while bucket.try_acquire(ONE).is_ok() {}
-    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire(Ask::default())));
+    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire(PermitRequest::default())));
     for wait in &mut waiting {
         assert_pending!(wait.poll());
     }
@@ -185,7 +188,7 @@ async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
     for wait in &mut waiting {
         assert_ready_ok!(wait.poll());
     }
-    assert_ready_ok!(task::spawn(bucket.acquire(Ask::default())).poll());
+    assert_ready_ok!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
 }
 
 /// The gap that an indivisible cost leaves is not foretold: it shows when the request is next.
@@ -300,7 +303,7 @@ async fn nothing_is_lost(steps: &[Step]) -> Result<(), TestCaseError> {
     for step in steps {
         let only = |at: &usize| (!waiting.is_empty()).then(|| at % waiting.len());
         match step {
-            Step::Join => waiting.push(task::spawn(bucket.acquire(Ask::default()))),
+            Step::Join => waiting.push(task::spawn(bucket.acquire(PermitRequest::default()))),
             Step::Poll(at) => {
                 if let Some(at) = only(at).filter(|at| waiting[*at].poll().is_ready()) {
                     drop(waiting.remove(at));

@@ -23,7 +23,7 @@ use hyper_util::{
 use reqwest_retry::{RetryTransientMiddleware, policies::ExponentialBackoff};
 use tokio::sync::Mutex;
 use tower::Layer;
-use tower_outbound::{ApiKey, Quota, client::Transport, preset::Preset};
+use tower_outbound::{ApiKey, Quota, client::Transport, preset::StackBuilder};
 use tower_outbound_peers::{
     Arguments, BoxError, OwnServer, Race, Report, Settings, Table, serve, tower_buffered, tower_resilience,
 };
@@ -44,10 +44,10 @@ where
     Client::builder(TokioExecutor::new()).http2_only(version == Version::HTTP_2).build(connector)
 }
 
-fn preset(base: &str) -> Result<Preset, BoxError> {
+fn preset(base: &str) -> Result<StackBuilder, BoxError> {
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    Ok(Preset::new("bench", base)?.with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
+    Ok(StackBuilder::new("bench", base)?.with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
 }
 
 fn section(

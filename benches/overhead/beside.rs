@@ -4,7 +4,7 @@ use super::shared::{Answers, BoxError, Call, their_key, their_log};
 use tower::Layer;
 use tower_outbound::{
     ApiKey,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     request_id::RequestIdLayer,
 };
@@ -15,7 +15,7 @@ const THEIR_LOG: &str = "tower-http SetRequestId + TraceLayer + PropagateRequest
 pub(super) fn rows() -> Result<Vec<Call>, BoxError> {
     let key = ApiKey::new("s3cret")?;
     let auth = BearerAuthLayer::new(key, Origin::parse("https://api.example.com")?)?;
-    let both = (RequestIdLayer::new(), AttemptLayer::new());
+    let both = (RequestIdLayer::new(), AttemptSpanLayer::new());
 
     Ok(vec![
         Call::new("bare service", Answers),

@@ -32,10 +32,10 @@ use tower::{
 };
 use tower_outbound::{
     ApiKey, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     limit::{RateLimitLayer, TokenBucket},
-    preset::Preset,
+    preset::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -70,7 +70,7 @@ fn rows() -> Result<Vec<Call>, BoxError> {
     let total = TimeoutLayer::total(Duration::from_secs(60))?;
     let attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
     let preset =
-        Preset::new("bench", "https://api.example.com")?.with_api_key(key).with_quota(quota).layer()?;
+        StackBuilder::new("bench", "https://api.example.com")?.with_api_key(key).with_quota(quota).layer()?;
     let four = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
@@ -87,7 +87,7 @@ fn rows() -> Result<Vec<Call>, BoxError> {
         Call::new(TOWERS, theirs().layer(Answers)),
         Call::new("retry", RetryLayer::new().layer(Answers)).beside(TOWERS),
         Call::new("request id and log", RequestIdLayer::new().layer(Answers)),
-        Call::new("attempt's span", AttemptLayer::new().layer(Answers)),
+        Call::new("attempt's span", AttemptSpanLayer::new().layer(Answers)),
         Call::new("total deadline", total.layer(Answers)),
         Call::new("attempt timeout", attempt.layer(Answers)),
         Call::new(FOUR_WITH_TOWERS, four_with_theirs.service(Answers)),

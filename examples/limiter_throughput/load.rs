@@ -12,7 +12,7 @@ use std::{
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     BoxError,
-    limit::{Ask, Limiter},
+    limit::{Limiter, PermitRequest},
 };
 
 use crate::stamp::{Clock, Stamp, Stamper};
@@ -116,7 +116,7 @@ async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) {
     let stamper = Stamper::new(&load.clock).await;
     let asking = async {
         // All others of this run may be waiting already.
-        let mut ask = Ask::default();
+        let mut ask = PermitRequest::default();
         ask.max_queue = tasks;
         while load.start.elapsed() < load.lasting && !load.cut_short() {
             let asked_as = load.asked.fetch_add(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 use http::{HeaderValue, Method};
 use tower_outbound::{
     Report,
-    call::{Attempt, Outcome},
+    call::{AttemptReport, Outcome},
 };
 
 use crate::{load::Call, support::Ledger};
@@ -20,7 +20,7 @@ impl Column<'_> {
         self.calls.iter().filter_map(|call| call.report.as_ref())
     }
 
-    fn attempts(&self) -> Vec<Attempt> {
+    fn attempts(&self) -> Vec<AttemptReport> {
         self.reports().flat_map(Report::attempts).collect()
     }
 

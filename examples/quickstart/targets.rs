@@ -11,7 +11,7 @@ use http::{HeaderValue, header::AUTHORIZATION};
 use tower_outbound::{
     ApiKey, BoxError, Client, InvalidConfig,
     auth::AppCredentials,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
 };
 
 use crate::{
@@ -60,7 +60,7 @@ impl Load {
 }
 
 impl Target {
-    fn new(preset: &Preset, limit: &'static str, base_url: String, path: String) -> Built {
+    fn new(preset: &StackBuilder, limit: &'static str, base_url: String, path: String) -> Built {
         Ok(Self {
             name: preset.name().to_owned(),
             limit,

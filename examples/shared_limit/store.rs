@@ -3,7 +3,7 @@ use std::{io, time::Duration};
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError,
-    limit::{Ask, Limiter, Store as State},
+    limit::{Limiter, PermitRequest, Store as State},
 };
 
 use crate::{
@@ -46,7 +46,7 @@ impl Store {
     /// Asks it once, so that nobody looks at a table of refusals.
     pub(crate) async fn check(&self, job: &Job) -> Result<(), BoxError> {
         let limiter = Job { parts: 0, ..job.clone() }.limiter()?;
-        let mut ask = Ask::default();
+        let mut ask = PermitRequest::default();
         ask.deadline = Some(Instant::now() + Duration::from_secs(3));
         // What the quota has left does not matter here.
         let _ = limiter.acquire(ask).await;

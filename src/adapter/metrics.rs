@@ -38,14 +38,14 @@
 //! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended; a key file's changes, and its failures once until it can be read | `outcome` |
 //! | `tower_outbound.auth.refusals` | counter | keys that the server refused and that are replaced | |
 //!
-//! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt) layer
+//! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt_span) layer
 //! measures it.
 //!
 //! - `error.type` is a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
 //!   the [spans](crate::request_id).
 //! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
 //! - `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
-//!   [`Ended`](crate::call::Ended).
+//!   [`StopReason`](crate::call::StopReason).
 //! - `outcome` of a key is `refreshed` or `failed`.
 //! - `outcome` of a request to a store is `answered`, `failed`, or `late` if its permits had expired.
 //!
@@ -72,7 +72,7 @@
 
 use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-use crate::observe::metric;
+use crate::telemetry::metric;
 
 /// Upper bounds for a histogram of durations, in seconds: those that OpenTelemetry's semantic conventions advise for
 /// `http.client.request.duration`.

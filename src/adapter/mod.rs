@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `backoff` | [`FromBackoff`] | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
 //! | `backon` | [`FromBackoffBuilder`] | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
-//! | `otel` | [`TraceContext`] | a [`Propagate`](crate::attempt::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
+//! | `otel` | [`TraceContext`] | a [`Propagate`](crate::attempt_span::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
 //! | `reqwest` | [`Reqwest`] | a service of a `reqwest::Client`, for every layer and preset to go over |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
 //! | `metrics` | [`adapter::metrics`][self::metrics] | counters, gauges and histograms for the recorder of the `metrics` facade |

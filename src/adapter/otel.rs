@@ -3,7 +3,7 @@ use opentelemetry::trace::{SpanContext, TraceContextExt};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::attempt::Propagate;
+use crate::attempt_span::Propagate;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -18,11 +18,11 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// trace is the caller's own, and ours would cut it.
 ///
 /// ```
-/// use tower_outbound::{adapter::TraceContext, attempt::AttemptLayer, preset};
+/// use tower_outbound::{adapter::TraceContext, attempt::AttemptSpanLayer, preset};
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
-///     .with_attempt(AttemptLayer::new().with_propagation(TraceContext::new()));
+///     .with_attempt(AttemptSpanLayer::new().with_propagation(TraceContext::new()));
 /// # Ok(())
 /// # }
 /// ```

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 use http::request;
 
-use super::{CurrentKey, Keys};
+use super::{CurrentKey, KeySource};
 use crate::error::BoxError;
 
 /// Puts a credential on the head of a request. A closure with this signature implements it.
@@ -42,7 +42,7 @@ pub trait Authorize: Send + Sync {
     ///
     /// The layer becomes ready once the key source has a key. It then calls [`authorize_with`](Self::authorize_with)
     /// instead of [`authorize`](Self::authorize), and keeps that key out of the reports.
-    fn keys(&self) -> Option<&Keys> {
+    fn keys(&self) -> Option<&KeySource> {
         None
     }
 
@@ -72,7 +72,7 @@ impl<A: Authorize> Authorize for Arc<A> {
         A::authorize(self, head)
     }
 
-    fn keys(&self) -> Option<&Keys> {
+    fn keys(&self) -> Option<&KeySource> {
         A::keys(self)
     }
 
@@ -110,7 +110,7 @@ impl Authorize for AnyAuthorize {
         self.0.authorize(head)
     }
 
-    fn keys(&self) -> Option<&Keys> {
+    fn keys(&self) -> Option<&KeySource> {
         self.0.keys()
     }
 

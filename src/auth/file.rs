@@ -9,14 +9,14 @@ use super::{ApiKey, CurrentKey, KeyError, key_error::What};
 use crate::{
     clock::{self, Instant},
     error::InvalidConfig,
-    observe,
+    telemetry,
 };
 
 /// A key in a file, such as a mounted secret, which is read again when the file changes.
 ///
 /// The request that comes first after the interval looks at the file's metadata, and reads the file when they differ:
 /// up to 64 KiB, on the spot, as nothing in this crate runs in the background. A file that has vanished or holds no
-/// key leaves the key in use as it is; [`Keys::last_error`](super::Keys::last_error) and an event say so. A server's
+/// key leaves the key in use as it is; [`KeySource::last_error`](super::KeySource::last_error) and an event say so. A server's
 /// 401 makes it look at once, though not twice within [`AFTER_REFUSAL`](Self::AFTER_REFUSAL).
 pub struct KeyFile {
     path: PathBuf,
@@ -159,7 +159,7 @@ impl Watched {
             state = self.lock();
             if state.current.generation() != key.generation() {
                 drop(state);
-                observe::key_refused();
+                telemetry::key_refused();
                 return true;
             }
         }
@@ -186,7 +186,7 @@ impl Watched {
                 if key != *state.current.key() {
                     state.current = CurrentKey::new(key, state.current.generation() + 1);
                     drop(state);
-                    observe::key_changed();
+                    telemetry::key_changed();
                 }
             }
             Err(error) => {
@@ -196,7 +196,7 @@ impl Watched {
                 let known = state.failed.replace(error.clone()).is_some();
                 drop(state);
                 if !known {
-                    observe::key_refresh_failed(&error, error.retry_in(), true);
+                    telemetry::key_refresh_failed(&error, error.retry_in(), true);
                 }
             }
         }

@@ -7,7 +7,7 @@ use http::{
 };
 use zeroize::Zeroizing;
 
-use super::{ApiKey, Authorize, CurrentKey, Keys, key::sensitive};
+use super::{ApiKey, Authorize, CurrentKey, KeySource, key::sensitive};
 use crate::{
     error::{BoxError, InvalidConfig},
     headers::{self, TooManyFields},
@@ -45,7 +45,7 @@ pub struct HeaderKey {
     name: HeaderName,
     value: HeaderValue,
     /// What the value is made of.
-    keys: Keys,
+    keys: KeySource,
 }
 
 impl HeaderKey {
@@ -147,7 +147,7 @@ macro_rules! authorize {
                 Ok(())
             }
 
-            fn keys(&self) -> Option<&Keys> {
+            fn keys(&self) -> Option<&KeySource> {
                 let $this = self;
                 Some(&$key.keys)
             }

@@ -1,17 +1,17 @@
 use std::{fmt, future::poll_fn, path::PathBuf, sync::Arc, task::Poll};
 
-use super::{ApiKey, KeyError, KeyFile, ProvidedKey, file::Watched, provided::Provided, refresh::Refresh};
+use super::{ApiKey, KeyError, KeyFile, RefreshingKey, file::Watched, provided::Provided, refresh::Refresh};
 use crate::error::InvalidConfig;
 
 /// Where a key comes from: a value, a file that is read again when it changes, or a provider that is asked again
 /// before the key expires.
 ///
 /// ```
-/// use tower_outbound::{ApiKey, auth::Keys};
+/// use tower_outbound::{ApiKey, auth::KeySource};
 ///
 /// # fn make() -> Result<(), tower_outbound::InvalidConfig> {
-/// let value = Keys::from(ApiKey::from_env("RATES_KEY")?);
-/// let file = Keys::from_file("/run/secrets/rates")?;
+/// let value = KeySource::from(ApiKey::from_env("RATES_KEY")?);
+/// let file = KeySource::from_file("/run/secrets/rates")?;
 /// # Ok(())
 /// # }
 /// ```
@@ -20,7 +20,7 @@ use crate::error::InvalidConfig;
 ///
 /// Clones share the key and its refresh: give one of them to each layer that sends the key.
 #[derive(Clone)]
-pub struct Keys {
+pub struct KeySource {
     source: Source,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Lease {
     Failed(KeyError),
 }
 
-impl Keys {
+impl KeySource {
     /// The key in the file at `path`, which is looked at every [`KeyFile::DEFAULT_INTERVAL`].
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl Keys {
     /// sense.
     ///
     /// Many calls may say so of the same key: one refresh comes of it. A key that is refused soon after it was
-    /// fetched is kept, and false is the answer: see [`ProvidedKey::with_backoff`].
+    /// fetched is kept, and false is the answer: see [`RefreshingKey::with_backoff`].
     pub fn reject(&self, key: &CurrentKey) -> bool {
         match &self.source {
             Source::Fixed(_) => false,
@@ -120,32 +120,32 @@ impl Keys {
     }
 }
 
-impl From<ApiKey> for Keys {
+impl From<ApiKey> for KeySource {
     fn from(key: ApiKey) -> Self {
         Self { source: Source::Fixed(CurrentKey::new(key, 0)) }
     }
 }
 
-impl From<KeyFile> for Keys {
+impl From<KeyFile> for KeySource {
     fn from(file: KeyFile) -> Self {
         Self { source: Source::File(Arc::new(Watched::new(file))) }
     }
 }
 
-impl From<ProvidedKey> for Keys {
-    fn from(provided: ProvidedKey) -> Self {
+impl From<RefreshingKey> for KeySource {
+    fn from(provided: RefreshingKey) -> Self {
         Self { source: Source::Provided(Arc::new(Provided::new(provided))) }
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = match self.source {
             Source::Fixed(_) => "value",
             Source::File(_) => "file",
             Source::Provided(_) => "provider",
         };
-        f.debug_struct("Keys").field("source", &source).finish_non_exhaustive()
+        f.debug_struct("KeySource").field("source", &source).finish_non_exhaustive()
     }
 }
 

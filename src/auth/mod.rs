@@ -22,11 +22,11 @@
 //!
 //! # Where the key comes from
 //!
-//! | [`Keys`] from | read | a 401 |
+//! | [`KeySource`] from | read | a 401 |
 //! |---|---|---|
 //! | [`ApiKey`]: a value, an environment variable, a file | once, now | is handed over |
 //! | [`KeyFile`] | by the first request after the interval, when the file looks different | makes it look at once; sent once more when the file holds another key |
-//! | [`ProvidedKey`]: a [`KeyProvider`], or a closure | by the first request, and ahead of the expiry | makes it ask at once; sent once more |
+//! | [`RefreshingKey`]: a [`KeyProvider`], or a closure | by the first request, and ahead of the expiry | makes it ask at once; sent once more |
 //!
 //! [`Rotating`] sends a key from any of them in any [`Form`]: bearer, a header, Basic, a query parameter. For a key that
 //! never changes [`Bearer`], [`HeaderKey`], [`Basic`] and [`QueryKey`] are shorter.
@@ -35,10 +35,10 @@
 //! use std::time::Duration;
 //! use tower_outbound::{
 //!     ApiKey, BoxError,
-//!     auth::{AuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
+//!     auth::{AuthLayer, Form, FreshKey, Origin, RefreshingKey, Rotating},
 //! };
 //!
-//! let token = ProvidedKey::new(|| async {
+//! let token = RefreshingKey::new(|| async {
 //!     // From the token endpoint, by a client of its own.
 //!     Ok::<_, BoxError>(FreshKey::new(ApiKey::new("t0ken")?).with_lifetime(Duration::from_secs(3_600)))
 //! });
@@ -138,17 +138,17 @@ pub use self::header::{Basic, Bearer, HeaderKey};
 pub(crate) use self::header::{NOT_FRAMING, frames_request};
 pub use self::key::{ApiKey, AppCredentials};
 pub use self::key_error::KeyError;
-pub use self::keys::{CurrentKey, Keys};
+pub use self::keys::{CurrentKey, KeySource};
 pub use self::layer::{AuthLayer, BearerAuthLayer};
 pub use self::origin::Origin;
 pub(crate) use self::origin::quoted;
-pub use self::provider::{FreshKey, KeyFuture, KeyProvider, ProvidedKey};
+pub use self::provider::{FreshKey, KeyFuture, KeyProvider, RefreshingKey};
 pub use self::query::QueryKey;
 pub use self::rotating::{Form, Rotating};
 #[cfg(feature = "json")]
 pub(crate) use self::sent::SentKeys;
 pub use self::service::Auth;
 pub use self::sign::{AnySign, Sign, SignLayer, Signing};
-pub use self::signed::{Signed, SignedFuture};
+pub use self::signed::{SignService, SignedFuture};
 pub(crate) use self::written::Pattern;
 pub use crate::call::KeyReplaced;

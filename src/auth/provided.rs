@@ -6,22 +6,22 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    CurrentKey, KeyError, ProvidedKey,
+    CurrentKey, KeyError, RefreshingKey,
     key_error::What,
     keys::Lease,
     refresh::{Driver, Fetch, Fetched, Refresh, fetch},
 };
 use crate::{
     clock::{self, Instant},
-    observe,
     random::Random,
+    telemetry,
 };
 
 pub(super) type Settled = Result<CurrentKey, KeyError>;
 
-/// A [`ProvidedKey`] in use.
+/// A [`RefreshingKey`] in use.
 pub(super) struct Provided {
-    settings: ProvidedKey,
+    settings: RefreshingKey,
     random: Random,
     state: Mutex<State>,
 }
@@ -63,7 +63,7 @@ impl Provided {
     /// A key that was good for so many times the longest back-off was refused for a reason of its own.
     const WELL_AGED: u32 = 3;
 
-    pub(super) fn new(settings: ProvidedKey) -> Self {
+    pub(super) fn new(settings: RefreshingKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
@@ -162,8 +162,8 @@ impl Provided {
         // A subscriber is not ours: outside the lock.
         drop(state);
         match &settled {
-            Ok(_) => observe::key_refreshed(),
-            Err(error) => observe::key_refresh_failed(error, error.retry_in(), kept),
+            Ok(_) => telemetry::key_refreshed(),
+            Err(error) => telemetry::key_refresh_failed(error, error.retry_in(), kept),
         }
         settled
     }
@@ -209,7 +209,7 @@ impl Provided {
         *refused = refused.saturating_add(1);
         held.refused = true;
         drop(state);
-        observe::key_refused();
+        telemetry::key_refused();
         true
     }
 }

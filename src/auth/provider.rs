@@ -10,9 +10,9 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{ApiKey, BoxError, auth::{FreshKey, Keys, ProvidedKey}};
+/// use tower_outbound::{ApiKey, BoxError, auth::{FreshKey, KeySource, RefreshingKey}};
 ///
-/// let keys = Keys::from(ProvidedKey::new(|| async {
+/// let keys = KeySource::from(RefreshingKey::new(|| async {
 ///     // Ask the token endpoint, with a client of its own and not with the one that this key is for.
 ///     let (token, expires_in) = ("t0ken", 3_600);
 ///     Ok::<_, BoxError>(FreshKey::new(ApiKey::new(token)?).with_lifetime(Duration::from_secs(expires_in)))
@@ -69,14 +69,14 @@ impl FreshKey {
 ///
 /// One refresh, however many requests wait for it, in a task that goes on whatever becomes of them. Ahead of the expiry
 /// they go out with the old key meanwhile.
-pub struct ProvidedKey {
+pub struct RefreshingKey {
     pub(super) provider: Arc<dyn KeyProvider>,
     pub(super) ahead: Duration,
     pub(super) timeout: Duration,
     pub(super) backoff: ExponentialBackoff,
 }
 
-impl ProvidedKey {
+impl RefreshingKey {
     /// As the AWS SDKs refresh their tokens.
     pub const DEFAULT_AHEAD: Duration = Duration::from_secs(300);
     /// As long as one attempt of a preset.
@@ -120,9 +120,9 @@ impl ProvidedKey {
     }
 }
 
-impl fmt::Debug for ProvidedKey {
+impl fmt::Debug for RefreshingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProvidedKey")
+        f.debug_struct("RefreshingKey")
             .field("ahead", &self.ahead)
             .field("timeout", &self.timeout)
             .field("backoff", &self.backoff)

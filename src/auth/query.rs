@@ -7,7 +7,7 @@ use http::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use super::{ApiKey, Authorize, CurrentKey, Keys};
+use super::{ApiKey, Authorize, CurrentKey, KeySource};
 use crate::error::{BoxError, InvalidConfig};
 
 /// A query parameter that holds the key, percent-encoded, unless the request has one of that name already.
@@ -20,7 +20,7 @@ pub struct QueryKey {
     /// `name=key`, encoded.
     pair: Zeroizing<String>,
     /// What the pair is made of.
-    keys: Keys,
+    keys: KeySource,
 }
 
 /// RFC 3986's unreserved characters pass as they are.
@@ -98,7 +98,7 @@ impl Authorize for QueryKey {
         self.put(head).map(|_| ())
     }
 
-    fn keys(&self) -> Option<&Keys> {
+    fn keys(&self) -> Option<&KeySource> {
         Some(&self.keys)
     }
 

@@ -12,14 +12,14 @@ use futures_util::{FutureExt, future::Shared};
 use http::HeaderMap;
 
 use super::{
-    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, Keys, Pattern,
+    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, KeySource, Pattern,
     key_error::What,
     provided::{Provided, Settled},
 };
 use crate::{
-    call::Call,
+    call::CallContext,
     clock::{self, Instant},
-    observe,
+    telemetry,
 };
 
 /// One question to the provider, shared by its task and all who wait for the answer.
@@ -30,7 +30,7 @@ pub(super) type Fetched = Result<(ApiKey, Option<(Duration, Instant)>), KeyError
 
 pub(super) fn fetch(provider: Arc<dyn KeyProvider>, started: Instant, limit: Duration) -> Fetch {
     let fetch = async move {
-        observe::key_refresh_begins();
+        telemetry::key_refresh_begins();
         // The provider is called at the first poll: under no lock, and where its panic is caught, or that of a timer
         // whose runtime is gone.
         let asked = AssertUnwindSafe(async { tokio::time::timeout(limit, provider.fetch()).await });
@@ -100,17 +100,17 @@ impl fmt::Debug for Refresh {
 /// A request that is under way with a key, which may change.
 #[derive(Debug)]
 pub(super) struct Watch {
-    keys: Keys,
+    keys: KeySource,
     /// None for the one that never changes.
     key: Option<CurrentKey>,
-    call: Option<Call>,
+    call: Option<CallContext>,
     ahead: Option<Refresh>,
 }
 
 impl Watch {
     pub(super) fn new(
-        keys: Keys,
-        call: Option<Call>,
+        keys: KeySource,
+        call: Option<CallContext>,
         key: Option<CurrentKey>,
         ahead: Option<Refresh>,
     ) -> Self {

@@ -6,7 +6,7 @@ use std::{
 use http::{HeaderName, request};
 
 use super::{
-    ApiKey, Authorize, CurrentKey, HeaderKey, Keys, QueryKey,
+    ApiKey, Authorize, CurrentKey, HeaderKey, KeySource, QueryKey,
     header::{check_header, check_user},
 };
 use crate::error::{BoxError, InvalidConfig};
@@ -91,10 +91,10 @@ impl Made {
 ///
 /// ```
 /// use http::HeaderName;
-/// use tower_outbound::auth::{AuthLayer, Form, Keys, Origin, Rotating};
+/// use tower_outbound::auth::{AuthLayer, Form, KeySource, Origin, Rotating};
 ///
 /// # fn make() -> Result<(), tower_outbound::InvalidConfig> {
-/// let keys = Keys::from_file("/run/secrets/rates")?;
+/// let keys = KeySource::from_file("/run/secrets/rates")?;
 /// let form = Form::header(HeaderName::from_static("x-api-key"))?;
 /// let layer = AuthLayer::with(Rotating::new(form, keys), Origin::parse("https://api.example.com")?)?;
 /// # Ok(())
@@ -102,7 +102,7 @@ impl Made {
 /// ```
 pub struct Rotating {
     form: Form,
-    keys: Keys,
+    keys: KeySource,
     fixed: Option<Made>,
     /// The key that was sent last, and its form.
     made: Mutex<Option<(u64, Made)>>,
@@ -110,7 +110,7 @@ pub struct Rotating {
 
 impl Rotating {
     /// Sends the key of `keys` in this form.
-    pub fn new(form: Form, keys: impl Into<Keys>) -> Self {
+    pub fn new(form: Form, keys: impl Into<KeySource>) -> Self {
         let keys = keys.into();
         let fixed = keys.fixed().map(|key| form.of(key.key()));
         Self { form, keys, fixed, made: Mutex::new(None) }
@@ -137,7 +137,7 @@ impl Authorize for Rotating {
         }
     }
 
-    fn keys(&self) -> Option<&Keys> {
+    fn keys(&self) -> Option<&KeySource> {
         Some(&self.keys)
     }
 

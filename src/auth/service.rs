@@ -8,13 +8,13 @@ use http::{Request, Response, request};
 use tower_service::Service;
 
 use super::{
-    Authorize, CurrentKey, KeyError, Keys, Origin, ResponseFuture,
+    Authorize, CurrentKey, KeyError, KeySource, Origin, ResponseFuture,
     key_error::What,
     keys::Lease,
     refresh::{Refresh, Watch},
 };
 use crate::{
-    call::Call,
+    call::CallContext,
     error::{BoxError, Error, Kind},
     headers::{self, TooManyFields},
 };
@@ -88,7 +88,7 @@ impl<A: Authorize> Credential<A> {
 }
 
 /// The call of the request that carries the key.
-fn sent(key: &CurrentKey, head: &request::Parts) -> Option<Call> {
+fn sent(key: &CurrentKey, head: &request::Parts) -> Option<CallContext> {
     #[cfg(feature = "json")]
     if let Some(sent) = head.extensions.get::<super::SentKeys>() {
         sent.add(key.key());
@@ -98,7 +98,7 @@ fn sent(key: &CurrentKey, head: &request::Parts) -> Option<Call> {
 }
 
 impl Fetched {
-    fn poll(&mut self, keys: &Keys, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, keys: &KeySource, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             *self = match self {
                 Self::Not => match keys.lease() {

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use http::request;
 use tower_layer::Layer;
 
-use super::{Origin, Signed, layer::check};
+use super::{Origin, SignService, layer::check};
 use crate::error::{BoxError, InvalidConfig};
 
 /// Signs a request.
 ///
 /// A signer reads the request's head and, if [`body_limit`](Self::body_limit) is set, its body. It may await, for
-/// example a key from [`Keys::current`](super::Keys::current) or the response of a key service.
+/// example a key from [`KeySource::current`](super::KeySource::current) or the response of a key service.
 ///
 /// The layer calls it once for each attempt, and only for requests to the credential's own origin. The repository's
 /// example `sign` signs with HMAC-SHA256.
@@ -158,10 +158,10 @@ impl<G> Clone for SignLayer<G> {
 }
 
 impl<S, G> Layer<S> for SignLayer<G> {
-    type Service = Signed<S, G>;
+    type Service = SignService<S, G>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Signed::new(inner, Arc::clone(&self.sign), Arc::clone(&self.origins))
+        SignService::new(inner, Arc::clone(&self.sign), Arc::clone(&self.origins))
     }
 }
 

@@ -26,25 +26,25 @@ use crate::{
 ///   no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for the signature's header fields.
 /// - Otherwise the inner service's error.
-pub struct Signed<S, G> {
+pub struct SignService<S, G> {
     inner: S,
     sign: Arc<G>,
     origins: Arc<[Origin]>,
 }
 
-impl<S, G> Signed<S, G> {
+impl<S, G> SignService<S, G> {
     pub(super) fn new(inner: S, sign: Arc<G>, origins: Arc<[Origin]>) -> Self {
         Self { inner, sign, origins }
     }
 }
 
-impl<S: Clone, G> Clone for Signed<S, G> {
+impl<S: Clone, G> Clone for SignService<S, G> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), Arc::clone(&self.sign), Arc::clone(&self.origins))
     }
 }
 
-impl<S, G, B, R> Service<Request<B>> for Signed<S, G>
+impl<S, G, B, R> Service<Request<B>> for SignService<S, G>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
     G: Sign + 'static,
@@ -94,7 +94,7 @@ async fn signed<G: Sign, B: FromBuffered>(sign: Arc<G>, request: Request<B>) -> 
 }
 
 pin_project! {
-    /// The future of [`Signed`].
+    /// The future of [`SignService`].
     pub struct SignedFuture<S: Service<Request<B>>, B> {
         #[pin]
         state: State<S, S::Future, B>,
@@ -145,9 +145,9 @@ impl<S: Service<Request<B>>, B> fmt::Debug for SignedFuture<S, B> {
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for Signed<S, G> {
+impl<S: fmt::Debug, G> fmt::Debug for SignService<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signed")
+        f.debug_struct("SignService")
             .field("inner", &self.inner)
             .field("origins", &self.origins)
             .finish_non_exhaustive()

@@ -4,7 +4,7 @@ use http::{HeaderValue, StatusCode};
 
 /// One attempt of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct AttemptReport {
     pub(super) number: u32,
     pub(super) started: Duration,
     pub(super) waited: Duration,
@@ -18,15 +18,15 @@ pub struct Attempt {
 /// The attempts of a call. Most calls have one, which needs no list.
 #[derive(Default)]
 pub(super) struct Attempts {
-    first: Option<Attempt>,
-    later: Vec<Attempt>,
+    first: Option<AttemptReport>,
+    later: Vec<AttemptReport>,
 }
 
 impl Attempts {
     /// Gives its number.
     pub(super) fn start(&mut self, started: Duration) -> u32 {
         let number = self.last().map_or(1, |last| last.number.saturating_add(1));
-        let attempt = Attempt {
+        let attempt = AttemptReport {
             number,
             started,
             waited: Duration::ZERO,
@@ -43,15 +43,15 @@ impl Attempts {
         number
     }
 
-    pub(super) fn last(&self) -> Option<&Attempt> {
+    pub(super) fn last(&self) -> Option<&AttemptReport> {
         self.later.last().or(self.first.as_ref())
     }
 
-    pub(super) fn last_mut(&mut self) -> Option<&mut Attempt> {
+    pub(super) fn last_mut(&mut self) -> Option<&mut AttemptReport> {
         self.later.last_mut().or(self.first.as_mut())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Attempt> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &AttemptReport> {
         self.first.iter().chain(&self.later)
     }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Attempts {
     }
 }
 
-impl Attempt {
+impl AttemptReport {
     /// Its number, from 1.
     pub fn number(&self) -> u32 {
         self.number
@@ -171,7 +171,7 @@ impl Outcome {
 /// Why a call made no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ended {
+pub enum StopReason {
     /// The answer is a success.
     Success,
     /// Another attempt would not help: a status such as 404, a refusal, a credential that can't be sent.
@@ -191,7 +191,7 @@ pub enum Ended {
     Budget,
 }
 
-impl Ended {
+impl StopReason {
     const ALL: [Self; 8] = [
         Self::Success,
         Self::NotRetryable,
@@ -235,17 +235,19 @@ mod tests {
     fn every_end_has_a_code_of_its_own() {
         // Every one there is, or the match is not whole.
         let next = |ended| match ended {
-            Ended::Success => Some(Ended::NotRetryable),
-            Ended::NotRetryable => Some(Ended::NotIdempotent),
-            Ended::NotIdempotent => Some(Ended::NotReplayable),
-            Ended::NotReplayable => Some(Ended::Exhausted),
-            Ended::Exhausted => Some(Ended::Deadline),
-            Ended::Deadline => Some(Ended::AskedTooLong),
-            Ended::AskedTooLong => Some(Ended::Budget),
-            Ended::Budget => None,
+            StopReason::Success => Some(StopReason::NotRetryable),
+            StopReason::NotRetryable => Some(StopReason::NotIdempotent),
+            StopReason::NotIdempotent => Some(StopReason::NotReplayable),
+            StopReason::NotReplayable => Some(StopReason::Exhausted),
+            StopReason::Exhausted => Some(StopReason::Deadline),
+            StopReason::Deadline => Some(StopReason::AskedTooLong),
+            StopReason::AskedTooLong => Some(StopReason::Budget),
+            StopReason::Budget => None,
         };
-        let all: Vec<_> = std::iter::successors(Some(Ended::Success), |ended| next(*ended)).collect();
-        assert!(all.iter().all(|ended| ended.code() != 0 && Ended::of_code(ended.code()) == Some(*ended)));
-        assert_eq!((all, Ended::of_code(0)), (Ended::ALL.to_vec(), None));
+        let all: Vec<_> = std::iter::successors(Some(StopReason::Success), |ended| next(*ended)).collect();
+        assert!(
+            all.iter().all(|ended| ended.code() != 0 && StopReason::of_code(ended.code()) == Some(*ended))
+        );
+        assert_eq!((all, StopReason::of_code(0)), (StopReason::ALL.to_vec(), None));
     }
 }

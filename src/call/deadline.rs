@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use http::Extensions;
 
-use super::Call;
+use super::CallContext;
 use crate::clock::{self, Instant};
 
 /// The time by which a call must have its answer's head, put into the request's extensions: the rest of the time that
@@ -25,9 +25,9 @@ pub struct Deadline(pub Instant);
 
 impl Deadline {
     /// The earlier of the call's deadline and the one in its extensions.
-    pub(crate) fn of(call: Option<&Call>, extensions: &Extensions) -> Option<Instant> {
+    pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
         let own = extensions.get().map(|Self(deadline)| *deadline);
-        call.and_then(Call::deadline).into_iter().chain(own).min()
+        call.and_then(CallContext::deadline).into_iter().chain(own).min()
     }
 
     /// So long from now on.

@@ -1,6 +1,6 @@
 //! The state of one call: its id, its deadline and its attempts.
 //!
-//! The layers share a [`Call`] through the request's extensions, and each records its part. The caller reads the result
+//! The layers share a [`CallContext`] through the request's extensions, and each records its part. The caller reads the result
 //! as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
 //!
 //! ```
@@ -21,11 +21,13 @@ mod attempt;
 mod deadline;
 mod passage;
 mod report;
+mod request_head;
 mod shared;
 
-pub use self::attempt::{Attempt, DelayReason, Ended, Outcome};
+pub use self::attempt::{AttemptReport, DelayReason, Outcome, StopReason};
 pub use self::deadline::Deadline;
 pub use self::report::Report;
+pub use self::request_head::RequestHead;
 pub(crate) use self::shared::{Identity, Naming};
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -38,16 +40,16 @@ use crate::clock::Instant;
 /// One call while it runs: a handle that the layers share through the request's extensions.
 ///
 /// A layer or service of your own, further in, can read it:
-/// `request.extensions().get::<Call>()`. A request made of the head of an earlier one must not take it along: its
+/// `request.extensions().get::<CallContext>()`. A request made of the head of an earlier one must not take it along: its
 /// attempts and its deadline would be the earlier call's.
 #[derive(Clone)]
-pub struct Call {
+pub struct CallContext {
     shared: Arc<Shared>,
 }
 
 /// Stands in the extensions of a 401, or of gRPC's `UNAUTHENTICATED`, when the key that it refused is replaced, so that
 /// sending the request once more, through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is. That one may have the mark,
-/// too; the retry layers, however many are stacked, send once more in a [`Call`] and not once each.
+/// too; the retry layers, however many are stacked, send once more in a [`CallContext`] and not once each.
 ///
 /// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The
 /// retry layer does, without a back-off. A layer of your own that replaces keys may put it there, too: it says by
@@ -55,7 +57,7 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
-impl Call {
+impl CallContext {
     /// The call that `extensions` belong to; begins one where there is none.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get::<Self>().cloned().unwrap_or_else(|| Self::begin(extensions, None));
@@ -220,13 +222,13 @@ impl Call {
         self.shared.state().retry_after = Some(wait);
     }
 
-    pub(crate) fn end(&self, ended: Ended) {
+    pub(crate) fn end(&self, ended: StopReason) {
         self.shared.end(ended);
     }
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for CallContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.report().fmt_as("Call", f)
+        self.report().fmt_as("CallContext", f)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Call;
+use super::CallContext;
 
 /// The number of the attempt that is watched, and in the two lowest bits what became of it; 0 where none is.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Passage {
     }
 }
 
-impl Call {
+impl CallContext {
     /// A limiter has the request, from now on.
     pub(crate) fn hold(&self) {
         self.shared.passage.mark(HELD);

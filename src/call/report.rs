@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderValue, Response};
 
-use super::{Attempt, Ended, Outcome, shared::Shared};
+use super::{AttemptReport, Outcome, StopReason, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
@@ -59,12 +59,12 @@ impl Report {
     }
 
     /// Returns the attempts in order. Empty without a retry layer.
-    pub fn attempts(&self) -> Vec<Attempt> {
+    pub fn attempts(&self) -> Vec<AttemptReport> {
         self.shared.state().attempts.iter().cloned().collect()
     }
 
     /// Returns the last attempt.
-    pub(crate) fn last_attempt(&self) -> Option<Attempt> {
+    pub(crate) fn last_attempt(&self) -> Option<AttemptReport> {
         self.shared.state().attempts.last().cloned()
     }
 
@@ -85,7 +85,7 @@ impl Report {
     }
 
     /// Returns why no further attempt was made. `None` while the call runs, or if its caller dropped it.
-    pub fn ended(&self) -> Option<Ended> {
+    pub fn ended(&self) -> Option<StopReason> {
         self.shared.ended()
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Ended, Report, attempt::Attempts, passage::Passage};
+use super::{Report, StopReason, attempt::Attempts, passage::Passage};
 use crate::clock::{self, Instant};
 
 pub(super) struct Shared {
@@ -20,7 +20,7 @@ pub(super) struct Shared {
     /// The first identity, without a lock. Once the call is `renamed`, the one in `state` is valid.
     pub(super) identity: Option<Identity>,
     renamed: AtomicBool,
-    /// The code of an [`Ended`]; 0 while it runs.
+    /// The code of an [`StopReason`]; 0 while it runs.
     ended: AtomicU8,
     pub(super) passage: Passage,
     state: Mutex<State>,
@@ -106,12 +106,12 @@ impl Shared {
         self.renamed.store(true, Ordering::Release);
     }
 
-    pub(super) fn end(&self, ended: Ended) {
+    pub(super) fn end(&self, ended: StopReason) {
         self.ended.store(ended.code(), Ordering::Release);
     }
 
-    pub(super) fn ended(&self) -> Option<Ended> {
-        Ended::of_code(self.ended.load(Ordering::Acquire))
+    pub(super) fn ended(&self) -> Option<StopReason> {
+        StopReason::of_code(self.ended.load(Ordering::Acquire))
     }
 
     /// Sets the deadline, or keeps an earlier one, and gives that.

@@ -1,7 +1,7 @@
 //! What is taken out of the text of an answer before it is shown.
 
 use super::Client;
-use crate::auth::{ApiKey, Keys, Pattern};
+use crate::auth::{ApiKey, KeySource, Pattern};
 
 const HIDDEN: &str = "[redacted]";
 
@@ -31,7 +31,7 @@ impl Client {
     }
 
     fn hide_keys(&self, text: &str, sent: &[ApiKey], cut: bool) -> String {
-        let current = self.keys.as_ref().and_then(Keys::known);
+        let current = self.keys.as_ref().and_then(KeySource::known);
         let current = current.iter().map(|current| current.key());
         let mut keys: Vec<_> = sent.iter().chain(current).map(ApiKey::expose).collect();
         // The longest first: a shorter one may be a part of it.

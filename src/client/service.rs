@@ -11,10 +11,10 @@ use tower_service::Service;
 
 use super::{ResponseFuture, Transport, stack::Stack};
 use crate::{
-    auth::Keys,
+    auth::KeySource,
     body::{Body, IdleBody, ReplayBody},
     error::{BoxError, Error, InvalidConfig},
-    preset::{BaseUrl, Preset},
+    preset::{BaseUrl, StackBuilder},
 };
 
 /// Calls one service. Also a tower [`Service`], for custom layers on top.
@@ -26,13 +26,13 @@ use crate::{
 pub struct Client {
     stack: Arc<dyn Stack>,
     base_url: Arc<BaseUrl>,
-    pub(super) keys: Option<Keys>,
+    pub(super) keys: Option<KeySource>,
     /// Whether JSON calls set `accept`, because the preset does not.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
 }
 
-impl Preset {
+impl StackBuilder {
     /// Makes a ready client over plain HTTP and, with the feature `rustls`, over TLS.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Client {
     /// Sends a POST to `path` with `body`, as [`get`](Self::get) does.
     ///
     /// The `content-type` is `application/json` by default. [`request`](Self::request) sets another one for one call,
-    /// and [`Preset::with_header`] for all calls.
+    /// and [`StackBuilder::with_header`] for all calls.
     ///
     /// # Errors
     ///

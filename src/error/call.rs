@@ -8,7 +8,7 @@ use super::{
     redacted::{original, redact},
     transport,
 };
-use crate::call::{Call, Ended, Report};
+use crate::call::{CallContext, Report, StopReason};
 
 /// A call that failed: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
 ///
@@ -162,7 +162,7 @@ impl Error {
     }
 
     /// Sets the report of the call, unless the error has one.
-    pub(crate) fn reported(mut self, call: &Call) -> Self {
+    pub(crate) fn reported(mut self, call: &CallContext) -> Self {
         self.inner.report.get_or_insert_with(|| call.report());
         self
     }
@@ -295,7 +295,7 @@ impl Error {
     }
 
     /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
-    fn write(&self, stop: Option<Ended>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.inner.kind {
             Kind::Timeout { scope, part, limit } => {
                 let limit = rounded(limit);

@@ -9,6 +9,13 @@ use pin_project_lite::pin_project;
 
 use super::{BoxError, Error};
 
+/// Panics because a future was polled again after it returned its result, as tower's futures do.
+#[cold]
+#[expect(clippy::panic, reason = "only a caller's mistake leads here")]
+pub(crate) fn polled_after_completion() -> ! {
+    panic!("future polled after completion")
+}
+
 pin_project! {
     /// The future of a service that may reject a request before it calls the inner service.
     #[derive(Debug)]
@@ -62,7 +69,7 @@ where
             StateProj::Calling { future } => future.poll(cx).map_err(Error::from_service),
             StateProj::Rejected { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),
-                None => Poll::Pending,
+                None => polled_after_completion(),
             },
         }
     }

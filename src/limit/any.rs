@@ -12,7 +12,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{
-    Acquire, Ask, Feedback, Limiter, Refusal, SlidingWindow, TokenBucket,
+    Acquire, Feedback, Limiter, PermitRequest, Refusal, SlidingWindow, TokenBucket,
     erased::{self, Boxed},
     gcra::Gcra,
     ring::Rings,
@@ -113,7 +113,7 @@ impl From<SlidingWindow> for AnyLimiter {
 impl Limiter for AnyLimiter {
     type Acquire = AnyAcquire;
 
-    fn acquire(&self, ask: Ask) -> AnyAcquire {
+    fn acquire(&self, ask: PermitRequest) -> AnyAcquire {
         let wait = match &self.inner {
             Inner::Bucket(bucket) => Wait::Bucket { acquire: bucket.acquire(ask) },
             Inner::Window(window) => Wait::Window { acquire: window.acquire(ask) },
@@ -122,7 +122,7 @@ impl Limiter for AnyLimiter {
         AnyAcquire { wait }
     }
 
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
         match &self.inner {
             Inner::Bucket(bucket) => bucket.take_at_once(ask),
             Inner::Window(window) => window.take_at_once(ask),

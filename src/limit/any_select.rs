@@ -4,14 +4,15 @@ use std::{
     sync::Arc,
 };
 
-use super::{AnyLimiter, Head, Limiter, Refusal, Select};
+use super::{AnyLimiter, Limiter, Refusal, SelectLimiter};
+use crate::call::RequestHead;
 
-/// Any limiter, or any [`Select`] such as a [`Keyed`](super::Keyed), behind one type. A
-/// [`Preset`](crate::preset::Preset) holds one.
+/// Any limiter, or any [`SelectLimiter`] such as a [`Keyed`](super::Keyed), behind one type. A
+/// [`StackBuilder`](crate::preset::StackBuilder) holds one.
 ///
 /// - A limiter has the cost of an [`AnyLimiter`].
 /// - A `Keyed` adds no allocation.
-/// - Any other [`Select`] allocates once for each request, unless it selects a [`TokenBucket`](super::TokenBucket) or a
+/// - Any other [`SelectLimiter`] allocates once for each request, unless it selects a [`TokenBucket`](super::TokenBucket) or a
 ///   [`SlidingWindow`](super::SlidingWindow).
 ///
 /// # Clone
@@ -29,21 +30,21 @@ enum Inner {
     Choice(Arc<dyn Erased>),
 }
 
-/// [`Select`] without its types.
+/// [`SelectLimiter`] without its types.
 trait Erased: Send + Sync {
-    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal>;
+    fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal>;
     fn as_any(&self) -> &dyn Any;
     fn name(&self) -> &'static str;
 }
 
 impl<S> Erased for S
 where
-    S: Select + Send + Sync + 'static,
+    S: SelectLimiter + Send + Sync + 'static,
     S::Limiter: Send + Sync + 'static,
     <S::Limiter as Limiter>::Acquire: Send,
 {
-    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal> {
-        Select::select(self, head).map(AnyLimiter::new)
+    fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
+        SelectLimiter::select(self, head).map(AnyLimiter::new)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -59,7 +60,7 @@ impl AnySelect {
     /// Erases the type of `select`, such as a limiter or a `Keyed`. Shares its limiters with its clones.
     pub fn new<S>(select: S) -> Self
     where
-        S: Select + Send + Sync + 'static,
+        S: SelectLimiter + Send + Sync + 'static,
         S::Limiter: Send + Sync + 'static,
         <S::Limiter as Limiter>::Acquire: Send,
     {
@@ -76,7 +77,7 @@ impl AnySelect {
 
     /// Returns the `select` inside if it is an `S`, for example to read the snapshot of a
     /// [`TokenBucket`](super::TokenBucket).
-    pub fn downcast_ref<S: Select + 'static>(&self) -> Option<&S> {
+    pub fn downcast_ref<S: SelectLimiter + 'static>(&self) -> Option<&S> {
         match &self.inner {
             Inner::One(limiter) => limiter.as_any().downcast_ref(),
             Inner::Choice(choice) => choice.as_any().downcast_ref(),
@@ -84,10 +85,10 @@ impl AnySelect {
     }
 }
 
-impl Select for AnySelect {
+impl SelectLimiter for AnySelect {
     type Limiter = AnyLimiter;
 
-    fn select(&self, head: Head<'_>) -> Result<AnyLimiter, Refusal> {
+    fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
         match &self.inner {
             Inner::One(limiter) => Ok(limiter.clone()),
             Inner::Choice(choice) => choice.select(head),

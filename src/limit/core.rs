@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
-    Ask, Refusal,
+    PermitRequest, Refusal,
     gcra::Bucket,
     sync::{AtomicU64, Ordering},
     ticker::Ticker,
@@ -55,7 +55,7 @@ impl Core {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }
 
-    fn is_over(&self, ask: &Ask, now: u64) -> bool {
+    fn is_over(&self, ask: &PermitRequest, now: u64) -> bool {
         ask.deadline.is_some_and(|deadline| self.ticker.at(deadline) < now)
     }
 
@@ -68,7 +68,7 @@ impl Core {
 
     /// The path of a request that need not wait: counted first, so that whoever hears the server meanwhile
     /// either is seen here or sees this one.
-    pub(super) fn take_at_once(&self, ask: &Ask) -> AtOnce {
+    pub(super) fn take_at_once(&self, ask: &PermitRequest) -> AtOnce {
         let now = self.ticker.now();
         if self.is_over(ask, now) {
             return AtOnce::TooLate;
@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Only this way, and only where it is open: whoever has to ask the line reads the clock there.
-    pub(super) fn takes_without_the_line(&self, ask: &Ask) -> bool {
+    pub(super) fn takes_without_the_line(&self, ask: &PermitRequest) -> bool {
         self.way(ask.cost).is_some_and(|bucket| {
             let now = self.ticker.now();
             !self.is_over(ask, now) && matches!(Self::take_of(bucket, ask.cost, now), AtOnce::Granted)

@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Ask, Feedback, Limiter, Refusal};
+use super::{Feedback, Limiter, PermitRequest, Refusal};
 
 /// The port without its types. Not for import: its methods would stand beside the port's on every limiter.
 pub(super) trait Erased: Send + Sync {
-    fn acquire(&self, ask: Ask) -> Boxed;
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>>;
+    fn acquire(&self, ask: PermitRequest) -> Boxed;
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>>;
     fn observe(&self, feedback: &Feedback);
     fn is_stale(&self, held: Duration) -> bool;
     fn release(&self, cost: NonZeroU32);
@@ -27,11 +27,11 @@ where
     L: Limiter + Send + Sync + 'static,
     L::Acquire: Send,
 {
-    fn acquire(&self, ask: Ask) -> Boxed {
+    fn acquire(&self, ask: PermitRequest) -> Boxed {
         Box::pin(Limiter::acquire(self, ask))
     }
 
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
         Limiter::take_at_once(self, ask)
     }
 

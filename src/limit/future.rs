@@ -10,12 +10,12 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{Ask, Feedback, Limiter, Refusal};
+use super::{Feedback, Limiter, PermitRequest, Refusal};
 use crate::{
-    call::Call,
+    call::CallContext,
     clock::{self, Instant},
     error::{BoxError, Error},
-    observe::{self, Waiting},
+    telemetry::{self, Waiting},
 };
 
 pin_project! {
@@ -25,7 +25,7 @@ pin_project! {
         state: State<Request<B>, L::Acquire, S::Future>,
         inner: S,
         permits: Option<Permits<L>>,
-        call: Option<Call>,
+        call: Option<CallContext>,
     }
 
     impl<S: Service<Request<B>>, L: Limiter, B> PinnedDrop for ResponseFuture<S, L, B> {
@@ -66,7 +66,7 @@ impl<A> Step<A> {
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
-    pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<Call>) -> Self {
+    pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<CallContext>) -> Self {
         if let Some(call) = &call {
             call.hold();
         }
@@ -75,14 +75,14 @@ impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     }
 
     /// For a request that no limiter takes.
-    pub(super) fn refused(refusal: Refusal, inner: S, call: Option<Call>) -> Self {
+    pub(super) fn refused(refusal: Refusal, inner: S, call: Option<CallContext>) -> Self {
         let state = State::Refused { refusal: Some(refusal) };
         Self { state, inner, permits: None, call }
     }
 }
 
-fn refused(call: Option<&Call>, refusal: Refusal) -> Error {
-    observe::refused(call, &refusal);
+fn refused(call: Option<&CallContext>, refusal: Refusal) -> Error {
+    telemetry::refused(call, &refusal);
     Error::refused(refusal)
 }
 
@@ -173,7 +173,7 @@ where
                 Ok(renewed) => {
                     // In place of a permit that was lost, it is the same request's.
                     if !renewed {
-                        observe::granted(call);
+                        telemetry::granted(call);
                     }
                     if let Some(permits) = this.permits {
                         permits.held = Held::Granted;
@@ -197,7 +197,7 @@ where
 /// however it ends.
 pub(super) struct Permits<L: Limiter> {
     limiter: L,
-    ask: Ask,
+    ask: PermitRequest,
     /// Whether the answer comes from the server whose limit it is.
     heeded: bool,
     held: Held,
@@ -212,7 +212,7 @@ enum Held {
 }
 
 impl<L: Limiter> Permits<L> {
-    pub(super) fn new(limiter: L, ask: Ask, heeded: bool) -> Self {
+    pub(super) fn new(limiter: L, ask: PermitRequest, heeded: bool) -> Self {
         Self { limiter, ask, heeded, held: Held::No }
     }
 
@@ -232,18 +232,18 @@ impl<L: Limiter> Permits<L> {
     /// Only the deadline bounds the second wait: this request was let in once.
     fn renew(&mut self) -> L::Acquire {
         self.release();
-        self.limiter.acquire(Ask { max_wait: None, max_queue: usize::MAX, ..self.ask })
+        self.limiter.acquire(PermitRequest { max_wait: None, max_queue: usize::MAX, ..self.ask })
     }
 
     /// Gives the permits back first: the server has counted this request in what it says is left.
-    fn hear<R>(mut self, call: Option<&Call>, response: &Response<R>) {
+    fn hear<R>(mut self, call: Option<&CallContext>, response: &Response<R>) {
         self.release();
         if !self.heeded {
             return;
         }
         if let Some(feedback) = Feedback::read(response.status(), response.headers(), clock::wall) {
             if let Some(pause) = feedback.asked_pause() {
-                observe::paused(call, pause);
+                telemetry::paused(call, pause);
             }
             self.limiter.observe(&feedback);
         }

@@ -6,11 +6,12 @@ use std::{
 
 use hashbrown::HashTable;
 
-use super::{Head, LocalLimiter, Reason, Refusal, Select, SlidingWindow, TokenBucket, meter::Meter};
+use super::{LocalLimiter, Reason, Refusal, SelectLimiter, SlidingWindow, TokenBucket, meter::Meter};
+use crate::call::RequestHead;
 
 /// A limiter for each key, such as a host, a tenant or an API key.
 ///
-/// The layer computes the key of each request from its [`Head`]. [`limiter`](Self::limiter) returns the limiter of a
+/// The layer computes the key of each request from its [`RequestHead`]. [`limiter`](Self::limiter) returns the limiter of a
 /// key to other code. [`KeyedBucket`] and [`KeyedWindow`] are the two kinds, for a struct field or a function
 /// signature.
 ///
@@ -57,8 +58,9 @@ pub struct Keyed<K, L> {
 /// use tower::{Layer, ServiceExt, service_fn};
 /// use tower_outbound::{
 ///     ApiKey, BoxError, Quota,
-///     limit::{Head, KeyedBucket, TokenBucket},
-///     preset::{self, PresetLayer},
+///     call::RequestHead,
+///     limit::{KeyedBucket, TokenBucket},
+///     preset::{self, StackLayer},
 /// };
 ///
 /// #[derive(Clone)]
@@ -67,12 +69,12 @@ pub struct Keyed<K, L> {
 /// /// A client of one service for many tenants, each with a quota of its own.
 /// struct Rates {
 ///     buckets: KeyedBucket<String>,
-///     layer: PresetLayer,
+///     layer: StackLayer,
 /// }
 ///
 /// impl Rates {
 ///     fn new(key: ApiKey) -> Result<Self, BoxError> {
-///         let tenant = |head: Head<'_>| {
+///         let tenant = |head: RequestHead<'_>| {
 ///             head.extensions.get().map_or_else(String::new, |Tenant(name)| name.clone())
 ///         };
 ///         let quota = Quota::per_minute(100)?;
@@ -117,7 +119,7 @@ pub type KeyedBucket<K> = Keyed<K, TokenBucket>;
 pub type KeyedWindow<K> = Keyed<K, SlidingWindow>;
 
 struct Shared<K, L> {
-    key: Box<dyn Fn(Head<'_>) -> K + Send + Sync>,
+    key: Box<dyn Fn(RequestHead<'_>) -> K + Send + Sync>,
     make: Box<dyn Fn(&K) -> L + Send + Sync>,
     /// Selected by the key's hash, so that keys of different shards do not contend.
     shards: [Mutex<Shard<K, L>>; SHARDS],
@@ -151,7 +153,7 @@ where
 {
     /// Creates keyed limiters: `key` computes the key of a request, and `make` creates the limiter of a new key.
     pub fn new(
-        key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
+        key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
     ) -> Self {
         Self::with_max_keys(100_000, key, make)
@@ -160,7 +162,7 @@ where
     /// Like [`new`](Self::new), with room for `max_keys` keys, rounded up to a multiple of 16.
     pub fn with_max_keys(
         max_keys: usize,
-        key: impl Fn(Head<'_>) -> K + Send + Sync + 'static,
+        key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
     ) -> Self {
         let shard = || Mutex::new(Shard { limiters: HashTable::new(), hand: 0 });
@@ -246,14 +248,14 @@ impl<K, M: Meter> Shard<K, LocalLimiter<M>> {
     }
 }
 
-impl<K, M> Select for Keyed<K, LocalLimiter<M>>
+impl<K, M> SelectLimiter for Keyed<K, LocalLimiter<M>>
 where
     K: Hash + Eq + Clone,
     M: Meter,
 {
     type Limiter = LocalLimiter<M>;
 
-    fn select(&self, head: Head<'_>) -> Result<LocalLimiter<M>, Refusal> {
+    fn select(&self, head: RequestHead<'_>) -> Result<LocalLimiter<M>, Refusal> {
         self.limiter(&(self.shared.key)(head))
     }
 }

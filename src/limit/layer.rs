@@ -2,7 +2,8 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{Ask, Head, RateLimit, Select};
+use super::{PermitRequest, RateLimit, SelectLimiter};
+use crate::call::RequestHead;
 
 /// Makes a request wait for its permit, or refuses it at once where the wait can't fit.
 ///
@@ -16,25 +17,25 @@ use super::{Ask, Head, RateLimit, Select};
 #[derive(Clone)]
 pub struct RateLimitLayer<L> {
     pub(super) limiter: L,
-    pub(super) bounds: Ask,
+    pub(super) bounds: PermitRequest,
     pub(super) cost: Option<CostOf>,
     pub(super) heeds: Option<Heeds>,
 }
 
 /// Says whose answers count.
-pub(super) type Heeds = Arc<dyn Fn(Head<'_>) -> bool + Send + Sync>;
+pub(super) type Heeds = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
 
 /// Draws the cost of a request from its head.
-pub(super) type CostOf = Arc<dyn Fn(Head<'_>) -> NonZeroU32 + Send + Sync>;
+pub(super) type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
 
 impl<L> RateLimitLayer<L> {
     /// Every request takes its permits from `limiter`, or from the one of its key in a
     /// [`Keyed`](super::Keyed).
     pub fn new(limiter: L) -> Self
     where
-        L: Select,
+        L: SelectLimiter,
     {
-        Self { limiter, bounds: Ask::default(), cost: None, heeds: None }
+        Self { limiter, bounds: PermitRequest::default(), cost: None, heeds: None }
     }
 
     /// The limiter.
@@ -55,15 +56,18 @@ impl<L> RateLimitLayer<L> {
     }
 
     /// Draws the number of permits that a request takes from its head. By default it is the
-    /// [`Cost`](super::Cost) in its extensions, and 1 where there is none.
-    pub fn with_cost(mut self, cost: impl Fn(Head<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
+    /// [`PermitCost`](super::PermitCost) in its extensions, and 1 where there is none.
+    pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
     /// Heeds what answers say of the server's limits only for these requests. By default for all: whoever sends
     /// requests to several servers through one limiter would let one of them stop the others.
-    pub fn with_feedback_from(mut self, heeds: impl Fn(Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+    pub fn with_feedback_from(
+        mut self,
+        heeds: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.heeds = Some(Arc::new(heeds));
         self
     }
@@ -83,7 +87,7 @@ impl<L: fmt::Debug> fmt::Debug for RateLimitLayer<L> {
     }
 }
 
-impl<S, L: Select> Layer<S> for RateLimitLayer<L> {
+impl<S, L: SelectLimiter> Layer<S> for RateLimitLayer<L> {
     type Service = RateLimit<S, L>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -9,7 +9,7 @@ use crate::clock::Instant;
 ///
 /// ```
 /// use std::future::{Ready, ready};
-/// use tower_outbound::limit::{Ask, Limiter, Refusal, RateLimitLayer};
+/// use tower_outbound::limit::{PermitRequest, Limiter, Refusal, RateLimitLayer};
 ///
 /// /// Lets all through.
 /// #[derive(Clone)]
@@ -18,7 +18,7 @@ use crate::clock::Instant;
 /// impl Limiter for Open {
 ///     type Acquire = Ready<Result<(), Refusal>>;
 ///
-///     fn acquire(&self, _: Ask) -> Self::Acquire {
+///     fn acquire(&self, _: PermitRequest) -> Self::Acquire {
 ///         ready(Ok(()))
 ///     }
 /// }
@@ -41,7 +41,7 @@ pub trait Limiter: Clone {
 
     /// Begins the wait. Nothing is spent and no place taken before the future is first polled. The layer calls it at the
     /// first poll of the request's own future, and not before.
-    fn acquire(&self, ask: Ask) -> Self::Acquire;
+    fn acquire(&self, ask: PermitRequest) -> Self::Acquire;
 
     /// Takes the permits where they are there now, without a wait and without overtaking anybody who waits; `None`
     /// where it can't say, which has spent, counted and refused nothing, and [`acquire`](Self::acquire) is asked. A
@@ -54,7 +54,7 @@ pub trait Limiter: Clone {
     /// wait, and behind an [`AnyLimiter`](super::AnyLimiter) its box. Of this crate's own a
     /// [`TokenBucket`](super::TokenBucket) of one quota says more, for costs up to its burst, while nobody waits and the
     /// server has said nothing; once its quotas were set anew it always says `None`.
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
         let _ = ask;
         None
     }
@@ -89,11 +89,11 @@ pub trait Limiter: Clone {
 impl<L: Limiter> Limiter for Arc<L> {
     type Acquire = L::Acquire;
 
-    fn acquire(&self, ask: Ask) -> Self::Acquire {
+    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
         L::acquire(self, ask)
     }
 
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
         L::take_at_once(self, ask)
     }
 
@@ -119,7 +119,7 @@ impl<L: Limiter> Limiter for Arc<L> {
 /// A request that can't be served within its bounds is refused at once, without spending.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
-pub struct Ask {
+pub struct PermitRequest {
     /// How many permits it takes; all of them, or none.
     pub cost: NonZeroU32,
     /// The permits are worth nothing after this moment.
@@ -132,13 +132,13 @@ pub struct Ask {
     pub max_queue: usize,
 }
 
-impl Ask {
+impl PermitRequest {
     /// 10,000 waiting requests. In a task of its own each holds some 400 bytes where it waits for the limiter alone, and
     /// 3 KB in the whole stack of a preset, so 4 to 30 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 }
 
-impl Default for Ask {
+impl Default for PermitRequest {
     /// One permit, no deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) others waiting.
     fn default() -> Self {
         Self { cost: NonZeroU32::MIN, deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
@@ -149,11 +149,11 @@ impl Default for Ask {
 ///
 /// ```
 /// use std::num::NonZeroU32;
-/// use tower_outbound::limit::Cost;
+/// use tower_outbound::limit::PermitCost;
 ///
 /// let mut request = http::Request::new(());
-/// request.extensions_mut().insert(Cost(NonZeroU32::new(5).ok_or("not zero")?));
+/// request.extensions_mut().insert(PermitCost(NonZeroU32::new(5).ok_or("not zero")?));
 /// # Ok::<(), &str>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cost(pub NonZeroU32);
+pub struct PermitCost(pub NonZeroU32);

@@ -7,7 +7,7 @@
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    Ask, Reason, Refusal,
+    PermitRequest, Reason, Refusal,
     abandoned::Abandoned,
     core::Core,
     meter::Meter,
@@ -159,7 +159,7 @@ impl<M: Meter> Line<M> {
     /// The last moments of a newcomer who would have to wait this long, if it may wait at all.
     pub(super) fn admit(
         &self,
-        ask: &Ask,
+        ask: &PermitRequest,
         wait: Duration,
         now: u64,
         ticker: &Ticker,

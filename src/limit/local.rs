@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    Acquire, Ask, Feedback, Limiter, Refusal, Snapshot, gcra::Gcra, meter::Meter, queue::Queue, ring::Rings,
-    ticker::Ticker,
+    Acquire, Feedback, Limiter, PermitRequest, Refusal, Snapshot, gcra::Gcra, meter::Meter, queue::Queue,
+    ring::Rings, ticker::Ticker,
 };
 use crate::{clock::Instant, policy::Quota};
 
@@ -40,14 +40,14 @@ pub struct LocalLimiter<M: Meter> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::{Ask, Limiter, TokenBucket}};
+/// use tower_outbound::{Quota, limit::{PermitRequest, Limiter, TokenBucket}};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let bucket = TokenBucket::new(Quota::per_minute(100)?);
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..100 {
-///     bucket.acquire(Ask::default()).await?;
+///     bucket.acquire(PermitRequest::default()).await?;
 /// }
 /// // 10 at once, and 90 in a minute and the margin of 1 s.
 /// assert!(start.elapsed() >= Duration::from_secs(61));
@@ -68,17 +68,17 @@ pub type TokenBucket = LocalLimiter<Gcra>;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::{Ask, Limiter, SlidingWindow}};
+/// use tower_outbound::{Quota, limit::{PermitRequest, Limiter, SlidingWindow}};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let window = SlidingWindow::new(Quota::per_minute(100)?);
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..100 {
-///     window.acquire(Ask::default()).await?;
+///     window.acquire(PermitRequest::default()).await?;
 /// }
 /// assert!(start.elapsed().is_zero());
-/// window.acquire(Ask::default()).await?;
+/// window.acquire(PermitRequest::default()).await?;
 /// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
@@ -94,20 +94,20 @@ impl<M: Meter> LocalLimiter<M> {
     /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits from all
     /// of them at once, and from none while it waits.
     ///
-    /// An empty list gives [`unmetered`](Self::unmetered).
+    /// An empty list gives [`unlimited`](Self::unlimited).
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::tokio())
     }
 
     /// Creates a limiter without a quota, for a service with an unknown limit. Only server limits apply.
-    pub fn unmetered() -> Self {
+    pub fn unlimited() -> Self {
         Self::build(&[], Ticker::tokio())
     }
 
     /// Like [`all_of`](Self::all_of), on `quanta`'s clock, which is read in a third of the time of the operating
     /// system's clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
-    pub fn with_fast_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
+    pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::fast())
     }
 
@@ -126,7 +126,7 @@ impl<M: Meter> LocalLimiter<M> {
     ///
     /// Returns a refusal with the wait that would have been needed.
     pub fn try_acquire(&self, cost: NonZeroU32) -> Result<(), Refusal> {
-        self.queue.try_take(&Ask { cost, ..Ask::default() })
+        self.queue.try_take(&PermitRequest { cost, ..PermitRequest::default() })
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -172,11 +172,11 @@ impl<M: Meter> LocalLimiter<M> {
 impl<M: Meter> Limiter for LocalLimiter<M> {
     type Acquire = Acquire<M>;
 
-    fn acquire(&self, ask: Ask) -> Acquire<M> {
+    fn acquire(&self, ask: PermitRequest) -> Acquire<M> {
         Acquire::new(Arc::clone(&self.queue), ask)
     }
 
-    fn take_at_once(&self, ask: &Ask) -> Option<Result<(), Refusal>> {
+    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
         self.queue.take_at_once(ask).then_some(Ok(()))
     }
 

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use loom::thread;
 
 use super::{
-    Ask, Feedback,
+    Feedback, PermitRequest,
     gcra::Gcra,
     queue::{Joined, Queue, Standing},
     seat::Seat,
@@ -24,7 +24,7 @@ fn queue(burst: u32) -> Arc<Queue<Gcra>> {
 }
 
 fn take(queue: &Queue<Gcra>) -> usize {
-    usize::from(queue.try_take(&Ask::default()).is_ok())
+    usize::from(queue.try_take(&PermitRequest::default()).is_ok())
 }
 
 fn drain(queue: &Queue<Gcra>) -> usize {
@@ -79,7 +79,7 @@ fn a_grant_while_the_server_is_heard_counts_against_what_it_has_left() {
 fn two_waiting() -> (Arc<Queue<Gcra>>, [(u64, Arc<Seat>); 2]) {
     let queue = queue(2);
     queue.observe(&Feedback::pause(Duration::from_secs(1)));
-    let seats = [(), ()].map(|()| match queue.join(&Ask::default(), Waker::noop()) {
+    let seats = [(), ()].map(|()| match queue.join(&PermitRequest::default(), Waker::noop()) {
         Ok(Joined::Seated { place, seat }) => (place, seat),
         _ => panic!("went through a pause"),
     });

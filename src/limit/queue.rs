@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Ask, Feedback, Reason, Refusal, Snapshot,
+    Feedback, PermitRequest, Reason, Refusal, Snapshot,
     core::{AtOnce, BUSY, Core, HEARD},
     line::{Line, Place, Wakes, slack},
     meter::Meter,
@@ -119,7 +119,7 @@ impl<M: Meter> Queue<M> {
     }
 
     /// Takes the permits now, or says what the wait would be.
-    pub(super) fn try_take(&self, ask: &Ask) -> Result<(), Refusal> {
+    pub(super) fn try_take(&self, ask: &PermitRequest) -> Result<(), Refusal> {
         let outcome = match self.core.take_at_once(ask) {
             AtOnce::Granted => return Ok(()),
             AtOnce::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
@@ -136,12 +136,12 @@ impl<M: Meter> Queue<M> {
     }
 
     /// Takes the permits now where that needs no lock, and otherwise leaves all to [`join`](Self::join).
-    pub(super) fn take_at_once(&self, ask: &Ask) -> bool {
+    pub(super) fn take_at_once(&self, ask: &PermitRequest) -> bool {
         self.core.takes_without_the_line(ask)
     }
 
     /// Takes the permits now, or a place in the line, unless the wait does not fit.
-    pub(super) fn join(&self, ask: &Ask, waker: &Waker) -> Result<Joined, Refusal> {
+    pub(super) fn join(&self, ask: &PermitRequest, waker: &Waker) -> Result<Joined, Refusal> {
         match self.core.take_at_once(ask) {
             AtOnce::Granted => return Ok(Joined::Granted),
             AtOnce::TooLate => return Err(self.core.refuse(too_late())),

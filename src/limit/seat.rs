@@ -1,7 +1,7 @@
 //! What a place in the line shares with the future that waits at it: who is granted learns so without the lock.
 
 use super::{
-    Ask, Reason, nanos,
+    PermitRequest, Reason, nanos,
     sync::{AtomicU64, Ordering},
     ticker::Ticker,
 };
@@ -24,7 +24,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    pub(super) fn of(ask: &Ask, now: u64, ticker: &Ticker) -> Self {
+    pub(super) fn of(ask: &PermitRequest, now: u64, ticker: &Ticker) -> Self {
         let max_wait = ask.max_wait.map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
         Self { max_wait, deadline: ask.deadline.map_or(u64::MAX, |deadline| ticker.at(deadline)) }
     }

@@ -8,9 +8,9 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{Ask, Cost, Head, RateLimitLayer, ResponseFuture, Select, future::Permits};
+use super::{PermitCost, PermitRequest, RateLimitLayer, ResponseFuture, SelectLimiter, future::Permits};
 use crate::{
-    call::{Call, Deadline},
+    call::{CallContext, Deadline, RequestHead},
     error::{BoxError, Error},
 };
 
@@ -44,7 +44,7 @@ impl<S: Clone, L> Clone for RateLimit<S, L> {
 impl<S, L, B, R> Service<Request<B>> for RateLimit<S, L>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    L: Select,
+    L: SelectLimiter,
 {
     type Response = Response<R>;
     type Error = Error;
@@ -56,18 +56,18 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let call = request.extensions().get::<Call>().cloned();
+        let call = request.extensions().get::<CallContext>().cloned();
         let deadline = Deadline::of(call.as_ref(), request.extensions());
-        let head = Head::of(&request);
+        let head = RequestHead::of(&request);
         let RateLimitLayer { limiter, bounds, cost, heeds } = &*self.settings;
         let cost = match cost {
             Some(cost) => cost(head),
-            None => head.extensions.get().map_or(NonZeroU32::MIN, |Cost(cost)| *cost),
+            None => head.extensions.get().map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
         };
         match limiter.select(head) {
             Ok(limiter) => {
                 let heeded = heeds.as_ref().is_none_or(|heeds| heeds(head));
-                let permits = Permits::new(limiter, Ask { cost, deadline, ..*bounds }, heeded);
+                let permits = Permits::new(limiter, PermitRequest { cost, deadline, ..*bounds }, heeded);
                 ResponseFuture::new(self.inner.clone(), permits, request, call)
             }
             Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone(), call),

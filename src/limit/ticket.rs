@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Sleep;
 
 use super::{
-    Ask, Refusal,
+    PermitRequest, Refusal,
     meter::Meter,
     queue::{Joined, Queue, Standing},
     seat::{Seat, State},
@@ -31,14 +31,14 @@ pub struct Acquire<M: Meter> {
 #[derive(Debug)]
 enum Place {
     /// Not polled yet.
-    None(Ask),
+    None(PermitRequest),
     At(u64, Arc<Seat>, NonZeroU32),
     /// Granted or refused.
     Left,
 }
 
 impl<M: Meter> Acquire<M> {
-    pub(crate) fn new(queue: Arc<Queue<M>>, ask: Ask) -> Self {
+    pub(crate) fn new(queue: Arc<Queue<M>>, ask: PermitRequest) -> Self {
         Self { queue, place: Place::None(ask), timer: None }
     }
 }

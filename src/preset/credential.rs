@@ -4,11 +4,11 @@ use http::{HeaderName, request};
 use tower::util::Either;
 use tower_layer::Identity;
 
-use super::{Preset, stack::CredentialLayer};
+use super::{StackBuilder, stack::CredentialLayer};
 use crate::{
     auth::{
         AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider,
-        Keys, Origin, ProvidedKey, Rotating, Sign, SignLayer,
+        KeySource, Origin, RefreshingKey, Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
@@ -16,17 +16,17 @@ use crate::{
 /// The credential of a preset. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
-    Key { source: KeySource, form: KeyForm },
+    Key { source: CredentialSource, form: KeyForm },
     Own(AnyAuthorize),
     Signature(AnySign),
     None,
 }
 
 #[derive(Clone)]
-pub(super) enum KeySource {
+pub(super) enum CredentialSource {
     Environment(Cow<'static, str>),
     File(PathBuf, Duration),
-    Keys(Keys),
+    KeySource(KeySource),
 }
 
 /// A [`Form`] that is not checked yet.
@@ -40,7 +40,7 @@ pub(super) enum KeyForm {
 
 impl Credential {
     pub(super) fn bearer_from_env(variable: &'static str) -> Self {
-        Self::Key { source: KeySource::Environment(variable.into()), form: KeyForm::Bearer }
+        Self::Key { source: CredentialSource::Environment(variable.into()), form: KeyForm::Bearer }
     }
 
     /// Returns the custom header of the key, if it has one.
@@ -56,7 +56,7 @@ impl Credential {
         &self,
         origin: &Origin,
         allowed: &[Origin],
-    ) -> Result<(CredentialLayer, Option<Keys>), InvalidConfig> {
+    ) -> Result<(CredentialLayer, Option<KeySource>), InvalidConfig> {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
         let mut keys = None;
         let authorize = match self {
@@ -76,13 +76,13 @@ impl Credential {
     }
 }
 
-impl KeySource {
-    fn open(&self) -> Result<Keys, InvalidConfig> {
+impl CredentialSource {
+    fn open(&self) -> Result<KeySource, InvalidConfig> {
         const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         Ok(match self {
             Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
             Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
-            Self::Keys(keys) => keys.clone(),
+            Self::KeySource(keys) => keys.clone(),
         })
     }
 }
@@ -99,7 +99,7 @@ impl KeyForm {
 }
 
 /// The credential: a key, a signature, or none.
-impl Preset {
+impl StackBuilder {
     /// Sends this key.
     ///
     /// Keeps the limiter. Give a clone with another key its own quota, because a quota belongs to a key.
@@ -109,7 +109,7 @@ impl Preset {
 
     /// Sends the key in this environment variable. It is read once, when the layer or client is made.
     pub fn with_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
-        self.with_key(KeySource::Environment(variable.into()))
+        self.with_key(CredentialSource::Environment(variable.into()))
     }
 
     /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
@@ -122,23 +122,23 @@ impl Preset {
 
     /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
     pub fn with_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
-        self.with_key(KeySource::File(path.into(), interval))
+        self.with_key(CredentialSource::File(path.into(), interval))
     }
 
     /// Sends the key from this provider. The layer calls the provider again before the key expires: see
-    /// [`ProvidedKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
+    /// [`RefreshingKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
     ///
     /// Retries a request once after a 401, with the provider's next key.
     pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
-        self.with_keys(ProvidedKey::new(provider))
+        self.with_keys(RefreshingKey::new(provider))
     }
 
     /// Sends the key from this key source. All clones share the source.
-    pub fn with_keys(self, keys: impl Into<Keys>) -> Self {
-        self.with_key(KeySource::Keys(keys.into()))
+    pub fn with_keys(self, keys: impl Into<KeySource>) -> Self {
+        self.with_key(CredentialSource::KeySource(keys.into()))
     }
 
-    fn with_key(mut self, source: KeySource) -> Self {
+    fn with_key(mut self, source: CredentialSource) -> Self {
         let form = match self.credential {
             Credential::Key { form, .. } => form,
             _ => KeyForm::Bearer,
@@ -211,9 +211,9 @@ impl Preset {
     /// Reads no key, so no environment variable has to be set. Accepts a base URL without TLS.
     ///
     /// ```
-    /// use tower_outbound::preset::Preset;
+    /// use tower_outbound::preset::StackBuilder;
     ///
-    /// let weather = Preset::new("weather", "http://weather.example.com")?.without_credential().client()?;
+    /// let weather = StackBuilder::new("weather", "http://weather.example.com")?.without_credential().client()?;
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn without_credential(mut self) -> Self {

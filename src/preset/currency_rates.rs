@@ -1,15 +1,15 @@
-use super::Preset;
+use super::StackBuilder;
 use crate::{error::InvalidConfig, policy::Quota};
 
 /// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
 ///
-/// The service's limit varies by plan: see [`Preset::with_quota`]. If the service expects its key in a query parameter,
-/// give its name to [`Preset::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
+/// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query parameter,
+/// give its name to [`StackBuilder::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
 /// sample calls.
 ///
 /// # Errors
 ///
-/// Returns an error for a base URL as [`Preset::new`] does.
+/// Returns an error for a base URL as [`StackBuilder::new`] does.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, preset};
@@ -19,8 +19,8 @@ use crate::{error::InvalidConfig, policy::Quota};
 ///     .layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub fn currency_rates(base_url: &str) -> Result<Preset, InvalidConfig> {
-    Ok(Preset::new("currency_rates", base_url)?
+pub fn currency_rates(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+    Ok(StackBuilder::new("currency_rates", base_url)?
         .with_json_on_every_request()
         .with_key_env("CURRENCY_RATES_API_KEY")
         .with_quota(Quota::per_minute(100)?))

@@ -12,7 +12,7 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::Preset;
+use super::StackBuilder;
 use crate::{
     auth::{NOT_FRAMING, frames_request},
     error::{BoxError, Error, InvalidConfig, MaybeRejected},
@@ -120,7 +120,7 @@ impl fmt::Debug for DefaultHeadersLayer {
     }
 }
 
-/// Sets the default headers of a preset on each request: see [`Preset::with_header`].
+/// Sets the default headers of a preset on each request: see [`StackBuilder::with_header`].
 ///
 /// # Errors
 ///
@@ -153,7 +153,7 @@ where
 }
 
 /// Default headers.
-impl Preset {
+impl StackBuilder {
     /// The `user-agent` of a ready client without [`with_user_agent`](Self::with_user_agent), such as
     /// `tower-outbound/0.1.0`.
     pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
@@ -180,9 +180,9 @@ impl Preset {
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue};
-    /// use tower_outbound::preset::Preset;
+    /// use tower_outbound::preset::StackBuilder;
     ///
-    /// let orders = Preset::new("orders", "https://orders.example.com")?
+    /// let orders = StackBuilder::new("orders", "https://orders.example.com")?
     ///     .with_header(HeaderName::from_static("x-api-version"), HeaderValue::from_static("2024-06-01"))
     ///     .with_user_agent(HeaderValue::from_static("shop/1.4"));
     /// # Ok::<(), tower_outbound::InvalidConfig>(())

@@ -25,20 +25,20 @@
 //! The services publish the quotas, the bearer header and the `content-type`, as figures or in sample calls. All other
 //! values are this crate's. Each setter gives the reason.
 //!
-//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`Preset::with_limiter`] takes any other limiter.
+//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`StackBuilder::with_limiter`] takes any other limiter.
 //!
-//! To call another service, start from [`Preset::new`]. For a service that needs no key, add
-//! [`Preset::without_credential`].
+//! To call another service, start from [`StackBuilder::new`]. For a service that needs no key, add
+//! [`StackBuilder::without_credential`].
 //!
 //! # Headers
 //!
 //! | header | default | changed by |
 //! |---|---|---|
-//! | `x-request-id` | a UUID for each call | [`Preset::with_request_id`] |
-//! | `content-type` | `application/json`; with [`Preset::new`] only on a request with a body | [`Preset::with_header`] |
-//! | `user-agent` | [`Preset::DEFAULT_USER_AGENT`] from [`Preset::client`] and [`Preset::client_over`] | [`Preset::with_user_agent`] |
-//! | `accept` | `application/json` on the JSON calls of a client | [`Preset::with_header`] |
-//! | `authorization` | the key, as a bearer token | [`Preset::with_key_in_header`] and others |
+//! | `x-request-id` | a UUID for each call | [`StackBuilder::with_request_id`] |
+//! | `content-type` | `application/json`; with [`StackBuilder::new`] only on a request with a body | [`StackBuilder::with_header`] |
+//! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_over`] | [`StackBuilder::with_user_agent`] |
+//! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
+//! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_in_header`] and others |
 //!
 //! A header that the caller has set on the request is never replaced.
 //!
@@ -52,8 +52,8 @@
 //! # Order
 //!
 //! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout,
-//! then the client. [`PresetLayer`] defines this order. The idle timeout of the response body is outside of all layers,
-//! and off until [`Preset::with_body_idle_timeout`] sets it. [`interplay`](crate::interplay) places the layers of other
+//! then the client. [`StackLayer`] defines this order. The idle timeout of the response body is outside of all layers,
+//! and off until [`StackBuilder::with_body_idle_timeout`] sets it. [`interplay`](crate::interplay) places the layers of other
 //! crates.
 
 mod base_url;
@@ -69,5 +69,5 @@ pub(crate) use self::base_url::BaseUrl;
 pub use self::currency_rates::currency_rates;
 pub use self::email_delivery::email_delivery;
 pub use self::realtime_messaging::realtime_messaging;
-pub use self::settings::Preset;
-pub use self::stack::{Credentialed, PresetLayer, PresetService};
+pub use self::settings::StackBuilder;
+pub use self::stack::{Credentialed, StackLayer, StackService};

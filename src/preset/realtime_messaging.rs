@@ -1,20 +1,20 @@
-use super::Preset;
+use super::StackBuilder;
 use crate::error::InvalidConfig;
 
 /// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///
-/// The service publishes no quota. Give your plan's limit to [`Preset::with_quota`]. Without one the limiter still
+/// The service publishes no quota. Give your plan's limit to [`StackBuilder::with_quota`]. Without one the limiter still
 /// pauses if a response requests it.
 ///
 /// The service authenticates by an application id, a key and a secret, but does not publish how to send them. The
 /// default is the bearer header and the `content-type: application/json` of its sample calls.
 ///
-/// - [`Preset::with_credentials`] takes the three and a closure that makes headers or a signature.
-/// - [`Preset::with_signature`] takes a signer that may also await and read the body.
+/// - [`StackBuilder::with_credentials`] takes the three and a closure that makes headers or a signature.
+/// - [`StackBuilder::with_signature`] takes a signer that may also await and read the body.
 ///
 /// # Errors
 ///
-/// Returns an error for a base URL as [`Preset::new`] does.
+/// Returns an error for a base URL as [`StackBuilder::new`] does.
 ///
 /// ```
 /// use tower_outbound::{ApiKey, auth::AppCredentials, preset};
@@ -29,8 +29,8 @@ use crate::error::InvalidConfig;
 ///     .layer()?;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
-pub fn realtime_messaging(base_url: &str) -> Result<Preset, InvalidConfig> {
-    Ok(Preset::new("realtime_messaging", base_url)?
+pub fn realtime_messaging(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+    Ok(StackBuilder::new("realtime_messaging", base_url)?
         .with_json_on_every_request()
         .with_key_env("REALTIME_MESSAGING_API_KEY"))
 }

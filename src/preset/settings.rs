@@ -2,12 +2,12 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
 
-use super::{BaseUrl, PresetLayer, credential::Credential, headers::DefaultHeadersLayer};
+use super::{BaseUrl, StackLayer, credential::Credential, headers::DefaultHeadersLayer};
 use crate::{
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::Origin,
     error::InvalidConfig,
-    limit::{AnySelect, Limiter, RateLimitLayer, Select, TokenBucket},
+    limit::{AnySelect, Limiter, RateLimitLayer, SelectLimiter, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -22,7 +22,7 @@ use crate::{
 /// Clones share one limiter, and so do all layers and clients made from them, because a quota belongs to a key.
 /// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace it.
 #[derive(Clone)]
-pub struct Preset {
+pub struct StackBuilder {
     name: Arc<str>,
     base: BaseUrl,
     pub(super) credential: Credential,
@@ -32,13 +32,13 @@ pub struct Preset {
     limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
-    attempt: AttemptLayer,
+    attempt: AttemptSpanLayer,
     total_timeout: Duration,
     attempt_timeout: Option<Duration>,
     body_idle_timeout: Option<Duration>,
 }
 
-impl Preset {
+impl StackBuilder {
     /// The default total timeout: one window of a quota per minute, so that a call can wait for the next window.
     pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -67,10 +67,10 @@ impl Preset {
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
             quotas: Vec::new(),
-            limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unmetered())),
+            limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unlimited())),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
-            attempt: AttemptLayer::new(),
+            attempt: AttemptSpanLayer::new(),
             total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
             attempt_timeout: None,
             body_idle_timeout: None,
@@ -161,7 +161,7 @@ impl Preset {
     /// ```
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
-        L: Select + Send + Sync + 'static,
+        L: SelectLimiter + Send + Sync + 'static,
         L::Limiter: Send + Sync + 'static,
         <L::Limiter as Limiter>::Acquire: Send,
     {
@@ -203,7 +203,7 @@ impl Preset {
     }
 
     /// Replaces the attempt layer, for example to send the attempt's number or a trace context.
-    pub fn with_attempt(mut self, attempt: AttemptLayer) -> Self {
+    pub fn with_attempt(mut self, attempt: AttemptSpanLayer) -> Self {
         self.attempt = attempt;
         self
     }
@@ -242,7 +242,7 @@ impl Preset {
     /// - the key would travel without TLS;
     /// - a [default header](Self::with_header) frames requests or holds a credential;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
-    pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
+    pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         let total = self.total_timeout;
         let attempt = self.attempt_timeout.unwrap_or(Self::DEFAULT_ATTEMPT_TIMEOUT.min(total));
         if attempt > total {
@@ -252,7 +252,7 @@ impl Preset {
         self.headers.check(self.credential.header(), self.request_id.header())?;
         let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
-        Ok(PresetLayer {
+        Ok(StackLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
             request_id: self.request_id.clone().with_default_service(&self.name),
             headers: self.headers.clone(),
@@ -274,9 +274,9 @@ impl Preset {
     }
 }
 
-impl fmt::Debug for Preset {
+impl fmt::Debug for StackBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Preset")
+        f.debug_struct("StackBuilder")
             .field("name", &self.name)
             .field("origin", self.base.origin())
             .field("headers", &self.headers)

@@ -5,15 +5,15 @@ use tower_layer::{Identity, Layer};
 
 use super::headers::{DefaultHeaders, DefaultHeadersLayer};
 use crate::{
-    attempt::{Attempt, AttemptLayer},
-    auth::{AnyAuthorize, AnySign, Auth, AuthLayer, Keys, SignLayer, Signed},
+    attempt_span::{AttemptSpan, AttemptSpanLayer},
+    auth::{AnyAuthorize, AnySign, Auth, AuthLayer, KeySource, SignLayer, SignService},
     limit::{AnySelect, RateLimit, RateLimitLayer},
-    request_id::{RequestId, RequestIdLayer},
+    request_id::{RequestIdLayer, SetRequestId},
     retry::{Retry, RetryLayer},
     timeout::{BodyIdleTimeout, BodyIdleTimeoutLayer, Timeout, TimeoutLayer},
 };
 
-/// Puts the whole stack over a custom service. Made by [`Preset::layer`](super::Preset::layer).
+/// Puts the whole stack over a custom service. Made by [`StackBuilder::layer`](super::StackBuilder::layer).
 ///
 /// The inner service takes `Request<ReplayBody<B>>`, where `B` is the body of the caller's requests; see
 /// [`ReplayBody`](crate::body::ReplayBody). It must be `Clone`.
@@ -51,38 +51,38 @@ use crate::{
 ///
 /// Clones, and the services that they make, share the limiter.
 #[derive(Clone)]
-pub struct PresetLayer {
+pub struct StackLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,
     pub(super) request_id: RequestIdLayer,
     pub(super) headers: DefaultHeadersLayer,
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<AnySelect>,
-    pub(super) attempt: AttemptLayer,
+    pub(super) attempt: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
-    pub(super) keys: Option<Keys>,
+    pub(super) keys: Option<KeySource>,
 }
 
-impl PresetLayer {
+impl StackLayer {
     /// The key source, if the credential is a key.
-    pub(crate) fn keys(&self) -> Option<&Keys> {
+    pub(crate) fn keys(&self) -> Option<&KeySource> {
         self.keys.as_ref()
     }
 }
 
-/// The service of a [`PresetLayer`]: its layers, outermost first.
-pub type PresetService<S> = BodyIdleTimeout<
-    RequestId<DefaultHeaders<Timeout<Retry<RateLimit<Attempt<Credentialed<Timeout<S>>>, AnySelect>>>>>,
+/// The service of a [`StackLayer`]: its layers, outermost first.
+pub type StackService<S> = BodyIdleTimeout<
+    SetRequestId<DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
 
 pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
 
 /// A service whose requests get a key, a signature, or no credential.
-pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<Signed<S, AnySign>, S>>;
+pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
 
-impl<S> Layer<S> for PresetLayer {
-    type Service = PresetService<S>;
+impl<S> Layer<S> for StackLayer {
+    type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         // The order of the stack, for all presets. The compiler holds the type above to it.
@@ -100,9 +100,9 @@ impl<S> Layer<S> for PresetLayer {
     }
 }
 
-impl fmt::Debug for PresetLayer {
+impl fmt::Debug for StackLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PresetLayer")
+        f.debug_struct("StackLayer")
             .field("request_id", &self.request_id)
             .field("headers", &self.headers)
             .field("total", &self.total)
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn keeps_the_documented_order() {
         struct Client;
-        let nested = std::any::type_name::<PresetService<Client>>();
+        let nested = std::any::type_name::<StackService<Client>>();
         let order = [
             "BodyIdleTimeout<",
-            "RequestId<",
+            "SetRequestId<",
             "DefaultHeaders<",
             "Timeout<",
             "Retry<",
             "RateLimit<",
-            "Attempt<",
+            "AttemptSpan<",
             "Auth<",
             "Timeout<",
             "Client",

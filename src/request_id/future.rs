@@ -9,18 +9,18 @@ use pin_project_lite::pin_project;
 use tracing::Span;
 
 use crate::{
-    call::{Call, Report},
+    call::{CallContext, Report},
     error::{BoxError, Error},
-    observe::{self, Answered, Subject, Within},
+    telemetry::{self, Answered, Subject, Within},
 };
 
 pin_project! {
-    /// The future of [`RequestId`](super::RequestId).
+    /// The future of [`SetRequestId`](super::SetRequestId).
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
         future: Within<F>,
-        call: Call,
+        call: CallContext,
         // `None` if no subscriber listened at the start.
         subject: Option<Box<Subject>>,
     }
@@ -29,7 +29,7 @@ pin_project! {
 impl<F> ResponseFuture<F> {
     #[inline]
     pub(super) fn new(
-        call: Call,
+        call: CallContext,
         subject: Option<Box<Subject>>,
         span: Span,
         make: impl FnOnce() -> F,
@@ -65,9 +65,9 @@ where
         }
         let (span, outcome) = (this.future.span(), result.as_ref().map(Answered::of));
         if let Some(subject) = this.subject {
-            span.in_scope(|| observe::call(subject, span, this.call, outcome));
+            span.in_scope(|| telemetry::call(subject, span, this.call, outcome));
         }
-        observe::end_call(span, this.call, outcome);
+        telemetry::end_call(span, this.call, outcome);
         Poll::Ready(result.map_err(|error| error.with_report(this.call.report())))
     }
 }

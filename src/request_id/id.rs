@@ -7,13 +7,13 @@ use crate::{id, random::Random};
 ///
 /// ```
 /// use http::{HeaderValue, Request};
-/// use tower_outbound::request_id::Id;
+/// use tower_outbound::request_id::RequestId;
 ///
 /// let mut request = Request::new(());
-/// request.extensions_mut().insert(Id(HeaderValue::from_static("7f0c")));
+/// request.extensions_mut().insert(RequestId(HeaderValue::from_static("7f0c")));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Id(pub HeaderValue);
+pub struct RequestId(pub HeaderValue);
 
 /// Makes the ids of calls. A closure that returns a [`HeaderValue`] is one.
 #[diagnostic::on_unimplemented(

@@ -4,14 +4,14 @@ use http::HeaderName;
 use tower_layer::Layer;
 use tracing::Level;
 
-use super::{MakeRequestId, RequestId, id::UuidV7};
+use super::{MakeRequestId, SetRequestId, id::UuidV7};
 use crate::{call::Naming, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
 ///
 /// # Default
 ///
-/// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`Id`](super::Id) into the request's
+/// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`RequestId`](super::RequestId) into the request's
 /// extensions. The server's id comes from the first of `x-request-id`, `request-id`, `x-amzn-requestid`,
 /// `x-correlation-id` and `cf-ray`.
 ///
@@ -134,10 +134,10 @@ impl Default for RequestIdLayer {
 }
 
 impl<S> Layer<S> for RequestIdLayer {
-    type Service = RequestId<S>;
+    type Service = SetRequestId<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RequestId::new(inner, Arc::clone(&self.settings))
+        SetRequestId::new(inner, Arc::clone(&self.settings))
     }
 }
 

@@ -27,16 +27,16 @@
 //! | target | level | span | covers | fields |
 //! |---|---|---|---|---|
 //! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
-//! | `tower_outbound::attempt` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
+//! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
-//! This layer creates the first span, and [`attempt`](crate::attempt) the second. Each is current while the services below
+//! This layer creates the first span, and [`attempt`](crate::attempt_span) the second. Each is current while the services below
 //! it are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep it.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
 //! | `tower_outbound::call` | info | call completed | a call ended and did not fail | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
 //! | `tower_outbound::call` | warn | call failed | a call failed, see below | `service` `request_id` `http.request.method` `server.address` `server.port` `url.path` `http.response.status_code` `rpc.response.status_code` `error.type` `attempts` `ended` `waited_ms` `elapsed_ms` `server_request_id` |
-//! | `tower_outbound::attempt` | debug | attempt ended | an attempt of the retry layer ended | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `elapsed_ms` `server_request_id` `asked_ms` |
+//! | `tower_outbound::attempt_span` | debug | attempt ended | an attempt of the retry layer ended | `service` `request_id` `attempt` `http.response.status_code` `network.protocol.version` `error.type` `delivery` `waited_ms` `elapsed_ms` `server_request_id` `asked_ms` |
 //! | `tower_outbound::retry` | debug | retrying | another attempt starts after `delay_ms` | `service` `request_id` `delay_ms` `reason` |
 //! | `tower_outbound::retry` | debug | no further attempt | a failure is not retried | `service` `request_id` `ended` |
 //! | `tower_outbound::limit` | debug | waited for the limiter | a request waited for its permit | `service` `waited_ms` |
@@ -66,7 +66,7 @@
 //! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts` | only from 2 |
-//! | `ended` | a word of [`Ended`](crate::call::Ended) other than `success`; `not_retryable` not in `call completed` |
+//! | `ended` | a word of [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
 //! | `reason` | a word of [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
 //! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
@@ -94,7 +94,7 @@
 //!
 //! # Notes
 //!
-//! - The call's id is the caller's own header of that name, or an [`Id`] in the request's extensions. The header wins
+//! - The call's id is the caller's own header of that name, or an [`RequestId`] in the request's extensions. The header wins
 //!   if both exist.
 //! - The layer does not change the response. It keeps the server's own id in the [`Report`](crate::Report), but neither
 //!   keeps nor logs an id that repeats the key, which the auth layer marks sensitive.
@@ -114,6 +114,6 @@ mod layer;
 mod service;
 
 pub use self::future::ResponseFuture;
-pub use self::id::{Id, MakeRequestId};
+pub use self::id::{MakeRequestId, RequestId};
 pub use self::layer::RequestIdLayer;
-pub use self::service::RequestId;
+pub use self::service::SetRequestId;

@@ -6,12 +6,12 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{Id, ResponseFuture, layer::Settings};
+use super::{RequestId, ResponseFuture, layer::Settings};
 use crate::{
-    call::{Call, Identity},
+    call::{CallContext, Identity},
     error::{BoxError, Error, MaybeRejected},
     headers,
-    observe::{self, Subject},
+    telemetry::{self, Subject},
 };
 
 /// The service of [`RequestIdLayer`](super::RequestIdLayer).
@@ -21,18 +21,18 @@ use crate::{
 /// Returns the inner service's error, with the [`Report`](crate::Report) of the call. Returns
 /// [`Error::is_invalid_request`] if the request has no room for another header field.
 #[derive(Debug, Clone)]
-pub struct RequestId<S> {
+pub struct SetRequestId<S> {
     inner: S,
     settings: Arc<Settings>,
 }
 
-impl<S> RequestId<S> {
+impl<S> SetRequestId<S> {
     pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
         Self { inner, settings }
     }
 }
 
-impl<S, B, R> Service<Request<B>> for RequestId<S>
+impl<S, B, R> Service<Request<B>> for SetRequestId<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
 {
@@ -46,16 +46,16 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let settings = &self.settings;
-        let own = request.extensions().get().map(|Id(id)| id.clone());
+        let own = request.extensions().get().map(|RequestId(id)| id.clone());
         let id = || own.clone().unwrap_or_else(|| settings.make.make_request_id());
         let (id, added) = match headers::get_or_insert_with(request.headers_mut(), &settings.header, id) {
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),
         };
-        let span = observe::call_span(settings.naming.service.as_deref(), &id);
+        let span = telemetry::call_span(settings.naming.service.as_deref(), &id);
         let identity =
             Identity { naming: Arc::clone(&settings.naming), request_id: id, in_span: !span.is_disabled() };
-        let call = Call::identified(request.extensions_mut(), identity);
+        let call = CallContext::identified(request.extensions_mut(), identity);
         let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }

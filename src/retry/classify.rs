@@ -17,7 +17,7 @@ use crate::{
 ///
 /// - A classifier cannot override safety. A request that may have been processed is retried only if it is idempotent:
 ///   by its method, by an idempotency key that the server honours, or by a declaration
-///   ([`PerRequest::idempotent`](super::PerRequest::idempotent),
+///   ([`RetryOverride::idempotent`](super::RetryOverride::idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
 /// - The layer does not call it for a 101.
 ///

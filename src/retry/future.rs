@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     body::{Drain, ReplayBody},
-    call::{Call, Ended},
+    call::{CallContext, StopReason},
     clock::{self, Instant},
     error::{BoxError, Error, Scope},
-    observe,
+    telemetry,
 };
 
 /// The most that is read of a failed answer's body so that its connection can be used again: more costs more
@@ -36,7 +36,7 @@ pin_project! {
         inner: S,
         policy: Arc<Policy>,
         kept: Kept<B>,
-        call: Call,
+        call: CallContext,
     }
 
     impl<S: Service<Request<ReplayBody<B>>>, B, R> PinnedDrop for ResponseFuture<S, B, R> {
@@ -75,7 +75,7 @@ where
     B: Body,
 {
     pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
-        let call = Call::of(request.extensions_mut());
+        let call = CallContext::of(request.extensions_mut());
         let (kept, first) = Kept::of(request, &policy);
         Self { state: State::before(Some(first)), inner, policy, kept, call }
     }
@@ -98,12 +98,12 @@ where
                     if !*begun {
                         if let Some(rejected) = this.kept.rejected.take() {
                             this.state.set(State::Over);
-                            return Poll::Ready(finish(this.call, Ended::NotRetryable, Err(rejected)));
+                            return Poll::Ready(finish(this.call, StopReason::NotRetryable, Err(rejected)));
                         }
                         let now = clock::now();
                         if let Some(late) = overdue(this.call, now) {
                             this.state.set(State::Over);
-                            return Poll::Ready(finish(this.call, Ended::Deadline, Err(late)));
+                            return Poll::Ready(finish(this.call, StopReason::Deadline, Err(late)));
                         }
                         this.kept.attempts += 1;
                         this.kept.number = this.call.start_attempt(now, this.kept.refundable);
@@ -165,7 +165,7 @@ where
                     }
                 };
             this.call.set_delay(delay, reason);
-            observe::retry(this.call, delay, reason);
+            telemetry::retry(this.call, delay, reason);
             let next = Some(request);
             let now = clock::now();
             let until = clock::after(now, delay);
@@ -193,14 +193,18 @@ where
 }
 
 /// What is said in place of an attempt that would begin after the deadline.
-fn overdue(call: &Call, now: Instant) -> Option<Error> {
+fn overdue(call: &CallContext, now: Instant) -> Option<Error> {
     let deadline = call.deadline().filter(|deadline| *deadline < now)?;
     Some(Error::timeout(Scope::Call, deadline.saturating_duration_since(call.started())))
 }
 
-fn finish<R>(call: &Call, ended: Ended, result: Result<Response<R>, Error>) -> Result<Response<R>, Error> {
+fn finish<R>(
+    call: &CallContext,
+    ended: StopReason,
+    result: Result<Response<R>, Error>,
+) -> Result<Response<R>, Error> {
     call.end(ended);
-    observe::gave_up(call, ended);
+    telemetry::gave_up(call, ended);
     let report = call.report();
     match result {
         Ok(mut response) => {

@@ -28,7 +28,7 @@ use crate::policy::{
 /// it was not sent, or if it is declared idempotent:
 ///
 /// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
-/// - for one call, with [`PerRequest::idempotent`](super::PerRequest::idempotent).
+/// - for one call, with [`RetryOverride::idempotent`](super::RetryOverride::idempotent).
 ///
 /// gRPC's own implementations do not retry either, unless the method has a `retryPolicy`.
 ///

@@ -5,7 +5,7 @@ use std::mem;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
 use super::layer::Policy;
-use crate::call::Call;
+use crate::call::CallContext;
 
 /// A copy of a head. Most are never needed, so that it is to cost little.
 pub(super) enum Head {
@@ -45,7 +45,7 @@ impl Head {
     }
 
     /// Another one like it, of this call.
-    pub(super) fn again(&self, call: &Call) -> request::Parts {
+    pub(super) fn again(&self, call: &CallContext) -> request::Parts {
         let mut head = match self {
             Self::Whole(head) => (**head).clone(),
             Self::Plain { method, uri, version, fields } => {

@@ -10,7 +10,7 @@ use http::{
 use http_body::Body;
 
 use super::{
-    Outcome, PerRequest,
+    Outcome, RetryOverride,
     head::Head,
     layer::Policy,
     outcome,
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{
     body::{Replay, ReplayBody},
-    call::{self, Call, DelayReason, Ended, KeyReplaced},
+    call::{self, CallContext, DelayReason, KeyReplaced, StopReason},
     clock,
     error::{Error, Reason, Refusal},
-    observe::{self, Answered},
     policy::{
         self, Cause, Delivery, Spent, Verdict, feedback,
         grpc::{self, Code, Pushback},
     },
+    telemetry::{self, Answered},
 };
 
 /// The longest that the rest of a failed answer's body is waited for.
@@ -80,7 +80,7 @@ impl<B: Body> Kept<B> {
         let (mut head, body) = request.into_parts();
         let announced = announced(&head, &body);
         let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
-        let own = head.extensions.get().copied().unwrap_or(PerRequest::new());
+        let own = head.extensions.get().copied().unwrap_or(RetryOverride::new());
         let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
         let (keyed, rejected) = match key {
             Ok(key) => (key == Some(true), None),
@@ -111,10 +111,10 @@ impl<B: Body> Kept<B> {
     pub(super) fn judge<R: Body>(
         &mut self,
         policy: &Policy,
-        call: &Call,
+        call: &CallContext,
         called: bool,
         result: &Result<Response<R>, Error>,
-    ) -> Result<Again<B>, Ended> {
+    ) -> Result<Again<B>, StopReason> {
         let (told, outcome, delivery, asked) = match result {
             Ok(response) => {
                 let (status, headers) = (response.status(), response.headers());
@@ -130,7 +130,7 @@ impl<B: Body> Kept<B> {
         self.maybe_processed |= delivery == Delivery::MaybeProcessed;
         let headers = result.as_ref().ok().map(Response::headers);
         call.end_attempt(told, asked, headers);
-        observe::attempt(call, result.as_ref().map(Answered::of));
+        telemetry::attempt(call, result.as_ref().map(Answered::of));
         // What did not go out has burdened nobody.
         if !called {
             self.refund(policy);
@@ -145,31 +145,31 @@ impl<B: Body> Kept<B> {
             // Before any rule, for no rule and no server knows that there is another key. A request with a 401 has not been
             // applied (RFC 9110 §15.5.2), so that it does no harm whatever its method. gRPC says nothing of the kind.
             _ if self.rekey && has_other_key(result, self.idempotent) && !call.is_rekeyed() => None,
-            Outcome::Failure { error, .. } if error.is_deadline() => return Err(Ended::Deadline),
+            Outcome::Failure { error, .. } if error.is_deadline() => return Err(StopReason::Deadline),
             _ => match self.verdict(policy, &outcome) {
                 Verdict::Success => {
                     if let Some(budget) = &policy.budget {
                         budget.succeeded(spent);
                     }
-                    return Err(Ended::Success);
+                    return Err(StopReason::Success);
                 }
                 Verdict::Retry(cause) => Some(cause),
-                Verdict::NotRetryable if failed_by_deadline(result) => return Err(Ended::Deadline),
-                Verdict::NotRetryable => return Err(Ended::NotRetryable),
+                Verdict::NotRetryable if failed_by_deadline(result) => return Err(StopReason::Deadline),
+                Verdict::NotRetryable => return Err(StopReason::NotRetryable),
             },
         };
         if cause.is_some() && !policy::may_repeat(self.idempotent, delivery) {
-            return Err(Ended::NotIdempotent);
+            return Err(StopReason::NotIdempotent);
         }
         if cause.is_some() && self.attempts >= self.max_attempts {
-            return Err(Ended::Exhausted);
+            return Err(StopReason::Exhausted);
         }
         if let Some(asked) = asked.filter(|asked| *asked > policy.max_retry_after) {
             call.set_retry_after(asked);
-            return Err(Ended::AskedTooLong);
+            return Err(StopReason::AskedTooLong);
         }
         let (delay, reason) = match (cause, asked) {
-            (Some(cause), _) => self.delay(policy, cause, asked).ok_or(Ended::Exhausted)?,
+            (Some(cause), _) => self.delay(policy, cause, asked).ok_or(StopReason::Exhausted)?,
             (None, Some(asked)) if !asked.is_zero() => (asked, DelayReason::Asked),
             (None, _) => (Duration::ZERO, DelayReason::KeyReplaced),
         };
@@ -184,13 +184,13 @@ impl<B: Body> Kept<B> {
         let wait = delay.max(drain);
         if call.deadline().is_some_and(|deadline| clock::after(clock::now(), wait) >= deadline) {
             call.set_retry_after(wait);
-            return Err(Ended::Deadline);
+            return Err(StopReason::Deadline);
         }
-        let body = self.replay.body().map_err(|_| Ended::NotReplayable)?;
+        let body = self.replay.body().map_err(|_| StopReason::NotReplayable)?;
         // Last, for what is given up here costs nothing.
         match (cause, &policy.budget) {
             (Some(cause), Some(budget)) => {
-                self.spent = Some(budget.try_spend(cause).ok_or(Ended::Budget)?);
+                self.spent = Some(budget.try_spend(cause).ok_or(StopReason::Budget)?);
                 self.refundable = true;
             }
             (Some(_), None) => {}

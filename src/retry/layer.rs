@@ -99,7 +99,7 @@ impl RetryLayer {
 
     /// At most `max_attempts` attempts, the first counted. 3 by default; 1 means that nothing is sent again, but for the
     /// one time after a 401 whose key is replaced, which does not count;
-    /// [`PerRequest::never`](super::PerRequest::never) rules out that, too.
+    /// [`RetryOverride::never`](super::RetryOverride::never) rules out that, too.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl RetryLayer {
 
     /// Says of which requests doing them twice is doing them once, whatever their method: a POST that only searches, a
     /// method of a gRPC service that only reads. They may be sent again after an attempt that may have been processed.
-    /// Of one request it is said by [`PerRequest::idempotent`](super::PerRequest::idempotent).
+    /// Of one request it is said by [`RetryOverride::idempotent`](super::RetryOverride::idempotent).
     ///
     /// ```
     /// use tower_outbound::retry::RetryLayer;

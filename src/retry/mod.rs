@@ -41,7 +41,7 @@
 //!
 //! - The method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE.
 //! - The request carries an [`IdempotencyKey`] that the server honours.
-//! - The caller declared it idempotent, with [`PerRequest::idempotent`] or [`RetryLayer::with_idempotent`].
+//! - The caller declared it idempotent, with [`RetryOverride::idempotent`] or [`RetryLayer::with_idempotent`].
 //! - The request was provably not processed: there was no connection, it closed before the request was written, or the
 //!   server refused the HTTP/2 stream. A custom service states this with a
 //!   [`DeliveryError`](crate::error::DeliveryError).
@@ -54,7 +54,7 @@
 //! - a recorded body: not one over the replay limit, and not one that was read only in part.
 //!
 //! Otherwise the layer returns the last response or error at once. Its [`Report`](crate::Report) states the
-//! [reason](crate::call::Ended).
+//! [reason](crate::call::StopReason).
 //!
 //! # After a 401
 //!
@@ -66,7 +66,7 @@
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
 //! - It happens once per call, even if retry layers are stacked. [`Standard`] returns the next 401.
-//! - It does not happen after [`PerRequest::never`], with an unrecorded body, or if the deadline is within 100 ms, the
+//! - It does not happen after [`RetryOverride::never`], with an unrecorded body, or if the deadline is within 100 ms, the
 //!   time for draining the body.
 //!
 //! The auth layer also marks a gRPC `UNAUTHENTICATED` in the response headers. gRPC does not guarantee that such a call
@@ -144,7 +144,7 @@ pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
-pub use self::per_request::PerRequest;
+pub use self::per_request::RetryOverride;
 pub use self::reconnect::Reconnect;
 pub use self::schedule::{Delays, Schedule};
 pub use self::service::Retry;

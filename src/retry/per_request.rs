@@ -5,22 +5,22 @@ use crate::error::InvalidConfig;
 /// A deadline of its own is [`Deadline`](crate::call::Deadline).
 ///
 /// ```
-/// use tower_outbound::retry::PerRequest;
+/// use tower_outbound::retry::RetryOverride;
 ///
 /// let mut request = http::Request::post("https://api.example.com/v1/searches").body(())?;
 /// // This POST only reads.
-/// request.extensions_mut().insert(PerRequest::new().idempotent().with_max_attempts(5)?);
+/// request.extensions_mut().insert(RetryOverride::new().idempotent().with_max_attempts(5)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PerRequest {
+pub struct RetryOverride {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
     /// Not even when its key is replaced.
     pub(super) never: bool,
 }
 
-impl PerRequest {
+impl RetryOverride {
     /// Nothing else than the layer's.
     pub fn new() -> Self {
         Self::default()

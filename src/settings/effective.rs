@@ -7,7 +7,8 @@ use super::{
     RetrySettings, ServiceSettings, TimeoutSettings, TransportSettings,
 };
 use crate::{
-    auth::KeyFile, body::DEFAULT_REPLAY_LIMIT, limit::Ask, policy::ExponentialBackoff, preset::Preset,
+    auth::KeyFile, body::DEFAULT_REPLAY_LIMIT, limit::PermitRequest, policy::ExponentialBackoff,
+    preset::StackBuilder,
 };
 
 impl PresetName {
@@ -27,7 +28,7 @@ impl PresetName {
 
 impl ServiceSettings {
     /// What holds where these settings say nothing.
-    pub(super) fn defaults(&self, preset: &Preset) -> Self {
+    pub(super) fn defaults(&self, preset: &StackBuilder) -> Self {
         let kind = self.preset.unwrap_or_default();
         Self {
             preset: Some(kind),
@@ -41,7 +42,7 @@ impl ServiceSettings {
             key_file_interval: self.key_file.is_some().then_some(KeyFile::DEFAULT_INTERVAL),
             key_place: Some(KeyPlace::Bearer),
             limit: LimitSettings {
-                max_queue: Some(Ask::DEFAULT_MAX_QUEUE),
+                max_queue: Some(PermitRequest::DEFAULT_MAX_QUEUE),
                 starting_empty: Some(false),
                 ..LimitSettings::default()
             },

@@ -10,7 +10,7 @@ use super::text::header_name;
 use crate::{
     auth::{ApiKey, Form},
     error::InvalidConfig,
-    preset::{BaseUrl, Preset},
+    preset::{BaseUrl, StackBuilder},
 };
 
 /// A key that stands among the settings. Read, and never written: not by `Serialize`, not by `Debug`.
@@ -123,7 +123,7 @@ impl KeyPlace {
         }
     }
 
-    pub(super) fn on(self, preset: Preset) -> Preset {
+    pub(super) fn on(self, preset: StackBuilder) -> StackBuilder {
         match self {
             Self::Bearer => preset,
             Self::Header(name) => preset.with_key_in_header(name),

@@ -6,9 +6,9 @@ use http::HeaderName;
 
 use super::{part::settings, text};
 use crate::{
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     error::InvalidConfig,
-    preset::Preset,
+    preset::StackBuilder,
     request_id::RequestIdLayer,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
@@ -60,14 +60,14 @@ impl TimeoutSettings {
     }
 
     pub(super) fn total_or_default(&self) -> Duration {
-        self.total.unwrap_or(Preset::DEFAULT_TOTAL_TIMEOUT)
+        self.total.unwrap_or(StackBuilder::DEFAULT_TOTAL_TIMEOUT)
     }
 
     pub(super) fn attempt_or_default(&self) -> Duration {
-        self.attempt.unwrap_or(Preset::DEFAULT_ATTEMPT_TIMEOUT.min(self.total_or_default()))
+        self.attempt.unwrap_or(StackBuilder::DEFAULT_ATTEMPT_TIMEOUT.min(self.total_or_default()))
     }
 
-    pub(super) fn preset(&self, mut preset: Preset) -> Preset {
+    pub(super) fn preset(&self, mut preset: StackBuilder) -> StackBuilder {
         if let Some(limit) = self.total {
             preset = preset.with_total_timeout(limit);
         }
@@ -109,7 +109,7 @@ impl RequestIdSettings {
 }
 
 settings! {
-    /// What is sent with each attempt: [`AttemptLayer`].
+    /// What is sent with each attempt: [`AttemptSpanLayer`].
     pub struct AttemptSettings {
         /// The header with the number of the attempt. None by default.
         #[serde(with = "text")]
@@ -119,10 +119,10 @@ settings! {
 
 impl AttemptSettings {
     /// The layer.
-    pub fn layer(&self) -> AttemptLayer {
+    pub fn layer(&self) -> AttemptSpanLayer {
         match &self.header {
-            Some(header) => AttemptLayer::new().with_attempt_header(header.clone()),
-            None => AttemptLayer::new(),
+            Some(header) => AttemptSpanLayer::new().with_attempt_header(header.clone()),
+            None => AttemptSpanLayer::new(),
         }
     }
 }

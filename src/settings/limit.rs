@@ -2,15 +2,15 @@ use std::time::Duration;
 
 use super::{part::settings, text};
 use crate::{
-    limit::{RateLimitLayer, Select, SlidingWindow, TokenBucket},
+    limit::{RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket},
     policy::Quota,
-    preset::Preset,
+    preset::StackBuilder,
 };
 
 settings! {
     /// Settings of the quota and of the queue in front of it: [`RateLimitLayer`] and its limiter.
     ///
-    /// A preset uses a [`TokenBucket`] unless code replaces it by [`Preset::with_limiter`]. A stack of single layers
+    /// A preset uses a [`TokenBucket`] unless code replaces it by [`StackBuilder::with_limiter`]. A stack of single layers
     /// takes [`token_bucket`](Self::token_bucket) or [`sliding_window`](Self::sliding_window).
     pub struct LimitSettings {
         /// One quota, or a list of quotas that hold at once, such as `100/60s` or `100/60s, burst 10, margin 1s`.
@@ -44,11 +44,11 @@ impl LimitSettings {
     }
 
     /// Returns the layer over `limiter`, with the bounds of the wait from these settings.
-    pub fn layer<L: Select>(&self, limiter: L) -> RateLimitLayer<L> {
+    pub fn layer<L: SelectLimiter>(&self, limiter: L) -> RateLimitLayer<L> {
         self.bound(RateLimitLayer::new(limiter))
     }
 
-    pub(super) fn preset(&self, mut preset: Preset) -> Preset {
+    pub(super) fn preset(&self, mut preset: StackBuilder) -> StackBuilder {
         if let Some(quotas) = &self.quota {
             preset = preset.with_quotas(quotas.iter().copied());
         }

@@ -2,19 +2,19 @@
 
 use super::{PresetName, ServiceSettings, name::checked};
 use crate::{
-    auth::{ApiKey, AuthLayer, KeyFile, Keys, Origin, Rotating},
+    auth::{ApiKey, AuthLayer, KeyFile, KeySource, Origin, Rotating},
     client::Client,
     error::InvalidConfig,
-    preset::{self, BaseUrl, Preset, PresetLayer},
+    preset::{self, BaseUrl, StackBuilder, StackLayer},
 };
 
 impl PresetName {
-    fn preset(self, url: &str) -> Result<Preset, InvalidConfig> {
+    fn preset(self, url: &str) -> Result<StackBuilder, InvalidConfig> {
         match self {
             Self::CurrencyRates => preset::currency_rates(url),
             Self::EmailDelivery => preset::email_delivery(url),
             Self::RealtimeMessaging => preset::realtime_messaging(url),
-            Self::Custom => Preset::new("custom", url),
+            Self::Custom => StackBuilder::new("custom", url),
         }
     }
 }
@@ -24,7 +24,7 @@ impl ServiceSettings {
     /// as the key, is looked at when a layer or a client is made of it.
     ///
     /// [`limit.starting_empty`](super::LimitSettings::starting_empty) is a limiter that was given:
-    /// [`Preset::with_quota`] and [`with_quotas`](Preset::with_quotas) put one that starts full in its place.
+    /// [`StackBuilder::with_quota`] and [`with_quotas`](StackBuilder::with_quotas) put one that starts full in its place.
     ///
     /// # Clone
     ///
@@ -32,8 +32,8 @@ impl ServiceSettings {
     ///
     /// # Errors
     ///
-    /// As the setters of [`Preset`] and of its layers, each with the [path](InvalidConfig::path) of the setting.
-    pub fn preset(&self) -> Result<Preset, InvalidConfig> {
+    /// As the setters of [`StackBuilder`] and of its layers, each with the [path](InvalidConfig::path) of the setting.
+    pub fn preset(&self) -> Result<StackBuilder, InvalidConfig> {
         let kind = self.preset.unwrap_or_default();
         let mut preset = kind.preset(self.url()).map_err(|error| error.within("base_url"))?;
         match &self.name {
@@ -62,20 +62,20 @@ impl ServiceSettings {
         Ok(self.timeout.preset(preset))
     }
 
-    /// The whole stack as a layer: [`Preset::layer`].
+    /// The whole stack as a layer: [`StackBuilder::layer`].
     ///
     /// # Errors
     ///
-    /// As [`preset`](Self::preset) and [`Preset::layer`].
-    pub fn layer(&self) -> Result<PresetLayer, InvalidConfig> {
+    /// As [`preset`](Self::preset) and [`StackBuilder::layer`].
+    pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         self.preset()?.layer().map_err(|error| self.placed(error))
     }
 
-    /// A ready client: [`Preset::client_over`] the transport of these settings.
+    /// A ready client: [`StackBuilder::client_over`] the transport of these settings.
     ///
     /// # Errors
     ///
-    /// As [`preset`](Self::preset), [`Preset::client_over`] and
+    /// As [`preset`](Self::preset), [`StackBuilder::client_over`] and
     /// [`TransportSettings::transport`](super::TransportSettings::transport).
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         let transport = self.transport.transport().map_err(|error| error.within("transport"))?;
@@ -127,7 +127,7 @@ impl ServiceSettings {
     }
 
     /// Lazily, as whatever a preset is told.
-    fn keyed(&self, mut preset: Preset) -> Result<Preset, InvalidConfig> {
+    fn keyed(&self, mut preset: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
         self.one_source()?;
         if let Some(key) = &self.api_key {
             preset = preset.with_api_key(key.key().map_err(|error| error.within("api_key"))?);
@@ -144,17 +144,17 @@ impl ServiceSettings {
         Ok(place.on(preset))
     }
 
-    fn keys(&self) -> Result<Keys, InvalidConfig> {
+    fn keys(&self) -> Result<KeySource, InvalidConfig> {
         self.one_source()?;
         match (&self.api_key, &self.key_file) {
-            (Some(key), _) => key.key().map(Keys::from),
+            (Some(key), _) => key.key().map(KeySource::from),
             (_, Some(path)) => {
                 let interval = self.key_file_interval.unwrap_or(KeyFile::DEFAULT_INTERVAL);
                 KeyFile::open(path).map(|file| file.with_interval(interval).into())
             }
             _ => {
                 let variable = self.key_env.as_deref().unwrap_or(self.preset.unwrap_or_default().key_env());
-                ApiKey::from_env(variable).map(Keys::from)
+                ApiKey::from_env(variable).map(KeySource::from)
             }
         }
     }

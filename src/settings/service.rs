@@ -11,7 +11,7 @@ use super::{
 use crate::auth::Origin;
 
 settings! {
-    /// A service, from its address to its last timeout: what a [`Preset`](crate::preset::Preset) and the ready
+    /// A service, from its address to its last timeout: what a [`StackBuilder`](crate::preset::StackBuilder) and the ready
     /// [`Client`](crate::Client) are made of.
     ///
     /// # Default
@@ -69,7 +69,7 @@ pub enum PresetName {
     EmailDelivery,
     /// [`preset::realtime_messaging`](crate::preset::realtime_messaging).
     RealtimeMessaging,
-    /// [`Preset::new`](crate::preset::Preset::new): a service of your own, with no quota until it is given.
+    /// [`StackBuilder::new`](crate::preset::StackBuilder::new): a service of your own, with no quota until it is given.
     #[default]
     Custom,
 }

@@ -8,7 +8,7 @@ use std::{
 
 use http::HeaderValue;
 
-use crate::{preset::Preset, request_id::MakeRequestId};
+use crate::{preset::StackBuilder, request_id::MakeRequestId};
 
 /// Makes the ids `req-1`, `req-2` and so on, for a [`RequestIdLayer`](crate::request_id::RequestIdLayer).
 ///
@@ -81,6 +81,6 @@ impl Debug for SequentialIds {
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 #[must_use]
-pub fn repeatable(preset: Preset, seed: u64) -> Preset {
+pub fn repeatable(preset: StackBuilder, seed: u64) -> StackBuilder {
     preset.map_chance(|retry| retry.with_seed(seed), |ids| ids.with_maker(SequentialIds::new()))
 }

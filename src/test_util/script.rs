@@ -9,7 +9,7 @@ use std::{
 use http::request::Parts;
 
 use super::{Answer, Seen};
-use crate::{call::Call, clock, error::BoxError};
+use crate::{call::CallContext, clock, error::BoxError};
 
 pub(super) struct Script {
     pub(super) source: Source,
@@ -47,7 +47,7 @@ impl Script {
 
     /// Notes the request and says what comes of it. Its place in the record is its number less one.
     pub(super) fn answer(&self, head: Parts) -> (usize, Answer) {
-        let attempt = head.extensions.get::<Call>().map(Call::attempt);
+        let attempt = head.extensions.get::<CallContext>().map(CallContext::attempt);
         let mut all = self.seen();
         let place = all.len();
         let seen = Seen { number: place + 1, at: clock::now(), head, attempt, body: None, trailers: None };

@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
 use crate::{
-    call::{Call, Ended},
+    call::{CallContext, StopReason},
     clock::Instant,
     error::{BoxError, Error, Scope},
 };
@@ -27,7 +27,7 @@ pin_project! {
         ends: Instant,
         scope: Scope,
         limit: Duration,
-        call: Option<Call>,
+        call: Option<CallContext>,
         // It has told its end, and has no second one.
         over: bool,
     }
@@ -40,7 +40,7 @@ impl<F> ResponseFuture<F> {
         ends: Instant,
         scope: Scope,
         limit: Duration,
-        call: Option<Call>,
+        call: Option<CallContext>,
         make: impl FnOnce() -> Option<F>,
     ) -> Self {
         Self { timer: None, ends, scope, limit, call, over: false, future: make() }
@@ -75,7 +75,7 @@ where
         *this.over = true;
         let limit = match (*this.scope, this.call.as_ref()) {
             (Scope::Call, Some(call)) => {
-                call.end(Ended::Deadline);
+                call.end(StopReason::Deadline);
                 this.ends.saturating_duration_since(call.started())
             }
             _ => *this.limit,
@@ -84,7 +84,7 @@ where
     }
 }
 
-fn reported(error: Error, call: Option<&Call>) -> Error {
+fn reported(error: Error, call: Option<&CallContext>) -> Error {
     match call {
         Some(call) => error.reported(call),
         None => error,

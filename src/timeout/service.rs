@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::ResponseFuture;
 use crate::{
-    call::{Call, Deadline},
+    call::{CallContext, Deadline},
     clock,
     error::{BoxError, Error, Scope},
 };
@@ -48,12 +48,12 @@ where
         let own = clock::after(now, self.limit);
         let (call, deadline) = match self.scope {
             Scope::Call => {
-                let call = Call::of(request.extensions_mut());
+                let call = CallContext::of(request.extensions_mut());
                 let earlier = call.narrow_deadline(own);
                 (Some(call), earlier)
             }
             Scope::Attempt => {
-                let call = request.extensions().get::<Call>().cloned();
+                let call = request.extensions().get::<CallContext>().cloned();
                 let deadline = Deadline::of(call.as_ref(), request.extensions());
                 (call, deadline)
             }

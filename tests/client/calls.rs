@@ -13,9 +13,9 @@ use http_body_util::StreamBody;
 use tower_outbound::{
     ApiKey, Body, BoxError, InvalidConfig,
     body::BodyTooLarge,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     client::Transport,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
 };
 use tracing::dispatcher::{self, Dispatch};
 use tracing_subscriber::fmt::MakeWriter;
@@ -26,7 +26,7 @@ use super::{
     text,
 };
 
-type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 const PRESETS: [(&str, Make); 3] = [
     ("currency_rates", preset::currency_rates),
@@ -67,7 +67,7 @@ async fn every_preset_sends_what_the_samples_show() {
             assert_eq!(report.request_id().unwrap(), id);
             assert_eq!(report.server_request_id().unwrap(), "of-the-server");
             assert_eq!(outcomes(report), [Outcome::Answer(StatusCode::OK)]);
-            assert_eq!(report.ended(), Some(Ended::Success));
+            assert_eq!(report.ended(), Some(StopReason::Success));
             assert_eq!(text(response).await, format!("to {}", seen.method));
         }
         assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"), "an id is for one call");

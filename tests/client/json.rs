@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError,
-    auth::{FreshKey, ProvidedKey},
+    auth::{FreshKey, RefreshingKey},
     call::Deadline,
     client::JsonError,
 };
@@ -208,7 +208,7 @@ async fn what_stands_beside_base64_of_the_key_is_cut_at_whole_characters() {
 #[tokio::test]
 async fn every_key_that_the_call_has_sent_is_hidden() {
     let number = AtomicUsize::new(0);
-    let keys = ProvidedKey::new(move || {
+    let keys = RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
         ready(key.map(FreshKey::new).map_err(BoxError::from))
     });
@@ -225,7 +225,7 @@ async fn every_key_that_the_call_has_sent_is_hidden() {
 }
 
 /// A client whose answers begin at once and never end.
-fn standing_still(status: u16, preset: Preset) -> Client {
+fn standing_still(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
         let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
         let mut response = Response::new(StreamBody::new(start.chain(stream::pending())));

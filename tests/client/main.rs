@@ -19,7 +19,7 @@ use std::{error::Error as StdError, time::Duration};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, preset::Preset,
+    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, preset::StackBuilder,
     retry::RetryLayer,
 };
 
@@ -35,7 +35,7 @@ fn quick_retry() -> RetryLayer {
 }
 
 /// The preset without a quota: no test waits for a permit.
-fn preset(base_url: &str) -> Preset {
+fn preset(base_url: &str) -> StackBuilder {
     preset::realtime_messaging(base_url)
         .unwrap()
         .with_api_key(ApiKey::new(KEY).unwrap())

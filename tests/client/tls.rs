@@ -7,7 +7,7 @@ use http::Version;
 use tokio::sync::Barrier;
 use tower_outbound::{
     Client,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     client::Transport,
     retry::Reconnect,
 };
@@ -81,7 +81,10 @@ async fn a_server_whose_certificate_is_not_trusted_gets_neither_request_nor_key(
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
         // Asking again would not help, and hides for a while that somebody else may stand there.
-        assert_eq!((outcomes(report), report.ended()), (vec![Outcome::NotSent], Some(Ended::NotRetryable)));
+        assert_eq!(
+            (outcomes(report), report.ended()),
+            (vec![Outcome::NotSent], Some(StopReason::NotRetryable))
+        );
         assert!(chain(&error).contains("certificate"), "the chain says why: {}", chain(&error));
         assert_eq!(Reconnect::new().failed(&error), None, "nor to be asked again later");
     }

@@ -11,14 +11,14 @@ use http::{HeaderName, request::Parts};
 use tower::ServiceBuilder;
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{
-        AuthLayer, Authorize, BearerAuthLayer, Form, FreshKey, KeyFile, Keys, Origin, ProvidedKey, QueryKey,
-        Rotating, Sign, SignLayer, Signing,
+        AuthLayer, Authorize, BearerAuthLayer, Form, FreshKey, KeyFile, KeySource, Origin, QueryKey,
+        RefreshingKey, Rotating, Sign, SignLayer, Signing,
     },
     limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     test_util::{Arrivals, repeatable},
@@ -57,12 +57,12 @@ fn bearer() -> (BearerAuthLayer, Books) {
 }
 
 /// Takes 20 ms, for a key of 2 s.
-fn provided() -> Keys {
+fn provided() -> KeySource {
     let provider = || async {
         tokio::time::sleep(millis(20)).await;
         Ok::<_, BoxError>(FreshKey::new(key()).with_lifetime(secs(2)))
     };
-    ProvidedKey::new(provider).into()
+    RefreshingKey::new(provider).into()
 }
 
 /// A file of its own, gone with it.
@@ -138,7 +138,7 @@ fn window() -> (SlidingWindow, Books) {
 }
 
 fn keyed() -> (RateLimitLayer<KeyedBucket<String>>, Books) {
-    let host = |head: tower_outbound::limit::Head<'_>| head.uri.host().unwrap_or_default().to_owned();
+    let host = |head: tower_outbound::call::RequestHead<'_>| head.uri.host().unwrap_or_default().to_owned();
     let keyed = Keyed::new(host, |_| TokenBucket::new(quota()));
     let books = keyed.clone();
     let snapshot = move || books.limiter(&"api.example.com".to_owned()).unwrap().snapshot();
@@ -153,14 +153,14 @@ fn retry() -> (RetryLayer, Books) {
 }
 
 /// By its own settings but for the quota, with nothing left to chance.
-fn preset(preset: Preset) -> (preset::PresetLayer, Books) {
+fn preset(preset: StackBuilder) -> (preset::StackLayer, Books) {
     let preset = repeatable(preset.with_quota(quota()), 7);
     let limiter = preset.limiter().clone();
     let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
     (preset.layer().unwrap(), Books::limiter(quota(), snapshot))
 }
 
-fn with_all_that_a_preset_takes() -> (preset::PresetLayer, Books) {
+fn with_all_that_a_preset_takes() -> (preset::StackLayer, Books) {
     let (window, books) = window();
     let preset = preset::currency_rates(URI).unwrap().with_keys(provided()).with_limiter(window);
     let (retry, budget) = retry();
@@ -195,13 +195,13 @@ pub(crate) fn rows() -> Vec<Row> {
             let (limiter, books) = bucket();
             (RateLimitLayer::new(AnyLimiter::new(limiter)), books)
         })),
-        limited(row("none", || plain(RateLimitLayer::new(TokenBucket::unmetered())))),
+        limited(row("none", || plain(RateLimitLayer::new(TokenBucket::unlimited())))),
         limited(row("Keyed", keyed)),
         row("3 attempts", retry).unready(AfterAttempts(failed)),
         row("an id", || plain(RequestIdLayer::new())),
-        row("a span", || plain(AttemptLayer::new())),
+        row("a span", || plain(AttemptSpanLayer::new())),
         row("its number in a header", || {
-            plain(AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
+            plain(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
         }),
         row("total", || plain(TimeoutLayer::total(secs(60)).unwrap())),
         row("of an attempt", || plain(TimeoutLayer::per_attempt(secs(60)).unwrap())),
@@ -209,7 +209,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row("none", || plain(BodyIdleTimeoutLayer::none())).unready(Passes),
         row("a note of each", || plain(Arrivals::new())).unready(Passes),
         row("a preset without a credential", || {
-            preset(Preset::new("custom", URI).unwrap().without_credential())
+            preset(StackBuilder::new("custom", URI).unwrap().without_credential())
         })
         .unready(AfterAttempts(unready)),
         row("all that a preset takes", with_all_that_a_preset_takes).unready(AfterAttempts(unready)),
@@ -221,7 +221,7 @@ pub(crate) fn rows() -> Vec<Row> {
             let total = TimeoutLayer::total(secs(60)).unwrap();
             let stack = ServiceBuilder::new().layer(total).layer(retry).layer(bearer().0).layer(limit);
             let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
-            (stack.layer(attempt).layer(AttemptLayer::new()), Books { budget: budget.budget, ..books })
+            (stack.layer(attempt).layer(AttemptSpanLayer::new()), Books { budget: budget.budget, ..books })
         })
         .unready(AfterAttempts(unready)),
     ];

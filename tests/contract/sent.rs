@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tower::{Service, ServiceExt, util::BoxCloneService};
-use tower_outbound::{Body, BoxError, Report, call::Attempt};
+use tower_outbound::{Body, BoxError, Report, call::AttemptReport};
 
 use super::{
     moody::{Moody, Place, Plan},
@@ -81,7 +81,7 @@ pub(crate) fn request(plan: &Arc<Plan>, uri: &str, task: usize, answers: &str) -
 pub(crate) struct Told {
     pub(crate) status: u16,
     pub(crate) at: Duration,
-    pub(crate) attempts: Vec<Attempt>,
+    pub(crate) attempts: Vec<AttemptReport>,
 }
 
 pub(crate) async fn sent(client: Client, request: Request<Body>, start: Instant) -> Result<Told, BoxError> {

@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt::Debug};
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use tower_outbound::{
-    auth::{FreshKey, Keys, ProvidedKey},
+    auth::{FreshKey, KeySource, RefreshingKey},
     client::Transport,
     error::ErrorKind,
 };
@@ -43,7 +43,7 @@ fn address(before: Before) -> String {
     format!("http://{}", peer::serve(move |stream| peer::echo_in_goaway(stream, before)))
 }
 
-fn keyed(url: &str) -> Preset {
+fn keyed(url: &str) -> StackBuilder {
     preset(url).with_api_key(ApiKey::new(KEY).unwrap())
 }
 
@@ -146,7 +146,7 @@ async fn redacts_the_debug_data_of_a_goaway_to_the_source_of_a_request_body() {
 #[tokio::test]
 async fn redacts_the_debug_data_of_a_goaway_to_a_key_provider() {
     let tokens = address(Before::Response);
-    let keys: Keys = ProvidedKey::new(move || {
+    let keys: KeySource = RefreshingKey::new(move || {
         let mut request = request(&tokens, no_body());
         request.headers_mut().insert("authorization", KEY.parse().unwrap());
         let client = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();

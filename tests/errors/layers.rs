@@ -7,7 +7,7 @@ use tower_outbound::{
     Quota,
     auth::{BearerAuthLayer, Origin},
     error::ErrorKind,
-    limit::{Cost, RateLimitLayer, TokenBucket},
+    limit::{PermitCost, RateLimitLayer, TokenBucket},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -47,7 +47,7 @@ async fn names_each_failure_of_a_layer() {
     check(&error, ErrorKind::RateLimited, "rate_limited", "refused by the rate limiter");
 
     let mut costly = get(URI);
-    costly.extensions_mut().insert(Cost(NonZeroU32::new(9).unwrap()));
+    costly.extensions_mut().insert(PermitCost(NonZeroU32::new(9).unwrap()));
     let error = limit.layer(silent()).oneshot(costly).await.unwrap_err();
     let message = "request costs more permits than the rate limiter can grant";
     check(&error, ErrorKind::TooCostly, "too_costly", message);
@@ -72,7 +72,7 @@ async fn names_each_failure_of_a_layer() {
 }
 
 fn limit_free() -> RateLimitLayer<TokenBucket> {
-    RateLimitLayer::new(TokenBucket::unmetered())
+    RateLimitLayer::new(TokenBucket::unlimited())
 }
 
 #[tokio::test(start_paused = true)]

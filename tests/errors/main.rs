@@ -32,8 +32,8 @@ use hyper_util::{
 use tokio::net::{TcpSocket, TcpStream};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, preset::Preset, request_id::RequestIdLayer,
-    retry::RetryLayer,
+    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, preset::StackBuilder,
+    request_id::RequestIdLayer, retry::RetryLayer,
 };
 
 type Content = UnsyncBoxBody<Bytes, BoxError>;
@@ -46,8 +46,8 @@ fn retry() -> RetryLayer {
     RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
 }
 
-fn preset(url: &str) -> Preset {
-    Preset::new("svc", url).unwrap().with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
+fn preset(url: &str) -> StackBuilder {
+    StackBuilder::new("svc", url).unwrap().with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
 }
 
 /// A request body that fails after one frame.

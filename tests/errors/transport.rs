@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, vec};
 
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use tower::{ServiceExt, service_fn};
-use tower_outbound::{attempt::AttemptLayer, error::ErrorKind};
+use tower_outbound::{attempt_span::AttemptSpanLayer, error::ErrorKind};
 
 use super::{peer, *};
 
@@ -221,7 +221,7 @@ async fn names_the_io_error_of_an_established_connection() {
         tokio::spawn(connection);
         let request = http::Request::get("/v1").body(no_body()).unwrap();
         let sent = service_fn(move |request| sender.send_request(request));
-        let error = tower::Layer::layer(&AttemptLayer::new(), sent).oneshot(request).await.unwrap_err();
+        let error = tower::Layer::layer(&AttemptSpanLayer::new(), sent).oneshot(request).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Closed, "{io:?}: {error:?}");
         assert!(format!("{error:?}").ends_with(&io::Error::from(io).to_string()), "{io:?}: {error:?}");
     }

@@ -97,7 +97,7 @@ fn transport(wire: Wire) -> Transport {
     }
 }
 
-fn rates(url: &str) -> preset::Preset {
+fn rates(url: &str) -> preset::StackBuilder {
     preset::currency_rates(url).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
 }
 

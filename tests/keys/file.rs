@@ -58,7 +58,7 @@ async fn a_file_that_changes_gives_another_key_after_the_interval() {
 async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported() {
     let secret = Secret::new("vanishes", "key-1");
     let server = Server::accepting("key");
-    let keys = Keys::from_file(&secret.0).unwrap();
+    let keys = KeySource::from_file(&secret.0).unwrap();
     let client = client(keys.clone(), &server);
     for broken in [None, Some(""), Some("two words of s3cret"), Some("key-1")] {
         match broken {
@@ -105,7 +105,7 @@ fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
 
     let secret = Secret::new("slow", "key-1");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let keys = Keys::from(KeyFile::open(&secret.0).unwrap());
+    let keys = KeySource::from(KeyFile::open(&secret.0).unwrap());
     let old = runtime.block_on(keys.current()).unwrap();
     fs::remove_file(&secret).unwrap();
     assert!(Command::new("mkfifo").arg(&secret.0).status().unwrap().success());

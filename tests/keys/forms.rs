@@ -12,9 +12,9 @@ async fn every_form_takes_its_key_from_every_source() {
     std::fs::write(&path, "key-1").unwrap();
     let sources = || {
         [
-            Keys::from(ApiKey::new("key-1").unwrap()),
-            Keys::from(KeyFile::open(&path).unwrap()),
-            Keys::from(provided(Duration::ZERO, &[Fetch::Lasting]).0),
+            KeySource::from(ApiKey::new("key-1").unwrap()),
+            KeySource::from(KeyFile::open(&path).unwrap()),
+            KeySource::from(provided(Duration::ZERO, &[Fetch::Lasting]).0),
         ]
     };
     for (form, name, value) in [

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Jitter,
-    auth::{Auth, AuthLayer, Form, FreshKey, KeyReplaced, Keys, Origin, ProvidedKey, Rotating},
+    auth::{Auth, AuthLayer, Form, FreshKey, KeyReplaced, KeySource, Origin, RefreshingKey, Rotating},
     body::ReplayBody,
     retry::RetryLayer,
 };
@@ -121,7 +121,7 @@ impl Asked {
 }
 
 /// A provider that takes `latency` and follows its script, the last step for ever. Backs off by 1 s, 2 s, 4 s.
-fn provided(latency: Duration, script: &'static [Fetch]) -> (ProvidedKey, Asked) {
+fn provided(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, Asked) {
     let asked = Asked(Arc::default());
     let count = asked.clone();
     let provider = move || {
@@ -142,16 +142,16 @@ fn provided(latency: Duration, script: &'static [Fetch]) -> (ProvidedKey, Asked)
         }
     };
     let backoff = ExponentialBackoff::new(secs(1), secs(20)).unwrap().with_jitter(Jitter::none());
-    (ProvidedKey::new(provider).with_backoff(backoff), asked)
+    (RefreshingKey::new(provider).with_backoff(backoff), asked)
 }
 
-fn layer(keys: impl Into<Keys>) -> AuthLayer<Rotating> {
+fn layer(keys: impl Into<KeySource>) -> AuthLayer<Rotating> {
     AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap()
 }
 
 type Client = Auth<Server, Rotating>;
 
-fn client(keys: impl Into<Keys>, server: &Server) -> Client {
+fn client(keys: impl Into<KeySource>, server: &Server) -> Client {
     layer(keys).layer(server.clone())
 }
 

@@ -35,7 +35,7 @@ async fn one_refresh_however_many_wait() {
 async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let client = client(keys.clone(), &server);
     send(&client).await.unwrap();
     advance(secs(799)).await;
@@ -57,7 +57,7 @@ async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
 async fn a_call_under_way_drives_the_refresh() {
     let given = Asked(Arc::default());
     let count = given.clone();
-    let keys = Keys::from(ProvidedKey::new(move || {
+    let keys = KeySource::from(RefreshingKey::new(move || {
         let count = count.clone();
         async move {
             tokio::time::sleep(millis(500)).await;
@@ -90,7 +90,7 @@ fn a_refresh_begun_outside_a_runtime_is_driven_by_its_request() {
     };
     // Due again as soon as it has failed, so that no time need pass.
     let backoff = ExponentialBackoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
-    let keys = Keys::from(ProvidedKey::new(provider).with_backoff(backoff));
+    let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
         assert!(keys.reject(&key), "another is asked for");
@@ -114,7 +114,7 @@ async fn of_two_keys_that_have_expired_the_newer_one_is_sent() {
     let asked = Asked(Arc::default());
     let count = asked.clone();
     // Answers at once, so that the request that asks has the new key.
-    let provider = ProvidedKey::new(move || {
+    let provider = RefreshingKey::new(move || {
         let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
         let lifetime = if number == 1 { secs(10) } else { secs(1) };
         async move {
@@ -177,7 +177,7 @@ async fn a_call_now_and_then_never_waits_for_the_next_key() {
     for every in [secs(10), secs(15), secs(100)] {
         let server = Server::accepting("key").after(millis(20));
         let (provided, asked) = provided(millis(100), &[Fetch::Gives(3_600)]);
-        let keys = Keys::from(provided);
+        let keys = KeySource::from(provided);
         let client = client(keys.clone(), &server);
         send(&client).await.unwrap();
         let start = Instant::now();
@@ -228,7 +228,7 @@ fn a_refresh_whose_runtime_has_ended_is_begun_anew() {
 async fn a_refresh_that_fails_is_backed_off_and_the_old_key_used_while_it_is_valid() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Gives(100), Fetch::Fails]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let client = client(keys.clone(), &server);
     let started = Instant::now();
     // Due at 80 s; then after 1, 2, 4, 8 s of back-off, when a request comes.

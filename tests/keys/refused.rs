@@ -65,7 +65,7 @@ async fn a_key_withdrawn_long_after_is_replaced_at_once_every_time() {
 #[tokio::test(start_paused = true)]
 async fn a_late_refusal_of_the_old_key_spares_the_new_one() {
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let old = keys.current().await.unwrap();
     assert!(keys.reject(&old) && keys.reject(&old), "both are told to send again");
     let new = keys.current().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_late_refusal_of_the_old_key_spares_the_new_one() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_while_the_refresh_runs_makes_no_second_one() {
     let (provided, asked) = provided(secs(1), &[Fetch::Gives(1_000)]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let old = keys.current().await.unwrap();
     advance(secs(850)).await;
     // This one begins the refresh and goes on with the old key.
@@ -101,7 +101,7 @@ async fn when_no_other_key_can_be_had_the_servers_answer_is_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn a_refusal_counts_again_at_the_moment_when_the_provider_may_be_asked_again() {
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let key = keys.current().await.unwrap();
     assert!(keys.reject(&key));
     assert!(keys.current().await.is_err(), "and the refused one is back");

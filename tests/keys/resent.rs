@@ -10,13 +10,14 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     Body, Quota, Report,
     call::{
-        Deadline, DelayReason, Ended,
+        Deadline, DelayReason,
         Outcome::{self, Refused},
+        StopReason,
     },
     limit::{RateLimitLayer, SlidingWindow},
     policy::{Budget, Cause},
     preset,
-    retry::{Classify, Grpc, PerRequest, Standard},
+    retry::{Classify, Grpc, RetryOverride, Standard},
     test_util,
 };
 
@@ -37,7 +38,11 @@ fn report<B>(response: &Response<B>) -> &Report {
 
 /// Sends this to a server that answers by this script, with keys that never end; gives the answer's status, why there
 /// was no other, and how often it was asked.
-async fn scripted(retry: &RetryLayer, request: Request<Content>, script: &[Answer]) -> (u16, Ended, usize) {
+async fn scripted(
+    retry: &RetryLayer,
+    request: Request<Content>,
+    script: &[Answer],
+) -> (u16, StopReason, usize) {
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let probe = Probe::new(script.iter().copied());
     let response = (retry, layer(provided)).layer(probe.clone()).oneshot(request).await.unwrap();
@@ -58,7 +63,7 @@ async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
         assert_eq!((attempts.len(), attempts[0].outcome()), (2, Some(UNAUTHORIZED)));
         let reason = attempts[0].delay_reason().unwrap();
         assert_eq!((attempts[0].delay(), reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
-        assert_eq!((attempts[1].delay(), report(&response).ended()), (None, Some(Ended::Success)));
+        assert_eq!((attempts[1].delay(), report(&response).ended()), (None, Some(StopReason::Success)));
         assert_eq!(budget.left(), 1, "nothing was left, and a success at the first try gives one");
     }
 }
@@ -75,7 +80,7 @@ async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
             let response = call.await.expect("no end to it").unwrap();
             assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is yet another one");
             assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
-            assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+            assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
             assert_eq!((server.keys().len(), asked.times()), (2 * round, 2 * round));
         }
     }
@@ -85,7 +90,7 @@ async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
 async fn a_key_that_another_call_replaced_meanwhile_is_not_replaced_again() {
     let server = Server::accepting("key-2").after(secs(5));
     let (provided, asked) = provided(millis(100), &[Fetch::Lasting]);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let slow = layer(keys.clone()).layer(server.clone());
     let quick = layer(keys).layer(server.clone().after(Duration::ZERO));
     // Both go out with key-1; the answer to one of them is long on its way.
@@ -104,19 +109,19 @@ async fn a_key_that_can_not_change_is_not_sent_again() {
     let client = client(ApiKey::new("fixed").unwrap(), &server);
     let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1));
-    assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+    assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_was_not_kept_leaves_the_401_as_the_answer() {
     let kept = RetryLayer::new().with_replay_limit(5);
     let script = [Is(401), Is(200)];
-    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (200, Ended::Success, 2));
+    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (200, StopReason::Success, 2));
     let over = RetryLayer::new().with_replay_limit(4);
-    assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, Ended::NotReplayable, 1));
+    assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
     // Nor one of which the server did not read the end.
     let script = [Answer::Keeps(401), Is(200)];
-    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, Ended::NotReplayable, 1));
+    assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,12 +129,12 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
     let budget = Budget::new();
     let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
     for (script, ended, left) in [
-        ([401, 503, 200], Ended::Success, 500),
+        ([401, 503, 200], StopReason::Success, 500),
         // What a retry had spent comes back when it helps in the end, with another key.
-        ([503, 401, 200], Ended::Success, 500),
-        ([401, 503, 503], Ended::Exhausted, 486),
-        ([503, 401, 503], Ended::Exhausted, 472),
-        ([503, 401, 401], Ended::NotRetryable, 458),
+        ([503, 401, 200], StopReason::Success, 500),
+        ([401, 503, 503], StopReason::Exhausted, 486),
+        ([503, 401, 503], StopReason::Exhausted, 472),
+        ([503, 401, 401], StopReason::NotRetryable, 458),
     ] {
         let expected = (script[2], ended, 3);
         assert_eq!(scripted(&retry, get(URI), &script.map(Is)).await, expected, "{script:?}");
@@ -145,24 +150,24 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
 #[tokio::test(start_paused = true)]
 async fn rules_are_asked_about_the_second_401_and_not_about_the_first() {
     let never = RetryLayer::new().with_classify(Standard.never_on(StatusCode::UNAUTHORIZED));
-    assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, Ended::Success, 2));
+    assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, StopReason::Success, 2));
     // Nor does a server that would have the same request not come again know of another key.
     let asks = Answer::With(401, &[("x-should-retry", "false")]);
-    assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, Ended::Success, 2));
+    assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, StopReason::Success, 2));
     // Who wants it tried again all the same has it tried as often as anything else.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
     let eager = eager.with_classify(Standard.retry_on(StatusCode::UNAUTHORIZED));
-    assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, Ended::Exhausted, 3));
-    assert_eq!(scripted(&eager, request("POST", URI), &[Is(401)]).await, (401, Ended::NotIdempotent, 2));
+    assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, StopReason::Exhausted, 3));
+    assert_eq!(scripted(&eager, request("POST", URI), &[Is(401)]).await, (401, StopReason::NotIdempotent, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_may_rule_it_out() {
     let script = [Is(401), Is(200)];
     for (own, expected) in [
-        (PerRequest::new().with_max_attempts(1).unwrap(), (200, Ended::Success, 2)),
-        (PerRequest::new().never(), (401, Ended::NotRetryable, 1)),
-        (PerRequest::new().never().with_max_attempts(1).unwrap(), (200, Ended::Success, 2)),
+        (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
+        (RetryOverride::new().never(), (401, StopReason::NotRetryable, 1)),
+        (RetryOverride::new().never().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
     ] {
         let mut request = get(URI);
         request.extensions_mut().insert(own);
@@ -188,12 +193,12 @@ async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
         (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
     );
     let script = [Asks(401, "121"), Is(200)];
-    assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, Ended::AskedTooLong, 1));
+    assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, StopReason::AskedTooLong, 1));
 
     let mut late = get(URI);
     late.extensions_mut().insert(Deadline::after(millis(50)));
     let script = [Late(50, 401), Is(200)];
-    assert_eq!(scripted(&RetryLayer::new(), late, &script).await, (401, Ended::Deadline, 1));
+    assert_eq!(scripted(&RetryLayer::new(), late, &script).await, (401, StopReason::Deadline, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +272,7 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
         let service = (retry, layer(provided)).layer(probe.clone());
         let mut call = request(method, URI);
         if said {
-            call.extensions_mut().insert(PerRequest::new().idempotent());
+            call.extensions_mut().insert(RetryOverride::new().idempotent());
         }
         let response = service.clone().oneshot(call).await.unwrap();
         let sent = |probe: &Probe| -> Vec<String> {

@@ -27,7 +27,7 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     let server = Server::accepting("key-2");
     let (provided, _) = provided(millis(10), &[Fetch::Gives(100), Fetch::Gives(100), Fetch::Fails]);
     hidden(&provided);
-    let keys = Keys::from(provided);
+    let keys = KeySource::from(provided);
     let current = keys.current().await.unwrap();
     hidden(&current);
     hidden(&FreshKey::new(current.key().clone()).with_lifetime(secs(1)));
@@ -47,13 +47,13 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     let path = std::env::temp_dir().join(format!("tower-outbound-hidden-{}", std::process::id()));
     std::fs::write(&path, "key-1").unwrap();
     hidden(&KeyFile::open(&path).unwrap());
-    let file = Keys::from_file(&path).unwrap();
+    let file = KeySource::from_file(&path).unwrap();
     for (shown, name) in [
         (format!("{:?}", KeyFile::open(&path).unwrap()), "KeyFile { path: "),
-        (format!("{file:?}"), r#"Keys { source: "file""#),
-        (format!("{keys:?}"), r#"Keys { source: "provider""#),
+        (format!("{file:?}"), r#"KeySource { source: "file""#),
+        (format!("{keys:?}"), r#"KeySource { source: "provider""#),
         (format!("{current:?}"), "CurrentKey { generation: 1"),
-        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "ProvidedKey { ahead: "),
+        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "RefreshingKey { ahead: "),
     ] {
         assert!(shown.starts_with(name), "{shown}");
     }
@@ -74,7 +74,7 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     assert_pending!(call.poll());
 
     // What a server says of a request is shown without the key in use, whatever its source.
-    for keys in [file, Keys::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
+    for keys in [file, KeySource::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
         let key = keys.current().await.unwrap().key().expose().to_owned();
         let client = preset::currency_rates(URI).unwrap().with_keys(keys);
         let client = client.client_around(probe::Probe::new([probe::Answer::Silent])).unwrap();

@@ -60,7 +60,7 @@ async fn what_signs_says_what_it_is_and_shows_no_secret() {
     let mut service = layer.layer(Probe::new([Answer::Silent]));
     let (shown, inner) = (format!("{layer:?}"), format!("{service:?}"));
     assert!(
-        shown.starts_with("SignLayer { origins: ") && inner.starts_with("Signed { inner: "),
+        shown.starts_with("SignLayer { origins: ") && inner.starts_with("SignService { inner: "),
         "{shown} {inner}"
     );
     ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, task};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     retry::RetryLayer,
     test_util::{Answer, ScriptedService},
 };
@@ -54,7 +54,7 @@ async fn requests_can_be_answered_by_what_they_are() {
         Some("2") => Answer::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
     });
-    let numbered = AttemptLayer::new().with_attempt_header(http::HeaderName::from_static("x-attempt"));
+    let numbered = AttemptSpanLayer::new().with_attempt_header(http::HeaderName::from_static("x-attempt"));
     let stack = ServiceBuilder::new().layer(RetryLayer::new()).layer(numbered).service(service.clone());
     let response = stack.oneshot(get()).await.unwrap();
     assert_eq!(

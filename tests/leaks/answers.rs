@@ -100,7 +100,7 @@ fn when_the_server_refuses_a_key_that_can_be_replaced() {
                 Some(reply(if number == 1 { 401 } else { 200 }, ""))
             }));
             let server = server.await;
-            let keys = tower_outbound::auth::Keys::from(provided());
+            let keys = tower_outbound::auth::KeySource::from(provided());
             let preset = preset(&server.url(), place).with_keys(keys.clone());
             hidden(&preset);
             let client = preset.client().unwrap();

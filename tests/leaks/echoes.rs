@@ -1,7 +1,7 @@
 //! A server that says in its answer what it was sent, as servers do that tell what was wrong with a request.
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use tower_outbound::{Body, auth::Keys, client::JsonError};
+use tower_outbound::{Body, auth::KeySource, client::JsonError};
 
 use super::{search::base64, *};
 
@@ -78,7 +78,7 @@ struct Echo {
     /// Before and after what it quotes.
     around: (String, String),
     /// Replaced before it answers.
-    rotates: Option<Keys>,
+    rotates: Option<KeySource>,
 }
 
 impl Echo {
@@ -163,7 +163,7 @@ fn in_what_an_error_quotes_after_the_key_was_replaced() {
     live(async {
         for place in PLACES {
             for number in 0..all(place) {
-                let keys = Keys::from(provided());
+                let keys = KeySource::from(provided());
                 let status = if number % 2 == 0 { 200 } else { 422 };
                 let echo = Echo { rotates: Some(keys.clone()), ..Echo::new(place, status) };
                 let server = echo.clone().start(number).await;

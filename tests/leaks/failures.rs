@@ -7,7 +7,7 @@ use tokio::net::TcpSocket;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
-    auth::{FreshKey, KeyProvider, Keys, ProvidedKey},
+    auth::{FreshKey, KeyProvider, KeySource, RefreshingKey},
 };
 
 use super::{
@@ -159,15 +159,15 @@ fn when_the_method_is_connect() {
 /// With what others have put into a provider's panic, and with a key that came too late.
 #[test]
 fn when_no_key_is_to_be_had() {
-    fn keys(provider: impl KeyProvider + 'static) -> Keys {
-        ProvidedKey::new(provider).with_timeout(Duration::from_millis(100)).unwrap().into()
+    fn keys(provider: impl KeyProvider + 'static) -> KeySource {
+        RefreshingKey::new(provider).with_timeout(Duration::from_millis(100)).unwrap().into()
     }
     /// Unlike `panic!` it says nothing by itself; what it holds is anything.
     fn panics() -> Result<FreshKey, BoxError> {
         resume_unwind(Box::new(KEY))
     }
     paused(async move {
-        let providers: [fn() -> Keys; 5] = [
+        let providers: [fn() -> KeySource; 5] = [
             || keys(|| async { Err::<FreshKey, _>(BoxError::from("the vault is shut")) }),
             // What makes no key of the answer of a vault.
             || keys(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("{KEY}\n"))?)) }),

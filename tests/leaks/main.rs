@@ -39,8 +39,8 @@ use http::{HeaderName, Response};
 use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
-    auth::{FreshKey, ProvidedKey},
-    preset::{self, Preset},
+    auth::{FreshKey, RefreshingKey},
+    preset::{self, StackBuilder},
     retry::RetryLayer,
 };
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
@@ -214,7 +214,7 @@ enum Place {
 const PLACES: [Place; 4] = [Place::Bearer, Place::Header, Place::Basic, Place::Query];
 
 impl Place {
-    fn of(self, preset: Preset) -> Preset {
+    fn of(self, preset: StackBuilder) -> StackBuilder {
         match self {
             Self::Bearer => preset,
             Self::Header => preset.with_key_in_header(HeaderName::from_static("x-api-key")),
@@ -235,13 +235,13 @@ impl Place {
 }
 
 /// Three attempts, next to no pause between them.
-fn quick(preset: Preset) -> Preset {
+fn quick(preset: StackBuilder) -> StackBuilder {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     preset.with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
 /// The whole stack, with its key in this place.
-fn preset(url: &str, place: Place) -> Preset {
+fn preset(url: &str, place: Place) -> StackBuilder {
     let preset = place.of(quick(preset::realtime_messaging(url).unwrap().with_api_key(key())));
     hidden(&preset);
     hidden(&preset.layer().unwrap());
@@ -255,9 +255,9 @@ fn client(server: &Server, place: Place) -> Client {
 }
 
 /// One key after the other, each good for an hour.
-fn provided() -> ProvidedKey {
+fn provided() -> RefreshingKey {
     let number = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let provided = ProvidedKey::new(move || {
+    let provided = RefreshingKey::new(move || {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         async move {
             let fresh = FreshKey::new(ApiKey::new(another_key(number))?);
@@ -279,7 +279,7 @@ fn every_crate_is_heard_and_a_leak_would_be_found() {
         assert!(Place::Bearer.reached(&server.seen()[0]));
     });
     let targets = TARGETS.lock().unwrap().clone();
-    for heard in ["tower_outbound::call", "tower_outbound::attempt", "hyper_util::", "h2::"] {
+    for heard in ["tower_outbound::call", "tower_outbound::attempt_span", "hyper_util::", "h2::"] {
         assert!(targets.iter().any(|target| target.starts_with(heard)), "{heard} is not in {targets:?}");
     }
 

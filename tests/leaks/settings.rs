@@ -1,4 +1,4 @@
-//! Keys and URLs that can't be used: the error names the place, never the value.
+//! KeySource and URLs that can't be used: the error names the place, never the value.
 
 use std::{env, ffi::OsString, fs, path::PathBuf, process::Command};
 
@@ -6,7 +6,7 @@ use http::Request;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower_outbound::{
     Body, InvalidConfig,
-    auth::{AppCredentials, AuthLayer, Basic, Bearer, Form, HeaderKey, KeyFile, Keys, Origin, QueryKey},
+    auth::{AppCredentials, AuthLayer, Basic, Bearer, Form, HeaderKey, KeyFile, KeySource, Origin, QueryKey},
 };
 
 use super::*;
@@ -133,7 +133,7 @@ fn of_a_file_that_holds_no_key() {
         fs::write(&file.0, content).unwrap();
         refused(ApiKey::from_file(&file.0));
         refused(KeyFile::open(&file.0));
-        refused(Keys::from_file(&file.0));
+        refused(KeySource::from_file(&file.0));
         refused(preset::currency_rates("https://host").unwrap().with_key_file(&file.0).layer());
     }
 }
@@ -145,7 +145,7 @@ fn of_a_file_that_changes() {
         fs::write(&file.0, KEY).unwrap();
         let open = KeyFile::open(&file.0).unwrap();
         hidden(&open);
-        let keys = Keys::from(open);
+        let keys = KeySource::from(open);
         let contents = [Some(another_key(2)), Some(format!("{KEY} {KEY}")), None, Some(KEY.to_owned())];
         for content in contents {
             hidden(&(&keys, keys.current().await.unwrap()));

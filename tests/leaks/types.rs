@@ -18,19 +18,19 @@ use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, NotReplayable, ReplayBody},
-    call::{Call, Deadline, DelayReason, Ended},
+    call::{CallContext, Deadline, DelayReason, RequestHead, StopReason},
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, AnySelect, Ask, Cost, Feedback, Head, Keyed, Limiter, RateLimitLayer, Reason, Refusal,
-        SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason,
+        Refusal, SlidingWindow, TokenBucket,
     },
     policy,
-    request_id::{Id, RequestIdLayer},
-    retry::{self, Classify, IdempotencyKey, PerRequest, Standard},
+    request_id::{RequestId, RequestIdLayer},
+    retry::{self, Classify, IdempotencyKey, RetryOverride, Standard},
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
@@ -206,14 +206,14 @@ async fn auth(seen: &Seen) {
     fs::remove_file(&path).unwrap();
     seen.debug(&file);
 
-    let failing = Keys::from(ProvidedKey::new(|| async {
+    let failing = KeySource::from(RefreshingKey::new(|| async {
         Err::<FreshKey, _>(ApiKey::new(format!("{KEY} ")).unwrap_err())
     }));
     seen.error(&failing.current().await.unwrap_err());
     let forms = [Form::bearer(), Form::header(header()).unwrap(), Form::basic("ann").unwrap()];
     for form in forms.into_iter().chain([Form::query("api_key").unwrap()]) {
         seen.debug(&form);
-        for keys in [Keys::from(key()), provided().into(), failing.clone()] {
+        for keys in [KeySource::from(key()), provided().into(), failing.clone()] {
             seen.debug(&keys);
             if let Ok(current) = keys.current().await {
                 seen.debug(&current);
@@ -251,14 +251,14 @@ fn layers(seen: &Seen) {
     seen.debug(&bucket.snapshot());
     seen.debug(&tower_outbound::limit::Store::Unasked);
     seen.debug(&SlidingWindow::new(quota));
-    seen.debug(&bucket.acquire(Ask::default()));
+    seen.debug(&bucket.acquire(PermitRequest::default()));
     for any in [bucket.clone().into(), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
         seen.debug(&any);
-        seen.debug(&any.acquire(Ask::default()));
+        seen.debug(&any.acquire(PermitRequest::default()));
         seen.layer(RateLimitLayer::new(any));
     }
-    seen.debug(&Ask::default());
-    seen.debug(&Cost(NonZeroU32::MIN));
+    seen.debug(&PermitRequest::default());
+    seen.debug(&PermitCost(NonZeroU32::MIN));
     // The key of the service as the key of the table.
     let keyed = || {
         Keyed::new(
@@ -283,12 +283,12 @@ fn layers(seen: &Seen) {
     seen.debug(&remaining.as_slice()[0]);
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, key().header_value());
-    seen.debug(&Head::of(&request));
+    seen.debug(&RequestHead::of(&request));
 
     seen.layer(RequestIdLayer::new());
-    seen.debug(&Id(HeaderValue::from_static("mine")));
+    seen.debug(&RequestId(HeaderValue::from_static("mine")));
     seen.layer(retry::RetryLayer::new());
-    seen.layer(AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")));
+    seen.layer(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")));
     seen.layer(TimeoutLayer::total(secs(60)).unwrap());
     seen.layer(TimeoutLayer::per_attempt(secs(60)).unwrap());
     seen.layer(BodyIdleTimeoutLayer::new(secs(60)).unwrap());
@@ -323,11 +323,11 @@ async fn calls_and_errors(seen: &Seen) {
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
     seen.debug(&attempts[0].outcome().unwrap());
-    seen.debug(probe.seen()[0].head.extensions.get::<Call>().unwrap());
+    seen.debug(probe.seen()[0].head.extensions.get::<CallContext>().unwrap());
     seen.debug(response.body());
     seen.debug(&Deadline::after(secs(1)));
     seen.debug(&DelayReason::Asked);
-    seen.debug(&Ended::Success);
+    seen.debug(&StopReason::Success);
 
     let error = preset(SITE, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
     seen.error(&error);
@@ -374,7 +374,7 @@ fn rules(seen: &Seen) {
     seen.debug(&policy::Cause::Transient);
     seen.debug(&policy::Outcome::Fatal);
     seen.debug(&policy::Verdict::Retry(policy::Cause::Transient));
-    seen.debug(&PerRequest::new());
+    seen.debug(&RetryOverride::new());
     seen.debug(&IdempotencyKey::bare());
     seen.debug(&Standard);
     seen.debug(&Standard.never_on(StatusCode::CONFLICT));
@@ -416,7 +416,7 @@ fn adapters(seen: &Seen) {
     #[cfg(feature = "otel")]
     {
         seen.debug(&adapter::TraceContext::new());
-        seen.layer(AttemptLayer::new().with_propagation(adapter::TraceContext::new()));
+        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::TraceContext::new()));
     }
     #[cfg(feature = "redis")]
     {
@@ -427,7 +427,7 @@ fn adapters(seen: &Seen) {
         );
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
         seen.debug(&limiter);
-        seen.debug(&limiter.acquire(Ask::default()));
+        seen.debug(&limiter.acquire(PermitRequest::default()));
         seen.debug(&adapter::Fallback::Refuse);
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
@@ -498,7 +498,7 @@ fn settings(seen: &Seen) {
         // A key where none is wanted, or none that can be used.
         let variable = |name: &str, value: &str| vec![(format!("RATES_{name}"), value.to_owned())];
         for (name, value) in
-            [("KEY", KEY), ("API_KEYS", KEY), ("BASE_URL", &format!("https://me:{KEY}@host/"))]
+            [("KEY", KEY), ("API_Keys", KEY), ("BASE_URL", &format!("https://me:{KEY}@host/"))]
         {
             let error = from_variables::<ServiceSettings>("RATES", &variable(name, value)).unwrap_err();
             seen.error(&error);

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Ask, Cost, Limiter, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
 };
 
 use crate::{bucket, costing, permits};
@@ -20,7 +20,7 @@ async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..100 {
-        bucket.acquire(Ask::default()).await.unwrap();
+        bucket.acquire(PermitRequest::default()).await.unwrap();
         grants.push(start.elapsed());
     }
     assert!(grants[..10].iter().all(Duration::is_zero));
@@ -37,7 +37,7 @@ async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..300 {
-        window.acquire(Ask::default()).await.unwrap();
+        window.acquire(PermitRequest::default()).await.unwrap();
         grants.push(start.elapsed());
     }
     assert!(grants[..100].iter().all(Duration::is_zero));
@@ -89,7 +89,7 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     let layer = RateLimitLayer::new(bucket);
     let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let mut request = Request::new(());
-    request.extensions_mut().insert(Cost(permits(11)));
+    request.extensions_mut().insert(PermitCost(permits(11)));
     let error = layer.layer(service()).oneshot(request).await.unwrap_err();
     assert!(error.is_too_costly() && !error.is_rate_limited());
     assert_eq!(
@@ -109,15 +109,15 @@ async fn starting_empty_there_is_no_burst() {
     assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(1)));
     let window = SlidingWindow::new(Quota::per_second(5).unwrap().without_margin()).starting_empty();
     let start = Instant::now();
-    window.acquire(Ask::default()).await.unwrap();
+    window.acquire(PermitRequest::default()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(1_001));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_tells_how_it_stands() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    bucket.acquire(PermitRequest::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(waiting.poll());
     let until = Instant::now() + Duration::from_secs(5);
     bucket.pause_until(until);
@@ -125,6 +125,6 @@ async fn a_snapshot_tells_how_it_stands() {
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.available, snapshot.queued, snapshot.granted, snapshot.refused), (0, 1, 1, 1));
     assert_eq!(snapshot.paused_until, Some(until));
-    let free = TokenBucket::unmetered().snapshot();
+    let free = TokenBucket::unlimited().snapshot();
     assert_eq!((free.available, free.paused_until), (u32::MAX, None));
 }

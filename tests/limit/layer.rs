@@ -49,7 +49,7 @@ async fn no_readiness_is_held_during_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn retry_after_on_other_statuses_pauses_nobody() {
     for (status, pauses) in [(429, true), (503, true), (202, false), (301, false), (500, false)] {
-        let layer = RateLimitLayer::new(TokenBucket::unmetered());
+        let layer = RateLimitLayer::new(TokenBucket::unlimited());
         let mut service = layer.layer(tower::service_fn(move |_: Request<()>| async move {
             Response::builder().status(status).header("retry-after", "2").body(())
         }));
@@ -108,7 +108,7 @@ async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_wher
 async fn a_pause_holds_for_those_who_have_a_permit_but_no_room_below() {
     let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
     let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
-    let limiter = TokenBucket::unmetered();
+    let limiter = TokenBucket::unlimited();
     let limited = RateLimitLayer::new(limiter.clone()).layer(slot);
     let calls: Vec<_> = (0..3).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
     for call in calls {

@@ -12,15 +12,15 @@ use std::{
 
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower_outbound::limit::{Ask, Limiter, Reason};
+use tower_outbound::limit::{Limiter, PermitRequest, Reason};
 
 use crate::{ask, bucket, costing, permits};
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    bucket.acquire(PermitRequest::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(waiting.poll());
 
     let now = Instant::now();
@@ -46,12 +46,12 @@ async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
 #[tokio::test(start_paused = true)]
 async fn a_newcomer_does_not_overtake_who_waits() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(Ask::default()));
+    bucket.acquire(PermitRequest::default()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(waiting.poll());
     // A permit is there by now, and it is not the newcomer's.
     tokio::time::advance(Duration::from_millis(1_500)).await;
-    let mut newcomer = task::spawn(bucket.acquire(Ask::default()));
+    let mut newcomer = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken(), "the newcomer has served the line, though its head was not polled");
     assert_ready_ok!(waiting.poll());
@@ -76,8 +76,8 @@ async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
 #[tokio::test(start_paused = true)]
 async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
     let bucket = bucket(11, 10, 1);
-    let unpolled = bucket.acquire(Ask::default());
-    bucket.acquire(Ask::default()).await.unwrap();
+    let unpolled = bucket.acquire(PermitRequest::default());
+    bucket.acquire(PermitRequest::default()).await.unwrap();
     drop(unpolled);
     assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
 }
@@ -85,11 +85,11 @@ async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_leaves_hands_the_timer_on() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
+    bucket.acquire(PermitRequest::default()).await.unwrap();
     let start = Instant::now();
-    let mut head = task::spawn(bucket.acquire(Ask::default()));
+    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(head.poll());
-    let next = tokio::spawn(bucket.acquire(Ask::default()));
+    let next = tokio::spawn(bucket.acquire(PermitRequest::default()));
     tokio::task::yield_now().await;
     drop(head);
     next.await.unwrap().unwrap();
@@ -111,11 +111,12 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
     const LINE: usize = 5_000;
     let bucket = bucket(1_100, 10, 100);
     for _ in 0..100 {
-        bucket.acquire(Ask::default()).await.unwrap();
+        bucket.acquire(PermitRequest::default()).await.unwrap();
     }
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut line: Vec<Pin<Box<_>>> = (0..LINE).map(|_| Box::pin(bucket.acquire(Ask::default()))).collect();
+    let mut line: Vec<Pin<Box<_>>> =
+        (0..LINE).map(|_| Box::pin(bucket.acquire(PermitRequest::default()))).collect();
     let mut cx = Context::from_waker(&waker);
     for wait in &mut line {
         assert!(wait.as_mut().poll(&mut cx).is_pending());
@@ -138,10 +139,10 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_moves_to_another_task_wakes_that_one() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
-    let mut head = task::spawn(bucket.acquire(Ask::default()));
+    bucket.acquire(PermitRequest::default()).await.unwrap();
+    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
     assert_pending!(head.poll());
-    let mut second = Box::pin(bucket.acquire(Ask::default()));
+    let mut second = Box::pin(bucket.acquire(PermitRequest::default()));
     let (old, new) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
     assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&old)))).is_pending());
     assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&new)))).is_pending());
@@ -152,7 +153,7 @@ async fn a_wait_that_moves_to_another_task_wakes_that_one() {
 #[tokio::test(start_paused = true)]
 async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
     let bucket = bucket(11, 110, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
+    bucket.acquire(PermitRequest::default()).await.unwrap();
     let start = Instant::now();
     // A permit comes every eleven seconds.
     let until = |seconds| ask(|ask| ask.deadline = Some(start + Duration::from_secs(seconds)));
@@ -172,7 +173,7 @@ async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
 #[tokio::test(start_paused = true)]
 async fn the_longest_wait_is_counted_from_the_first_moment() {
     let bucket = bucket(2, 6, 1);
-    bucket.acquire(Ask::default()).await.unwrap();
+    bucket.acquire(PermitRequest::default()).await.unwrap();
     let start = Instant::now();
     let wait = tokio::spawn(bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::from_secs(10)))));
     tokio::time::sleep(Duration::from_secs(5)).await;

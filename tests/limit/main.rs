@@ -17,7 +17,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use tower_outbound::{
     Quota,
-    limit::{Ask, TokenBucket},
+    limit::{PermitRequest, TokenBucket},
 };
 
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
@@ -25,9 +25,9 @@ fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
 }
 
-/// Bounds are set by name: `Ask` may grow.
-fn ask(change: impl FnOnce(&mut Ask)) -> Ask {
-    let mut ask = Ask::default();
+/// Bounds are set by name: `PermitRequest` may grow.
+fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
+    let mut ask = PermitRequest::default();
     change(&mut ask);
     ask
 }
@@ -36,6 +36,6 @@ fn permits(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).unwrap()
 }
 
-fn costing(number: u32) -> Ask {
+fn costing(number: u32) -> PermitRequest {
     ask(|ask| ask.cost = permits(number))
 }

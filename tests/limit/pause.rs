@@ -7,14 +7,14 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
-    limit::{Ask, Feedback, Limiter, Reason, SlidingWindow, TokenBucket},
+    limit::{Feedback, Limiter, PermitRequest, Reason, SlidingWindow, TokenBucket},
 };
 
 use crate::{ask, bucket, costing, permits};
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_is_over_is_none() {
-    let limiter = TokenBucket::unmetered();
+    let limiter = TokenBucket::unlimited();
     tokio::time::advance(Duration::from_secs(1)).await;
     limiter.pause_until(Instant::now() - Duration::from_millis(1));
     assert!((0..100).all(|_| limiter.try_acquire(permits(1)).is_ok()));
@@ -22,7 +22,7 @@ async fn a_pause_that_is_over_is_none() {
     let limiter = bucket(100, 60, 10);
     let start = Instant::now();
     limiter.pause_until(start + Duration::from_secs(10));
-    let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.acquire(Ask::default()))).collect();
+    let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.acquire(PermitRequest::default()))).collect();
     tokio::task::yield_now().await;
     limiter.set_quotas([]);
     for wait in waiting {
@@ -33,10 +33,10 @@ async fn a_pause_that_is_over_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_holds_for_all_and_is_only_ever_extended() {
-    let bucket = TokenBucket::unmetered();
+    let bucket = TokenBucket::unlimited();
     let start = Instant::now();
     bucket.pause_until(start + Duration::from_secs(3));
-    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire(Ask::default()))).collect();
+    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire(PermitRequest::default()))).collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
@@ -63,10 +63,10 @@ async fn a_pause_into_the_far_future_is_a_refusal_and_not_a_panic() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_nobody_wants_to_wait_out_can_be_lifted() {
-    let bucket = TokenBucket::unmetered();
+    let bucket = TokenBucket::unlimited();
     bucket.observe(&Feedback::pause(Duration::from_secs(99_999_999)));
     let start = Instant::now();
-    let waiting = tokio::spawn(bucket.acquire(Ask::default()));
+    let waiting = tokio::spawn(bucket.acquire(PermitRequest::default()));
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.resume();
     waiting.await.unwrap().unwrap();
@@ -82,8 +82,8 @@ async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_wher
     for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
         let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin());
         window.acquire(costing(2)).await.unwrap();
-        let mut first = task::spawn(window.acquire(Ask::default()));
-        let mut second = task::spawn(window.acquire(Ask::default()));
+        let mut first = task::spawn(window.acquire(PermitRequest::default()));
+        let mut second = task::spawn(window.acquire(PermitRequest::default()));
         assert_pending!(first.poll());
         assert_pending!(second.poll());
         tokio::time::advance(Duration::from_millis(10_001)).await;

@@ -4,8 +4,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tower::{Layer, Service};
 use tower_outbound::{
     Body,
-    attempt::AttemptLayer,
-    auth::{AuthLayer, BearerAuthLayer, Form, KeyFile, Keys, Origin, Rotating, Sign, SignLayer, Signing},
+    attempt_span::AttemptSpanLayer,
+    auth::{
+        AuthLayer, BearerAuthLayer, Form, KeyFile, KeySource, Origin, Rotating, Sign, SignLayer, Signing,
+    },
     client::Transport,
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
@@ -55,15 +57,15 @@ async fn each_layer_rejects_a_request_without_room_for_its_field() {
     rejected(RequestIdLayer::new()).await;
     rejected(RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())).await;
     let attempt = HeaderName::from_static("x-attempt");
-    rejected(AttemptLayer::new().with_attempt_header(attempt)).await;
+    rejected(AttemptSpanLayer::new().with_attempt_header(attempt)).await;
     let propagate = |_: &tracing::Span, headers: &mut HeaderMap| {
         headers.insert("x-trace", HeaderValue::from_static("1"));
     };
-    rejected(AttemptLayer::new().with_propagation(propagate)).await;
+    rejected(AttemptSpanLayer::new().with_propagation(propagate)).await;
     rejected(BearerAuthLayer::new(key(), origin()).unwrap()).await;
     let path = env::temp_dir().join(format!("tower-outbound-fields-{}", std::process::id()));
     std::fs::write(&path, KEY).unwrap();
-    let keys = Keys::from(KeyFile::open(&path).unwrap());
+    let keys = KeySource::from(KeyFile::open(&path).unwrap());
     std::fs::remove_file(&path).unwrap();
     let form = Form::header(HeaderName::from_static("x-api-key")).unwrap();
     rejected(AuthLayer::with(Rotating::new(form, keys), origin()).unwrap()).await;

@@ -14,8 +14,8 @@ use super::*;
 
 const VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
-fn custom() -> Preset {
-    Preset::new("custom", "https://host").unwrap().with_api_key(key())
+fn custom() -> StackBuilder {
+    StackBuilder::new("custom", "https://host").unwrap().with_api_key(key())
 }
 
 fn value(text: &'static str) -> HeaderValue {
@@ -23,7 +23,7 @@ fn value(text: &'static str) -> HeaderValue {
 }
 
 /// Returns the value of one header as the service received it.
-async fn sent(preset: &Preset, request: Request<Body>, name: &HeaderName) -> Option<String> {
+async fn sent(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([Answer::status(200)]);
     preset.client_around(service.clone()).unwrap().request(request).await.unwrap();
     let seen = service.seen();
@@ -97,15 +97,15 @@ async fn keeps_the_callers_own_headers() {
 #[tokio::test]
 async fn sends_its_own_user_agent_from_a_ready_client_only() {
     let server = server().await;
-    let preset = Preset::new("custom", &server.url()).unwrap().with_api_key(key());
+    let preset = StackBuilder::new("custom", &server.url()).unwrap().with_api_key(key());
     for (preset, expected) in [
-        (preset.clone(), Preset::DEFAULT_USER_AGENT),
+        (preset.clone(), StackBuilder::DEFAULT_USER_AGENT),
         (preset.clone().with_user_agent(value("shop/1.4")), "shop/1.4"),
     ] {
         get(&preset.client().unwrap(), "/").await.unwrap();
         assert_eq!(server.seen().last().unwrap().header("user-agent"), Some(expected));
     }
-    assert_eq!(Preset::DEFAULT_USER_AGENT, concat!("tower-outbound/", env!("CARGO_PKG_VERSION")));
+    assert_eq!(StackBuilder::DEFAULT_USER_AGENT, concat!("tower-outbound/", env!("CARGO_PKG_VERSION")));
     assert_eq!(
         sent(&preset, request(Method::GET, ""), &USER_AGENT).await,
         None,

@@ -7,18 +7,18 @@ use std::{
 
 use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::limit::{
-    AnyLimiter, AnySelect, Ask, Feedback, KeyedBucket, KeyedWindow, Limiter, Reason, Refusal, SlidingWindow,
-    TokenBucket,
+    AnyLimiter, AnySelect, Feedback, KeyedBucket, KeyedWindow, Limiter, PermitRequest, Reason, Refusal,
+    SlidingWindow, TokenBucket,
 };
 
 use super::*;
 
-fn window(preset: &Preset) -> SlidingWindow {
+fn window(preset: &StackBuilder) -> SlidingWindow {
     SlidingWindow::all_of(preset.quotas().iter().copied())
 }
 
 /// When so many calls that come at once leave.
-async fn times_of(preset: &Preset, calls: usize) -> Vec<Duration> {
+async fn times_of(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
     let (service, times) = stack(&preset.clone().with_total_timeout(HOUR), [Does::Answers(200)]);
     let start = Instant::now();
     let calls = (0..calls).map(|_| service.clone().oneshot(to("https://host/")));
@@ -124,7 +124,7 @@ impl Own {
 impl Limiter for Own {
     type Acquire = Ready<Result<(), Refusal>>;
 
-    fn acquire(&self, ask: Ask) -> Self::Acquire {
+    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
         self.write(Told::Acquire(ask.cost.get()));
         ready(if self.full { Err(Refusal::new(Reason::Deadline, MINUTE)) } else { Ok(()) })
     }

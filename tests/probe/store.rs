@@ -10,7 +10,7 @@ use redis_server::RedisServer;
 use tower_outbound::{
     Quota,
     adapter::RedisLimiter,
-    limit::{Ask, Limiter},
+    limit::{Limiter, PermitRequest},
 };
 
 /// Returns `false` without recording anything if redis-server is not installed. The tests of `tests/redis` fail then.
@@ -27,11 +27,11 @@ pub(crate) async fn lost_and_found() -> bool {
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
     // A busy machine responds slowly. Only a server that has ended counts as lost.
     let limiter = limiter.with_timeout(Duration::from_secs(10)).unwrap().with_hold(quota.window()).unwrap();
-    limiter.acquire(Ask::default()).await.unwrap();
+    limiter.acquire(PermitRequest::default()).await.unwrap();
     server.kill().unwrap();
-    limiter.acquire(Ask::default()).await.unwrap_err();
+    limiter.acquire(PermitRequest::default()).await.unwrap_err();
     server.restart().unwrap();
-    while limiter.acquire(Ask::default()).await.is_err() {
+    while limiter.acquire(PermitRequest::default()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     true

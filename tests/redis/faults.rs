@@ -206,7 +206,7 @@ async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
         let (first, second) = (make(), make());
         take(&first, ask(1, None)).await.unwrap();
         let mut connection = connect(&server).await;
-        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let keys: Vec<String> = redis::cmd("Keys").arg("*").query_async(&mut connection).await.unwrap();
         for key in keys.iter().filter(|key| key.ends_with(":window") != logs) {
             redis::cmd("DEL").arg(key).exec_async(&mut connection).await.unwrap();
         }

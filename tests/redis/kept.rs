@@ -13,7 +13,7 @@ async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
         take(&limiter, ask(1, None)).await.unwrap();
     }
     let mut connection = connect(&server).await;
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    let keys: Vec<String> = redis::cmd("Keys").arg("*").query_async(&mut connection).await.unwrap();
     assert_eq!(keys.len(), 1 + 3, "{keys:?}");
     let slot = |key: &String| key.split(['{', '}']).nth(1).map(str::to_owned);
     for key in &keys {

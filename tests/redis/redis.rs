@@ -25,7 +25,7 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     InvalidConfig, Quota,
     adapter::{Fallback, RedisLimiter},
-    limit::{Ask, Limiter, Reason, Refusal, Store},
+    limit::{Limiter, PermitRequest, Reason, Refusal, Store},
     test_util::{Arrival, Arrivals},
 };
 
@@ -82,15 +82,15 @@ fn quarter(quotas: &[Quota]) -> Duration {
     quotas.iter().map(Quota::window).min().unwrap() / 4
 }
 
-fn ask(cost: u32, max_wait: Option<Duration>) -> Ask {
-    let mut ask = Ask::default();
+fn ask(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
+    let mut ask = PermitRequest::default();
     ask.cost = NonZeroU32::new(cost).unwrap();
     ask.max_wait = max_wait;
     ask
 }
 
 /// Takes a permit and gives it back. When that was is known as exactly as this task was awake.
-async fn take(limiter: &RedisLimiter, ask: Ask) -> Result<Arrival, Refusal> {
+async fn take(limiter: &RedisLimiter, ask: PermitRequest) -> Result<Arrival, Refusal> {
     let mut acquire = pin!(limiter.acquire(ask));
     let mut earliest = Instant::now();
     let acquire = poll_fn(|context| {
@@ -131,7 +131,7 @@ async fn greedily(
         for _ in 0..tasks {
             let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
             all.spawn(async move {
-                let (mut ask, mut count) = (Ask::default(), 0);
+                let (mut ask, mut count) = (PermitRequest::default(), 0);
                 ask.deadline = Some(end);
                 while Instant::now() < end {
                     match take(&limiter, ask).await {

@@ -22,7 +22,7 @@ impl Term {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Ask {
+struct PermitRequest {
     /// Since the ask before, in µs.
     later: u64,
     want: u64,
@@ -40,7 +40,7 @@ struct Store {
 
 impl Store {
     /// When permits may be used, and how many.
-    fn ask(&mut self, ask: Ask) -> Vec<(u64, u64)> {
+    fn ask(&mut self, ask: PermitRequest) -> Vec<(u64, u64)> {
         self.now += ask.later;
         let mut command = redis::cmd("EVAL");
         command.arg(&self.script).arg(1 + self.terms.len()).arg("{a}");
@@ -64,9 +64,9 @@ impl Store {
     }
 }
 
-fn asks() -> impl Strategy<Value = Vec<Ask>> {
+fn asks() -> impl Strategy<Value = Vec<PermitRequest>> {
     let later = prop_oneof![3 => Just(0), 3 => 0u64..2_000, 2 => 0u64..60_000, 1 => 0u64..400_000];
-    let ask = (later, 0u64..12, 1u64..4).prop_map(|(later, want, unit)| Ask { later, want, unit });
+    let ask = (later, 0u64..12, 1u64..4).prop_map(|(later, want, unit)| PermitRequest { later, want, unit });
     prop::collection::vec(ask, 1..60)
 }
 
@@ -87,7 +87,7 @@ fn no_window_of_any_quota_gets_more_than_its_limit() {
     let strategy = (prop::collection::vec(term(), 1..4), asks(), any::<bool>(), 0u64..20_000);
     let given = std::cell::Cell::new(0);
     let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) };
-    let run = |(terms, asks, windowed, horizon): (Vec<Term>, Vec<Ask>, bool, u64)| {
+    let run = |(terms, asks, windowed, horizon): (Vec<Term>, Vec<PermitRequest>, bool, u64)| {
         let mut connection = client.get_connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
         // The longest quota is four times as long as the horizon, and more.

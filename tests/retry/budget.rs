@@ -15,10 +15,10 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
     ApiKey,
     body::ReplayBody,
-    call::{Deadline, Ended},
+    call::{Deadline, StopReason},
     policy::Budget,
     preset,
-    retry::{PerRequest, RetryLayer},
+    retry::{RetryLayer, RetryOverride},
 };
 
 use super::{
@@ -77,7 +77,7 @@ impl Server {
     }
 }
 
-async fn ended(layer: &RetryLayer, server: &Server) -> Option<Ended> {
+async fn ended(layer: &RetryLayer, server: &Server) -> Option<StopReason> {
     report(&layer.layer(server.service()).oneshot(get(URI)).await.unwrap()).ended()
 }
 
@@ -104,13 +104,13 @@ async fn retries_help_again_soon_after_the_server_does() {
     let (server, budget) = (Server::new(503), Budget::new());
     let layer = RetryLayer::new().with_budget(budget.clone());
     server.minute(&layer).await;
-    assert_eq!(ended(&layer, &server).await, Some(Ended::Budget));
+    assert_eq!(ended(&layer, &server).await, Some(StopReason::Budget));
     assert_eq!(budget.left(), 500 - 35 * 14);
 
     // Four calls that succeed at once pay for what a retry still lacks.
     server.says(200);
     for left in 11..=14 {
-        assert_eq!(ended(&layer, &server).await, Some(Ended::Success));
+        assert_eq!(ended(&layer, &server).await, Some(StopReason::Success));
         assert_eq!(budget.left(), left);
     }
     let probe = Probe::new([Is(503), Is(200)]);
@@ -139,17 +139,17 @@ async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
         assert_eq!(attempts, if server.requests() == 36 { 36 } else { 1 });
     }
     for service in [service.clone(), service] {
-        assert_eq!(report(&service.oneshot(get(URI)).await.unwrap()).ended(), Some(Ended::Budget));
+        assert_eq!(report(&service.oneshot(get(URI)).await.unwrap()).ended(), Some(StopReason::Budget));
     }
     assert_eq!(server.requests(), 36 + 4);
 
     let shared = Budget::new();
     let mine = RetryLayer::new().with_budget(shared.clone());
     let theirs = RetryLayer::new().with_budget(shared.clone());
-    assert_eq!(ended(&mine, &server).await, Some(Ended::Exhausted));
-    assert_eq!(ended(&theirs, &server).await, Some(Ended::Exhausted));
+    assert_eq!(ended(&mine, &server).await, Some(StopReason::Exhausted));
+    assert_eq!(ended(&theirs, &server).await, Some(StopReason::Exhausted));
     assert_eq!(shared.left(), 500 - 4 * 14);
-    assert_eq!(ended(&RetryLayer::new(), &server).await, Some(Ended::Exhausted), "its own is full");
+    assert_eq!(ended(&RetryLayer::new(), &server).await, Some(StopReason::Exhausted), "its own is full");
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,20 +195,20 @@ async fn what_is_not_sent_again_costs_nothing() {
         request
     };
     let once = |mut request: Request<Content>| {
-        request.extensions_mut().insert(PerRequest::new().never());
+        request.extensions_mut().insert(RetryOverride::new().never());
         request
     };
     let cases = [
-        (layer.clone(), Is(503), late(get(URI)), Ended::Deadline),
-        (layer.clone(), Is(503), once(get(URI)), Ended::Exhausted),
-        (layer.clone().with_max_attempts(1).unwrap(), Is(503), get(URI), Ended::Exhausted),
-        (layer.clone().with_schedule(iter::empty::<Duration>), Is(503), get(URI), Ended::Exhausted),
-        (layer.clone(), Is(503), request("POST", URI), Ended::NotIdempotent),
-        (layer.clone(), Is(429), request("POST", URI), Ended::NotIdempotent),
-        (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), Ended::NotReplayable),
-        (layer.clone(), Keeps(503), request("PUT", URI), Ended::NotReplayable),
-        (layer.clone(), Asks(503, "121"), get(URI), Ended::AskedTooLong),
-        (layer.clone(), Is(404), get(URI), Ended::NotRetryable),
+        (layer.clone(), Is(503), late(get(URI)), StopReason::Deadline),
+        (layer.clone(), Is(503), once(get(URI)), StopReason::Exhausted),
+        (layer.clone().with_max_attempts(1).unwrap(), Is(503), get(URI), StopReason::Exhausted),
+        (layer.clone().with_schedule(iter::empty::<Duration>), Is(503), get(URI), StopReason::Exhausted),
+        (layer.clone(), Is(503), request("POST", URI), StopReason::NotIdempotent),
+        (layer.clone(), Is(429), request("POST", URI), StopReason::NotIdempotent),
+        (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), StopReason::NotReplayable),
+        (layer.clone(), Keeps(503), request("PUT", URI), StopReason::NotReplayable),
+        (layer.clone(), Asks(503, "121"), get(URI), StopReason::AskedTooLong),
+        (layer.clone(), Is(404), get(URI), StopReason::NotRetryable),
     ];
     for (layer, answer, request, expected) in cases {
         let probe = Probe::new([answer]);
@@ -227,11 +227,11 @@ async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is()
     let start = tokio::time::Instant::now();
     let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(report(&response).ended(), Some(Ended::Budget));
+    assert_eq!(report(&response).ended(), Some(StopReason::Budget));
     assert_eq!(report(&response).attempts()[0].asked(), Some(secs(3)), "with the ask in hand");
     assert_eq!(report(&response).attempts()[0].delay(), None);
     let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Budget));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Budget));
     assert!(error.is_service());
 }
 

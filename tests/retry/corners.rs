@@ -18,7 +18,7 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Body, Quota,
     body::ReplayBody,
-    call::{Deadline, Ended},
+    call::{Deadline, StopReason},
     limit::{RateLimitLayer, TokenBucket},
     policy::Budget,
     request_id::RequestIdLayer,
@@ -30,7 +30,7 @@ async fn an_upgrade_gives_back_what_its_retry_spent() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let response = layer.layer(Probe::new([Is(503), Is(101)])).oneshot(get(URI)).await.unwrap();
-    assert_eq!(report(&response).ended(), Some(Ended::Success));
+    assert_eq!(report(&response).ended(), Some(StopReason::Success));
     assert_eq!(budget.left(), 500);
 }
 
@@ -76,7 +76,7 @@ async fn nor_below_a_limiter_does_readiness_hide_the_earlier_error() {
     let inner = Breaks { after: 1, asked: Arc::default(), probe: Probe::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
         .service(inner);
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause::<io::Error>(&error).map(io::Error::kind), Some(ConnectionReset), "{error:?}");
@@ -87,7 +87,7 @@ async fn below_a_limiter_a_post_that_never_got_ready_goes_again() {
     let inner = Breaks { after: 0, asked: Arc::default(), probe: Probe::new([Is(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
         .service(inner);
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().attempt_count(), 3, "{error:?}");
@@ -159,7 +159,7 @@ async fn a_retry_below_a_retry_does_not_pass_on_that_nothing_was_sent_when_it_wa
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(honoured.with_max_attempts(2).unwrap())
-        .layer(RateLimitLayer::new(TokenBucket::unmetered()))
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
         .service(Flaps(Arc::default(), probe.clone()));
     service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(probe.calls(), 1, "a POST, and the outer layer has no key for it");
@@ -193,7 +193,7 @@ async fn what_a_rate_limit_field_asks_of_a_throttled_caller_is_an_ask() {
     assert!(attempts[1].started() >= secs(30), "{attempts:?}");
     assert_eq!(attempts[0].asked(), Some(secs(30)));
     let response = throttled("\"d\";r=0;t=300").await.unwrap();
-    assert_eq!(report(&response).ended(), Some(Ended::AskedTooLong));
+    assert_eq!(report(&response).ended(), Some(StopReason::AskedTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
     assert_eq!(report(&response).attempts()[0].asked(), None, "something is left");

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind::*};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     BoxError,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     error::DeliveryError,
     policy::{Cause, Verdict},
     retry::{Classify, IdempotencyKey, RetryLayer, Standard},
@@ -23,7 +23,7 @@ async fn attempts(
     layer: &RetryLayer,
     method: &str,
     error: fn() -> BoxError,
-) -> (Vec<Outcome>, Option<Ended>) {
+) -> (Vec<Outcome>, Option<StopReason>) {
     let probe = Probe::new([Answer::error(error), 200.into()]);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
@@ -54,9 +54,9 @@ const OK: Outcome = Outcome::Answer(http::StatusCode::OK);
 async fn retries_post_after_not_sent_and_never_after_maybe_processed() {
     let layer = RetryLayer::new();
     for method in ["POST", "PATCH", "PURGE"] {
-        let retried = (vec![Outcome::NotSent, OK], Some(Ended::Success));
+        let retried = (vec![Outcome::NotSent, OK], Some(StopReason::Success));
         assert_eq!(attempts(&layer, method, not_sent).await, retried, "{method}");
-        let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+        let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
         assert_eq!(attempts(&layer, method, maybe_processed).await, given_up, "{method}");
         assert_eq!(attempts(&layer, method, not_sent_in_another_error).await, given_up, "{method}");
     }
@@ -71,7 +71,7 @@ async fn retries_get_after_not_sent_and_after_maybe_processed() {
             (maybe_processed, Outcome::Failed),
             (not_sent_in_another_error, Outcome::Failed),
         ] {
-            let retried = (vec![first, OK], Some(Ended::Success));
+            let retried = (vec![first, OK], Some(StopReason::Success));
             assert_eq!(attempts(&layer, method, error).await, retried, "{method} {first:?}");
         }
     }
@@ -81,7 +81,7 @@ async fn retries_get_after_not_sent_and_after_maybe_processed() {
 async fn no_classifier_retries_post_after_maybe_processed() {
     let always = Standard.when(|_, _| Some(Verdict::Retry(Cause::Transient)));
     let layer = RetryLayer::new().with_classify(always);
-    let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+    let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     assert_eq!(attempts(&layer, "POST", maybe_processed).await, given_up);
 }
 
@@ -89,7 +89,7 @@ async fn no_classifier_retries_post_after_maybe_processed() {
 #[tokio::test(start_paused = true)]
 async fn does_not_retry_post_after_a_bare_io_error_other_than_connection_refused() {
     let layer = RetryLayer::new();
-    let given_up = (vec![Outcome::Failed], Some(Ended::NotIdempotent));
+    let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     for error in [
         || io::Error::from(HostUnreachable).into(),
         || io::Error::from(NetworkUnreachable).into(),

@@ -23,7 +23,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_outbound::{
     ExponentialBackoff,
     body::ReplayBody,
-    call::{Ended::Success, KeyReplaced},
+    call::{KeyReplaced, StopReason::Success},
     retry::RetryLayer,
 };
 

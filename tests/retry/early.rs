@@ -10,7 +10,8 @@ use http::{HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
-    ExponentialBackoff, body::ReplayBody, call::Ended::AskedTooLong, retry::RetryLayer, timeout::TimeoutLayer,
+    ExponentialBackoff, body::ReplayBody, call::StopReason::AskedTooLong, retry::RetryLayer,
+    timeout::TimeoutLayer,
 };
 
 use super::{

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Report,
-    call::Ended::{self, *},
+    call::StopReason::{self, *},
     limit::{Feedback, RateLimitLayer, TokenBucket},
     policy::grpc::Code,
-    retry::{Classify, Grpc, PerRequest, RetryLayer},
+    retry::{Classify, Grpc, RetryLayer, RetryOverride},
 };
 
 use super::{
@@ -39,7 +39,7 @@ async fn tried(
     layer: RetryLayer,
     method: &str,
     answers: [Answer; 2],
-) -> (Option<Ended>, usize, Option<Duration>) {
+) -> (Option<StopReason>, usize, Option<Duration>) {
     let probe = Probe::new(answers);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
@@ -54,7 +54,7 @@ async fn tried(
 async fn each_answer_is_retried_as_the_table_says() {
     /// In milliseconds, the least and the most.
     type Wait = Option<(u64, u64)>;
-    let table: [(Answer, Ended, Wait); 14] = [
+    let table: [(Answer, StopReason, Wait); 14] = [
         // As a gateway may write it.
         (With(503, PUSHED), Success, Some((5_000, 5_101))),
         (With(403, PUSHED), Success, Some((5_000, 5_101))),
@@ -130,7 +130,7 @@ async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
     // What is said of one request stays said.
     let probe = Probe::new([Is(503)]);
     let mut order = request("POST", URI);
-    order.extensions_mut().insert(PerRequest::new().idempotent());
+    order.extensions_mut().insert(RetryOverride::new().idempotent());
     layer.layer(probe.clone()).oneshot(order).await.unwrap();
     assert_eq!(probe.calls(), 3);
 }
@@ -152,7 +152,7 @@ async fn a_pushback_pauses_all_who_share_the_limiter_when_it_is_of_the_whole_ser
     ] {
         let probe = Probe::new([answer, Is(200)]);
         let service =
-            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unmetered())).service(probe.clone());
+            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(probe.clone());
         service.clone().oneshot(get(URI)).await.unwrap();
         let asked = Instant::now();
         service.oneshot(get(URI)).await.unwrap();

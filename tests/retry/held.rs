@@ -9,7 +9,7 @@ use http::{Request, Response};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_outbound::{body::ReplayBody, call::Call, retry::RetryLayer};
+use tower_outbound::{body::ReplayBody, call::CallContext, retry::RetryLayer};
 
 use super::{
     URI,
@@ -83,7 +83,7 @@ async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each
     handle.allow(1);
     assert_pending!(call.poll());
     let (second, answer) = handle.next_request().await.unwrap();
-    assert_eq!(second.extensions().get::<Call>().unwrap().attempt(), 2);
+    assert_eq!(second.extensions().get::<CallContext>().unwrap().attempt(), 2);
     drop(second); // it holds the body, which goes again once the attempt has let go of it
     answer.send_error(io::Error::from(BrokenPipe));
     assert_pending!(call.poll());

@@ -5,7 +5,7 @@ use std::{collections::HashSet, convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_outbound::{ExponentialBackoff, Jitter, body::ReplayBody, call::Call, retry::RetryLayer};
+use tower_outbound::{ExponentialBackoff, Jitter, body::ReplayBody, call::CallContext, retry::RetryLayer};
 
 use super::{
     URI,
@@ -21,7 +21,7 @@ fn fails_each_call_once(
 + Send {
     service_fn(move |request: Request<ReplayBody<Content>>| async move {
         let mut response = Response::new(Content::default());
-        if request.extensions().get::<Call>().unwrap().attempt() == 1 {
+        if request.extensions().get::<CallContext>().unwrap().attempt() == 1 {
             *response.status_mut() = StatusCode::from_u16(status).unwrap();
         }
         Ok(response)
@@ -66,7 +66,7 @@ async fn a_thousand_calls_that_fail_together_come_back_apart() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_calls_that_were_told_the_same_moment_come_back_apart() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| async move {
-        let first = request.extensions().get::<Call>().unwrap().attempt() == 1;
+        let first = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
         Response::builder()
             .status(if first { 429 } else { 200 })
             .header("retry-after", "5")

@@ -10,9 +10,9 @@ use tokio::{runtime::Builder, time::Instant};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ExponentialBackoff, Jitter, Report,
-    call::{Attempt, Deadline, DelayReason, Ended},
+    call::{AttemptReport, Deadline, DelayReason, StopReason},
     policy::Budget,
-    retry::{IdempotencyKey, PerRequest, RetryLayer},
+    retry::{IdempotencyKey, RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 
@@ -48,8 +48,8 @@ struct Came {
     /// From the start of the call to its end.
     took: Duration,
     seen: Vec<Seen>,
-    attempts: Vec<Attempt>,
-    ended: Option<Ended>,
+    attempts: Vec<AttemptReport>,
+    ended: Option<StopReason>,
     start: Instant,
 }
 
@@ -129,7 +129,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
         let retry = layer
             .layer(TimeoutLayer::per_attempt(millis(settings.per_attempt)).unwrap().layer(probe.clone()));
         let mut request = request(settings.method, URI);
-        let mut own = PerRequest::new();
+        let mut own = RetryOverride::new();
         if let Some(most) = settings.own_attempts {
             own = own.with_max_attempts(most).unwrap();
         }
@@ -197,7 +197,7 @@ proptest! {
         // Within the deadline, whichever is earlier.
         let deadline = settings.total.into_iter().chain(settings.own).min().map(millis);
         if let Some(deadline) = deadline {
-            let waits: Duration = came.attempts.iter().filter_map(Attempt::delay).sum();
+            let waits: Duration = came.attempts.iter().filter_map(AttemptReport::delay).sum();
             prop_assert!(waits < deadline);
             // A timer fires in the tick of a millisecond after its time.
             prop_assert!(came.took < deadline + millis(2), "{:?} of {deadline:?}", came.took);

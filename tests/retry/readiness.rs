@@ -16,8 +16,8 @@ use tower_outbound::{
     Body, Error,
     body::ReplayBody,
     call::{
-        Ended::{self, *},
         Outcome::{self, *},
+        StopReason::{self, *},
     },
     retry::RetryLayer,
 };
@@ -76,7 +76,10 @@ impl Service<Request<ReplayBody<Content>>> for Fragile {
 }
 
 /// What comes out, how each attempt ended, and why there was no further one.
-async fn came(method: &str, script: &[Option<Step>]) -> (Result<u16, Error>, Vec<Outcome>, Option<Ended>) {
+async fn came(
+    method: &str,
+    script: &[Option<Step>],
+) -> (Result<u16, Error>, Vec<Outcome>, Option<StopReason>) {
     let service = RetryLayer::new().layer(Fragile::new(script));
     let (result, report) = match service.oneshot(request(method, URI)).await {
         Ok(response) => (Ok(response.status().as_u16()), report(&response).clone()),

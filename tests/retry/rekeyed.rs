@@ -18,9 +18,9 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     body::ReplayBody,
-    call::{Ended, KeyReplaced},
+    call::{KeyReplaced, StopReason},
     request_id::RequestIdLayer,
-    retry::{Classify, PerRequest, RetryLayer, Standard},
+    retry::{Classify, RetryLayer, RetryOverride, Standard},
     timeout::TimeoutLayer,
 };
 
@@ -51,7 +51,7 @@ async fn however_many_layers_are_stacked_it_is_sent_once_more() {
             .service(probe.clone());
         let response = service.oneshot(request("POST", URI)).await.unwrap();
         assert_eq!((response.status().as_u16(), probe.calls()), (401, 2), "{called_by}");
-        assert_eq!(report(&response).ended(), Some(Ended::NotRetryable));
+        assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
     }
 }
 
@@ -65,7 +65,7 @@ async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
         .map_response(mark)
         .service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).ended()), (1 + 3, Some(Ended::Exhausted)));
+    assert_eq!((probe.calls(), report(&response).ended()), (1 + 3, Some(StopReason::Exhausted)));
 }
 
 /// What an inner layer may not use is left for an outer one.
@@ -73,7 +73,7 @@ async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
 async fn a_layer_that_may_not_leaves_it_to_another() {
     let probe = Probe::new([Is(401), Is(200)]);
     let never = |mut request: Request<_>| {
-        request.extensions_mut().insert(PerRequest::new().never());
+        request.extensions_mut().insert(RetryOverride::new().never());
         request
     };
     let service = ServiceBuilder::new()
@@ -171,7 +171,7 @@ async fn an_answer_that_can_not_be_drained_in_time_is_handed_over() {
         );
         if expected == 401 {
             assert!((0..=1).contains(&(start.elapsed().as_millis() - u128::from(after))), "at once: {case}");
-            assert_eq!(report(&response).ended(), Some(Ended::Deadline));
+            assert_eq!(report(&response).ended(), Some(StopReason::Deadline));
             assert_eq!(report(&response).retry_after(), Some(millis(100)));
         }
     }

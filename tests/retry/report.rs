@@ -14,7 +14,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     Quota,
     body::ReplayBody,
-    call::{Ended::*, Outcome},
+    call::{Outcome, StopReason::*},
     limit::{RateLimitLayer, TokenBucket},
     retry::RetryLayer,
     timeout::TimeoutLayer,

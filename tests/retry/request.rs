@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
     body::ReplayBody,
-    call::{Call, Ended::*},
+    call::{CallContext, StopReason::*},
     retry::RetryLayer,
 };
 
@@ -167,7 +167,7 @@ async fn an_early_answer_that_read_nothing_leaves_the_body_to_be_sent() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
         let bodies = Rc::clone(&bodies);
         async move {
-            let early = request.extensions().get::<Call>().unwrap().attempt() == 1;
+            let early = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
             if !early {
                 bodies.set(request.into_body().collect().await.unwrap().to_bytes().to_vec());
             }

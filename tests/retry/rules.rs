@@ -12,12 +12,12 @@ use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota, Report,
-    call::{Call, Ended::*},
+    call::{CallContext, StopReason::*},
     limit::{Limiter, RateLimitLayer, TokenBucket},
     policy::{Cause, Jitter, Verdict, backoff::ExponentialBackoff},
     preset,
     request_id::RequestIdLayer,
-    retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
+    retry::{Classify, IdempotencyKey, Outcome, RetryLayer, RetryOverride, Standard},
     timeout::TimeoutLayer,
 };
 
@@ -149,7 +149,7 @@ async fn a_request_that_needs_no_key_gets_none() {
     }
     // What the caller says of a POST does not tell the server.
     let mut request = request("POST", URI);
-    request.extensions_mut().insert(PerRequest::new().idempotent());
+    request.extensions_mut().insert(RetryOverride::new().idempotent());
     assert!(sent(&keyed(), NAME, request).await[0].is_some());
 }
 
@@ -219,7 +219,7 @@ async fn rules_see_the_call_on_the_request_of_every_attempt() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let classify = Standard.when(move |request, _| {
-        let call = request.extensions.get::<Call>();
+        let call = request.extensions.get::<CallContext>();
         noting.lock().unwrap().push(call.is_some_and(|call| call.deadline().is_none()));
         None
     });
@@ -296,6 +296,6 @@ async fn debug_of_an_outcome_and_of_rules_shows_no_header() {
 
 #[test]
 fn no_attempts_at_all_are_refused_of_a_request_too() {
-    let error = PerRequest::new().with_max_attempts(0).unwrap_err();
+    let error = RetryOverride::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
 }

@@ -13,7 +13,7 @@ use tower_outbound::{
     Report,
     call::Deadline,
     policy::{Budget, Verdict},
-    retry::{Classify, IdempotencyKey, Outcome, PerRequest, RetryLayer, Standard},
+    retry::{Classify, IdempotencyKey, Outcome, RetryLayer, RetryOverride, Standard},
     timeout::TimeoutLayer,
 };
 
@@ -121,7 +121,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     let &(method, content, answers, settings, attempts, expected, ended, delays) = row;
     let start = Instant::now();
     let (mut retry, mut total, mut per_attempt) = (RetryLayer::new().with_seed(seed), None, Duration::MAX);
-    let (mut rules, mut own) = (Rules(Arc::new(Standard)), PerRequest::new());
+    let (mut rules, mut own) = (Rules(Arc::new(Standard)), RetryOverride::new());
     let mut request = Request::builder().method(method).uri(URI).body(content.body()).unwrap();
     for set in settings {
         match *set {

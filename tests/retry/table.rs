@@ -6,7 +6,7 @@ use http::StatusCode;
 use tower_outbound::{
     call::{
         DelayReason,
-        Ended::{self, *},
+        StopReason::{self, *},
     },
     policy::{Cause, Verdict},
     retry::Outcome,
@@ -86,7 +86,7 @@ const NO_MORE: Rule = |_, _| Some(Verdict::NotRetryable);
 const WELL: Rule = |_, _| Some(Verdict::Success);
 
 pub(crate) type Row =
-    (&'static str, Content, &'static [Answer], &'static [Set], usize, Out, Ended, &'static [Wait]);
+    (&'static str, Content, &'static [Answer], &'static [Set], usize, Out, StopReason, &'static [Wait]);
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[

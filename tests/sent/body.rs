@@ -26,7 +26,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     BoxError, Report,
     body::ReplayBody,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
 };
 
 use super::{
@@ -123,7 +123,8 @@ async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
             let error = within(retry.layer(service).oneshot(request)).await.unwrap_err();
             let report = error.report().unwrap();
             let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
-            let ended = if method == Method::POST { Ended::NotIdempotent } else { Ended::NotReplayable };
+            let ended =
+                if method == Method::POST { StopReason::NotIdempotent } else { StopReason::NotReplayable };
             assert_eq!((&outcomes[..], report.ended()), (&[Outcome::Failed][..], Some(ended)), "{case}");
             assert_eq!(seen.load(SeqCst), 1, "{case}");
         }
@@ -142,6 +143,9 @@ async fn a_client_of_ones_own_that_could_not_connect_is_asked_again() {
         let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
         let report: &Report = error.report().unwrap();
         let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
-        assert_eq!((&outcomes[..], report.ended()), (&[Outcome::NotSent; 3][..], Some(Ended::Exhausted)));
+        assert_eq!(
+            (&outcomes[..], report.ended()),
+            (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
+        );
     }
 }

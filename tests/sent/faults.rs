@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use http::{Method, request};
 use tower_outbound::{
     ApiKey,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     preset,
 };
 
@@ -24,7 +24,7 @@ async fn a_connection_that_is_always_refused_ends_in_the_error() {
             let came = stack.send(method.clone()).await;
             assert_eq!(
                 (&came.outcomes[..], came.ended),
-                (&[Outcome::NotSent; 3][..], Some(Ended::Exhausted))
+                (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
             );
         }
     }

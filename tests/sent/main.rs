@@ -16,7 +16,7 @@ use hyper_util::{
     client::legacy::{Client as Connections, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, preset::Preset};
+use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, preset::StackBuilder};
 
 use self::stack::Wire;
 
@@ -27,7 +27,7 @@ fn inner(wire: Wire) -> Inner {
     Connections::builder(TokioExecutor::new()).http2_only(wire == Wire::Http2).build_http()
 }
 
-fn ready(preset: &Preset, wire: Wire) -> Client {
+fn ready(preset: &StackBuilder, wire: Wire) -> Client {
     let transport = match wire {
         Wire::Http1 => Transport::new(),
         Wire::Http2 => Transport::new().with_http2_prior_knowledge(),

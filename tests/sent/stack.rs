@@ -6,7 +6,7 @@ use http::{Method, Request, StatusCode};
 use tower::{Layer, Service};
 use tower_outbound::{
     ApiKey, Body, Client, Error, ExponentialBackoff, Report,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     preset,
     retry::{Retry, RetryLayer},
 };
@@ -43,7 +43,7 @@ pub(crate) enum Stack {
 pub(crate) struct Came {
     pub(crate) result: Result<StatusCode, Error>,
     pub(crate) outcomes: Vec<Outcome>,
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<StopReason>,
 }
 
 pub(crate) fn quick_retry() -> RetryLayer {
@@ -112,7 +112,7 @@ impl Came {
 
     pub(crate) fn assert_given_up(&self, case: &str) {
         assert_eq!(self.outcomes, [Outcome::Failed], "{case}: {self:?}");
-        assert_eq!(self.ended, Some(Ended::NotIdempotent), "{case}: {self:?}");
+        assert_eq!(self.ended, Some(StopReason::NotIdempotent), "{case}: {self:?}");
         assert!(self.result.as_ref().is_err_and(Error::is_service), "{case}: {self:?}");
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 use tower_outbound::{
     ApiKey, ExponentialBackoff, InvalidConfig, Jitter, Quota,
-    attempt::AttemptLayer,
-    limit::{Ask, Limiter, RateLimitLayer, TokenBucket},
+    attempt_span::AttemptSpanLayer,
+    limit::{Limiter, PermitRequest, RateLimitLayer, TokenBucket},
     policy::Budget,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     request_id::RequestIdLayer,
     retry::{IdempotencyKey, RetryLayer},
     settings::{LimitSettings, PresetName, ServiceSettings, TimeoutSettings},
@@ -18,11 +18,11 @@ use crate::{KEY, toml, with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type Make = fn(&str) -> Result<Preset, InvalidConfig>;
+type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
 /// What `Debug` tells of a preset, which is all its numbers.
 #[track_caller]
-fn same(settings: &Preset, code: &Preset) {
+fn same(settings: &StackBuilder, code: &StackBuilder) {
     assert_eq!(format!("{settings:#?}"), format!("{code:#?}"));
     assert_eq!(settings.quotas(), code.quotas());
     assert_eq!((settings.name(), settings.base_url()), (code.name(), code.base_url()));
@@ -35,7 +35,7 @@ fn nothing_said_is_the_preset_itself_and_so_are_its_defaults_written_out() {
         ("currency_rates", preset::currency_rates),
         ("email_delivery", preset::email_delivery),
         ("realtime_messaging", preset::realtime_messaging),
-        ("custom", |url| Preset::new("mine", url)),
+        ("custom", |url| StackBuilder::new("mine", url)),
     ];
     for (name, make) in presets {
         let own_name = if name == "custom" { "name = 'mine'" } else { "" };
@@ -45,7 +45,7 @@ fn nothing_said_is_the_preset_itself_and_so_are_its_defaults_written_out() {
 
         let effective = settings.effective().unwrap();
         // Said, it makes way for a shorter call no more.
-        let said = code.clone().with_attempt_timeout(Preset::DEFAULT_ATTEMPT_TIMEOUT);
+        let said = code.clone().with_attempt_timeout(StackBuilder::DEFAULT_ATTEMPT_TIMEOUT);
         same(&effective.preset().unwrap(), &said);
         assert_eq!(effective.effective().unwrap(), effective);
         let transport = settings.transport.transport().unwrap();
@@ -112,7 +112,7 @@ fn every_setting_does_what_its_setter_does() {
         .with_total_timeout(50 * SECOND)
         .with_attempt_timeout(5 * SECOND)
         .with_body_idle_timeout(6 * SECOND)
-        .with_attempt(AttemptLayer::new().with_attempt_header(header("x-attempt")))
+        .with_attempt(AttemptSpanLayer::new().with_attempt_header(header("x-attempt")))
         .with_request_id(
             RequestIdLayer::new()
                 .with_header(header("x-id"))
@@ -176,8 +176,8 @@ async fn a_limiter_may_start_empty() {
     let wait = async |text: &str| {
         let limit: LimitSettings = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
-        limit.token_bucket().acquire(Ask::default()).await.unwrap();
-        limit.sliding_window().acquire(Ask::default()).await.unwrap();
+        limit.token_bucket().acquire(PermitRequest::default()).await.unwrap();
+        limit.sliding_window().acquire(PermitRequest::default()).await.unwrap();
         start.elapsed()
     };
     assert!(wait("quota = '10/1s'").await.is_zero());

@@ -13,7 +13,7 @@ use http_body_util::StreamBody;
 use tower_outbound::{
     Body, BoxError, Error, Report,
     call::{Deadline, Outcome},
-    limit::Cost,
+    limit::PermitCost,
 };
 
 use super::{
@@ -90,7 +90,7 @@ fn request(number: u64, dice: &mut Dice) -> Request<Body> {
     if dice.chance(50) {
         let cost = u32::try_from(1 + dice.below(3)).unwrap();
         request.headers_mut().insert("x-cost", cost.into());
-        request.extensions_mut().insert(Cost(cost.try_into().unwrap()));
+        request.extensions_mut().insert(PermitCost(cost.try_into().unwrap()));
     }
     if dice.chance(100) {
         request.extensions_mut().insert(Deadline::after(dice.millis(20, 400)));

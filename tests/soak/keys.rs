@@ -12,7 +12,7 @@ use std::{
 
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff,
-    auth::{FreshKey, KeyFile, Keys, ProvidedKey},
+    auth::{FreshKey, KeyFile, KeySource, RefreshingKey},
 };
 
 use super::{dice::Dice, ledger::write};
@@ -65,7 +65,7 @@ impl Vault {
         Some(number.parse::<u64>().ok()? == self.newest.load(SeqCst))
     }
 
-    pub(crate) fn keys(self: &Arc<Self>) -> Keys {
+    pub(crate) fn keys(self: &Arc<Self>) -> KeySource {
         if let Some(file) = &self.file {
             return KeyFile::open(&*file.lock().unwrap())
                 .unwrap()
@@ -87,7 +87,7 @@ impl Vault {
             }
         };
         let backoff = ExponentialBackoff::new(Duration::from_millis(5), Duration::from_millis(50)).unwrap();
-        ProvidedKey::new(provider).with_backoff(backoff).into()
+        RefreshingKey::new(provider).with_backoff(backoff).into()
     }
 }
 

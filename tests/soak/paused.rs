@@ -18,9 +18,9 @@ use tokio::{
 };
 use tower_outbound::{
     ApiKey, Body, Client, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     test_util::{self, Answer, Arrivals, ScriptedService, Seen},
 };
 
@@ -50,21 +50,21 @@ fn all(seed: u64) -> [Under; 4] {
         under(preset::email_delivery(url).unwrap(), None, seed),
         under(preset::realtime_messaging(url).unwrap().with_quota(push), None, seed),
         under(
-            Preset::new("own", url).unwrap().with_quota(own).with_limiter(window.clone()),
+            StackBuilder::new("own", url).unwrap().with_quota(own).with_limiter(window.clone()),
             Some(window),
             seed,
         ),
     ]
 }
 
-fn under(preset: Preset, window: Option<SlidingWindow>, seed: u64) -> Under {
+fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Under {
     let (name, quota) = (preset.name().to_owned(), preset.quota().unwrap());
     let asked = Arc::new(Mutex::new(vec![]));
     let told = Arc::clone(&asked);
     let api = ScriptedService::answering(move |seen| answer(seen, seed, &told));
     let preset = preset
         .with_api_key(ApiKey::new("s3cret").unwrap())
-        .with_attempt(AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
+        .with_attempt(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
         .with_limit(|limit| limit.with_max_queue(50));
     let full = if window.is_some() { quota.limit() } else { quota.burst() };
     let snapshot: Box<dyn Fn() -> Snapshot + Send + Sync> = match (window, preset.limiter().clone()) {

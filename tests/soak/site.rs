@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, header::HeaderMap};
 use tower_outbound::{
     Client, ExponentialBackoff, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
     policy::Budget,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     retry::{self, Classify, IdempotencyKey, RetryLayer, Standard},
 };
 
@@ -61,7 +61,7 @@ impl Site {
             0 => preset::currency_rates(&url).unwrap().with_quota(quota),
             1 => preset::email_delivery(&url).unwrap().with_quota(quota),
             2 => preset::realtime_messaging(&url).unwrap().with_quota(quota),
-            _ => Preset::new("of_its_own", &url).unwrap().with_limiter(window.clone()),
+            _ => StackBuilder::new("of_its_own", &url).unwrap().with_limiter(window.clone()),
         };
         let preset = preset.with_keys(vault.keys());
         let preset = match number {
@@ -73,7 +73,7 @@ impl Site {
         let preset = preset
             .with_retry(retry(number, seed, budget.clone(), ledger))
             .with_attempt(
-                AttemptLayer::new()
+                AttemptSpanLayer::new()
                     .with_attempt_header(HeaderName::from_static("x-attempt"))
                     .with_propagation(stamp),
             )

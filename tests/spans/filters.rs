@@ -20,7 +20,7 @@ async fn heard_by(wanted: fn(&Metadata<'_>) -> bool) -> Vec<String> {
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .service(Probe::new([With(429, &[("retry-after", "3")]), Is(404), Is(200)]));
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();

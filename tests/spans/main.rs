@@ -34,8 +34,8 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota,
-    attempt::AttemptLayer,
-    auth::{FreshKey, KeyFile, Keys, ProvidedKey},
+    attempt_span::AttemptSpanLayer,
+    auth::{FreshKey, KeyFile, KeySource, RefreshingKey},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -122,7 +122,7 @@ async fn with_store() -> bool {
 /// A provider that gives a key, which is refused, and then fails; and a file whose key changes.
 async fn tell_of_keys() {
     let asked = AtomicBool::new(false);
-    let provided = ProvidedKey::new(move || {
+    let provided = RefreshingKey::new(move || {
         let first = !asked.swap(true, Relaxed);
         let fetched = ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from);
         ready(if first { fetched } else { Err("closed".into()) })
@@ -130,7 +130,7 @@ async fn tell_of_keys() {
     let file = env::temp_dir().join(format!("tower-outbound-told-{}", std::process::id()));
     fs::write(&file, "key-1").unwrap();
     let changing = KeyFile::open(&file).unwrap().with_interval(secs(1));
-    for keys in [Keys::from(provided), Keys::from(changing)] {
+    for keys in [KeySource::from(provided), KeySource::from(changing)] {
         let preset = preset::currency_rates(URI).unwrap().with_keys(keys);
         let service = preset.layer().unwrap().layer(Probe::new([Is(401)]));
         for _ in 0..2 {
@@ -151,7 +151,7 @@ async fn heard(script: &[Answer], method: &str, uri: &str) -> Capture {
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(TimeoutLayer::total(secs(60)).unwrap())
         .layer(RetryLayer::new())
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(TimeoutLayer::per_attempt(secs(5)).unwrap())
         .service(Probe::new(script.iter().copied()));
     let _ = service.oneshot(request(method, uri)).await;
@@ -242,7 +242,7 @@ async fn the_end_of_a_grpc_call_is_in_its_line_and_in_the_attempts_span() {
     ] {
         let script = [test_util::Answer::status(200).with_header("grpc-status", code)];
         let (capture, _guard) = Capture::all();
-        let layers = (RequestIdLayer::new(), AttemptLayer::new());
+        let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
         layers.layer(Probe::new(script)).oneshot(request("POST", URI)).await.unwrap();
         let line = capture.lines().pop().unwrap();
         let fields = [&line.fields, &capture.spans("attempt")[0].fields];
@@ -261,7 +261,7 @@ async fn what_is_no_absolute_uri_or_known_method_is_told_as_such() {
     let (capture, _guard) = Capture::all();
     for (method, uri) in [("PURGE", "http://[::1]/a"), ("GET", "/v1?key=s3cret"), ("GET", "http://API.test")]
     {
-        AttemptLayer::new().layer(Probe::new([Is(200)])).oneshot(request(method, uri)).await.unwrap();
+        AttemptSpanLayer::new().layer(Probe::new([Is(200)])).oneshot(request(method, uri)).await.unwrap();
     }
     let spans = capture.spans("attempt");
     assert_eq!(
@@ -298,7 +298,7 @@ async fn the_wait_for_the_limiter_is_in_no_attempts_span() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(quota)))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .service(Probe::new([Late(30, 200)]));
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
@@ -347,7 +347,7 @@ async fn what_a_client_tells_is_in_the_attempts_span_whenever_it_is_asked() {
     }
 
     let (capture, _guard) = Capture::all();
-    let layers = (RequestIdLayer::new(), AttemptLayer::new());
+    let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
     let call = layers.layer(Client).oneshot(get(URI));
     assert!(tokio::time::timeout(millis(10), call).await.is_err());
     let lines = capture.lines();
@@ -377,7 +377,7 @@ async fn a_call_that_its_caller_drops_has_not_failed() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(secs(60)).unwrap())
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .service(Probe::new([Silent]));
     let mut call = task::spawn(service.oneshot(get(URI)));
     assert_pending!(call.poll());
@@ -393,7 +393,7 @@ async fn an_attempt_that_the_deadline_cuts_off_from_above_has_timed_out() {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(1)).unwrap())
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .service(Probe::new([Silent]));
     service.oneshot(get(URI)).await.unwrap_err();
     let fields = &capture.spans("attempt")[0].fields;
@@ -404,7 +404,7 @@ async fn an_attempt_that_the_deadline_cuts_off_from_above_has_timed_out() {
 async fn an_attempt_that_was_answered_stays_so_however_late_it_is_dropped() {
     let (capture, _guard) = Capture::all();
     let mut service =
-        (TimeoutLayer::total(secs(1)).unwrap(), AttemptLayer::new()).layer(Probe::new([Is(200)]));
+        (TimeoutLayer::total(secs(1)).unwrap(), AttemptSpanLayer::new()).layer(Probe::new([Is(200)]));
     let mut call =
         task::spawn(ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap().call(get(URI)));
     assert!(call.poll().is_ready());
@@ -433,7 +433,7 @@ async fn no_key_query_or_user_info_is_in_a_span() {
 #[tokio::test(start_paused = true)]
 async fn at_level_warn_there_is_no_span() {
     let (capture, _guard) = Capture::at(tracing::level_filters::LevelFilter::WARN);
-    let layers = (RequestIdLayer::new(), AttemptLayer::new());
+    let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
     layers.layer(Probe::new([Is(500)])).oneshot(get(URI)).await.unwrap();
     assert!(capture.spans("call").is_empty() && capture.spans("attempt").is_empty());
     assert_eq!(capture.lines().len(), 1);
@@ -449,7 +449,7 @@ async fn a_key_that_is_replaced_is_told() {
         let key = ApiKey::new(format!("k3y-{}", given.fetch_add(1, Relaxed)));
         async { Ok::<_, BoxError>(FreshKey::new(key?)) }
     });
-    let numbered = AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let layer = preset.with_attempt(numbered).layer().unwrap();
     layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     assert_eq!(numbers(&probe), ["1", "2"].map(|number| Some(number.to_owned())));
@@ -483,10 +483,10 @@ fn numbers(probe: &Probe) -> Vec<Option<String>> {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_the_attempt_is_sent_by_choice() {
-    let numbered = AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
     for (attempt, expected) in
-        [(numbered, [Some("1"), Some("2"), Some("3")]), (AttemptLayer::new(), [None; 3])]
+        [(numbered, [Some("1"), Some("2"), Some("3")]), (AttemptSpanLayer::new(), [None; 3])]
     {
         let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
         let preset = preset.clone().with_attempt(attempt);
@@ -503,7 +503,7 @@ async fn the_number_of_the_attempt_is_sent_by_choice() {
 #[tokio::test(start_paused = true)]
 async fn without_our_retry_the_number_is_right_too() {
     let (capture, _guard) = Capture::all();
-    let numbered = || AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let numbered = || AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let probe = Probe::new([Is(200)]);
     let mut own = get(URI);
     own.headers_mut().insert("x-attempt", HeaderValue::from_static("7"));
@@ -558,7 +558,7 @@ async fn what_was_not_handed_down_is_not_sent_again() {
     }
 
     let (capture, _guard) = Capture::all();
-    let numbered = AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     (RetryLayer::new(), numbered).layer(Fragile::default()).oneshot(get(URI)).await.unwrap();
     let spans = capture.spans("attempt");
     assert_eq!(spans.len(), 1);
@@ -567,7 +567,7 @@ async fn what_was_not_handed_down_is_not_sent_again() {
 
 #[test]
 fn debug_shows_what_is_sent() {
-    let layer = AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+    let layer = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let layer = layer.with_propagation(|_: &tracing::Span, _: &mut http::HeaderMap| {});
-    assert_eq!(format!("{layer:?}"), "AttemptLayer { header: Some(\"x-attempt\"), propagates: true }");
+    assert_eq!(format!("{layer:?}"), "AttemptSpanLayer { header: Some(\"x-attempt\"), propagates: true }");
 }

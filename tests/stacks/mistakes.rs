@@ -10,11 +10,11 @@ use http_body_util::{Empty, Full};
 use tower::{Layer, Service, service_fn};
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{AnySign, SignLayer},
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
-    preset::Preset,
+    preset::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };
@@ -53,7 +53,7 @@ fn the_answers_body_is_none(retry: RetryLayer) {
     check::<Content, _>(retry.layer(service));
 }
 
-fn the_service_takes_the_body_itself(preset: Preset) {
+fn the_service_takes_the_body_itself(preset: StackBuilder) {
     let service =
         service_fn(|_: Request<Content>| async { Ok::<Response<Content>, BoxError>(Response::default()) });
     check::<Content, _>(preset.layer().unwrap().layer(service));
@@ -70,12 +70,12 @@ fn the_body_cannot_be_signed(sign: SignLayer<AnySign>) {
     check::<Empty<Bytes>, _>(sign.layer(service));
 }
 
-fn the_policies_are_none(preset: Preset) {
+fn the_policies_are_none(preset: StackBuilder) {
     RetryLayer::new().with_classify(Mine);
     RetryLayer::new().with_schedule(Duration::from_secs(1));
     preset.clone().with_authorize("key");
     preset.clone().with_signature("key");
     preset.clone().with_key_provider("key");
     RequestIdLayer::new().with_maker("key");
-    AttemptLayer::new().with_propagation("key");
+    AttemptSpanLayer::new().with_propagation("key");
 }

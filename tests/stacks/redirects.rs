@@ -1,4 +1,4 @@
-//! Keys and the redirects that tower-http 0.6 follows, which makes each hop of the headers that the first request had.
+//! KeySource and the redirects that tower-http 0.6 follows, which makes each hop of the headers that the first request had.
 //! The crate's own tests have those of 0.7.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 

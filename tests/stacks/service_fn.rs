@@ -17,7 +17,7 @@ use http_body::{Body, Frame};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     body::ReplayBody,
     call::Outcome,
@@ -113,7 +113,7 @@ async fn single_layers_need_no_more_than_they_use() {
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         .service(service);
@@ -134,7 +134,7 @@ async fn what_does_not_read_a_body_takes_anything_for_one() {
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(1)).unwrap())

@@ -15,7 +15,7 @@ use tower_outbound::{
     adapter::Reqwest,
     auth::{AnySign, Sign, SignLayer, Signing},
     body::ReplayBody,
-    preset::{self, Preset, PresetService},
+    preset::{self, StackBuilder, StackService},
     test_util::{Answer, ScriptedServer, ScriptedService},
 };
 
@@ -30,11 +30,11 @@ async fn server() -> (ScriptedServer, ScriptedService) {
     (ScriptedServer::start(service.clone()).await.unwrap(), service)
 }
 
-fn unkeyed(server: &ScriptedServer) -> Preset {
-    Preset::new("spawned", &server.url()).unwrap()
+fn unkeyed(server: &ScriptedServer) -> StackBuilder {
+    StackBuilder::new("spawned", &server.url()).unwrap()
 }
 
-fn keyed(server: &ScriptedServer) -> Preset {
+fn keyed(server: &ScriptedServer) -> StackBuilder {
     unkeyed(server).with_api_key(ApiKey::new("s3cret").unwrap())
 }
 
@@ -101,7 +101,7 @@ async fn spawns_a_call_over_reqwest() {
 
 #[tokio::test]
 async fn calls_from_an_axum_handler() {
-    type Stack = PresetService<Hyper<Full<Bytes>>>;
+    type Stack = StackService<Hyper<Full<Bytes>>>;
 
     async fn handler(State((stack, url)): State<(Stack, String)>) -> Result<String, StatusCode> {
         let request = Request::get(url).body(Full::default()).map_err(|_| StatusCode::BAD_REQUEST)?;

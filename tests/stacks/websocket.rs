@@ -25,13 +25,13 @@ use tokio_tungstenite::{
 };
 use tower_outbound::{
     ApiKey, Body, Client, ExponentialBackoff, Quota, Report,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
     retry::Reconnect,
 };
 
 const KEY: &str = "k3y";
 
-async fn messaging(plan: impl IntoIterator<Item = Opening>) -> (Server, Preset) {
+async fn messaging(plan: impl IntoIterator<Item = Opening>) -> (Server, StackBuilder) {
     let server = Server::start(KEY, plan).await.unwrap();
     let preset = preset::realtime_messaging(&server.base_url()).unwrap();
     let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());

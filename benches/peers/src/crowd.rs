@@ -92,7 +92,7 @@ macro_rules! each_waiter {
         // The burst counts in the quota: this refills `rate`.
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let lump = per * burst / rate;
-        let mut ask = ::tower_outbound::limit::Ask::default();
+        let mut ask = ::tower_outbound::limit::PermitRequest::default();
         ask.max_queue = ROOM;
         $run!("tower-outbound TokenBucket", || {
             let ours = ::tower_outbound::limit::TokenBucket::new(quota);
@@ -102,7 +102,7 @@ macro_rules! each_waiter {
             })
         });
         $run!("tower-outbound TokenBucket, fast clock", || {
-            let ours = ::tower_outbound::limit::TokenBucket::with_fast_clock([quota]);
+            let ours = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
             Ok(move || {
                 let acquire = ::tower_outbound::limit::Limiter::acquire(&ours, ask);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())

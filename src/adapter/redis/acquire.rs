@@ -9,7 +9,7 @@ use std::{
 use pin_project_lite::pin_project;
 
 use super::{pool::Pool, shared::Shared};
-use crate::limit::{self, Ask, Refusal};
+use crate::limit::{self, PermitRequest, Refusal};
 
 pin_project! {
     /// The wait of one request for its permits from a [`RedisLimiter`](super::RedisLimiter).
@@ -23,7 +23,7 @@ pin_project! {
 }
 
 impl RedisAcquire {
-    pub(super) fn new(shared: Arc<Shared>, ask: Ask) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, ask: PermitRequest) -> Self {
         Self { acquire: limit::Acquire::new(Arc::clone(&shared.queue), ask), shared }
     }
 }

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     clock::{self, Instant},
     limit::{Demand, nanos},
-    observe::{self, StoreLost},
+    telemetry::{self, StoreLost},
 };
 
 /// How often those who wait are looked after while a question is under way: what a deadline may be missed by.
@@ -27,7 +27,7 @@ const TICK: u64 = 1_000_000;
 const MOST_LATE: u32 = 3;
 
 pub(super) enum Next {
-    Ask(Question),
+    PermitRequest(Question),
     Wait(Instant),
     Over,
 }
@@ -62,7 +62,7 @@ impl Shared {
             }
             let (want, unit) = want(&mut desk, pool, demand, now, self.plan.lease);
             let back = pool.share.as_ref().map(|share| share.used(now, nanos(self.plan.longest)));
-            Next::Ask(desk.question(want, unit, back, now))
+            Next::PermitRequest(desk.question(want, unit, back, now))
         })
     }
 
@@ -73,7 +73,7 @@ impl Shared {
             Ok(answer) => self.learn(&question, sent, &answer),
             Err(fault) => ("failed", Some(fault)),
         };
-        observe::store_asked(outcome, Duration::from_nanos(self.now().saturating_sub(sent)));
+        telemetry::store_asked(outcome, Duration::from_nanos(self.now().saturating_sub(sent)));
         match fault {
             Some(fault) => self.lose(&fault),
             None => self.regain(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::question::{Gate, Known, Question};
-use crate::{limit::nanos, observe::StoreLost, policy::Remaining};
+use crate::{limit::nanos, policy::Remaining, telemetry::StoreLost};
 
 /// Quotas of the service that are told of at once.
 const MOST_GATES: usize = 8;

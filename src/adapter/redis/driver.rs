@@ -26,7 +26,7 @@ impl Driver {
         loop {
             shared.bell.rung.store(false, Ordering::SeqCst);
             match shared.next() {
-                Next::Ask(question) => shared.ask(question).await,
+                Next::PermitRequest(question) => shared.ask(question).await,
                 Next::Wait(until) => {
                     // Whoever joins meanwhile is served with the next question, mostly; news does not wait for it.
                     let _ = time::timeout_at(until, shared.bell.news.notified()).await;

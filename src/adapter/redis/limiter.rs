@@ -11,7 +11,7 @@ use super::{
 use crate::{
     clock::Instant,
     error::InvalidConfig,
-    limit::{Ask, Feedback, Limiter, Snapshot},
+    limit::{Feedback, Limiter, PermitRequest, Snapshot},
     policy::Quota,
 };
 
@@ -291,7 +291,7 @@ impl RedisLimiter {
 impl Limiter for RedisLimiter {
     type Acquire = RedisAcquire;
 
-    fn acquire(&self, ask: Ask) -> RedisAcquire {
+    fn acquire(&self, ask: PermitRequest) -> RedisAcquire {
         RedisAcquire::new(Arc::clone(&self.shared), ask)
     }
 

@@ -97,11 +97,11 @@ fn none(free: u64) -> impl Fn(&Question) -> Result<Answer, Fault> {
     move |_| Ok(answer(&[], free))
 }
 
-fn bounded(max_wait: Option<Duration>) -> limit::Ask {
-    limit::Ask { max_wait, ..limit::Ask::default() }
+fn bounded(max_wait: Option<Duration>) -> limit::PermitRequest {
+    limit::PermitRequest { max_wait, ..limit::PermitRequest::default() }
 }
 
-async fn take(limiter: &RedisLimiter, ask: limit::Ask) -> Result<(), Refusal> {
+async fn take(limiter: &RedisLimiter, ask: limit::PermitRequest) -> Result<(), Refusal> {
     let outcome = time::timeout(Duration::from_secs(60), limiter.acquire(ask)).await.expect("it hangs");
     limiter.release(ask.cost);
     outcome
@@ -204,7 +204,7 @@ async fn a_wait_is_refused_by_what_the_store_says_and_not_by_how_long_it_takes_t
 
     let (limiter, _) = over(self::limiter(), millis(240), none(1));
     let start = Instant::now();
-    let ask = limit::Ask { deadline: Some(start + millis(100)), ..limit::Ask::default() };
+    let ask = limit::PermitRequest { deadline: Some(start + millis(100)), ..limit::PermitRequest::default() };
     assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
     assert_eq!(start.elapsed(), millis(100), "while the question is under way");
 }
@@ -279,8 +279,8 @@ fn window_is_longer_by_margin_and_hold() {
     assert_eq!(of(Kind::SlidingWindow).2, ["{a}:window", "{a}:window:1000000.0", "{a}:window:1000000.1"]);
 }
 
-fn costing(cost: u32, max_wait: Option<Duration>) -> limit::Ask {
-    limit::Ask { cost: NonZeroU32::new(cost).unwrap(), max_wait, ..limit::Ask::default() }
+fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
+    limit::PermitRequest { cost: NonZeroU32::new(cost).unwrap(), max_wait, ..limit::PermitRequest::default() }
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,7 +305,7 @@ async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_question_is_
         async move { take(&limiter, bounded(Some(Duration::from_secs(1)))).await }
     });
     yield_now().await;
-    let ask = limit::Ask { deadline: Some(start + millis(50)), ..limit::Ask::default() };
+    let ask = limit::PermitRequest { deadline: Some(start + millis(50)), ..limit::PermitRequest::default() };
     assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
     assert!(start.elapsed() <= millis(61), "{:?}", start.elapsed());
     first.abort();

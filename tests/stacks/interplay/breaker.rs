@@ -5,7 +5,7 @@ use std::{io::ErrorKind::ConnectionReset, time::Duration};
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Body, Error, Report,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     error::DeliveryError,
     limit::RateLimitLayer,
     retry::RetryLayer,
@@ -54,12 +54,12 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
     let error = service.clone().oneshot(get(URI)).await.unwrap_err();
     assert!(cause::<Open>(&error).is_some_and(Open::is_circuit_open));
     let report = error.report().unwrap();
-    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; 3], Some(Ended::Exhausted)));
+    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; 3], Some(StopReason::Exhausted)));
     assert_eq!(probe.calls(), 2);
 
     // Of a type that is not known it proves nothing.
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::NotIdempotent));
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotIdempotent));
     assert_eq!(probe.calls(), 2);
 }
 

@@ -25,14 +25,14 @@ use tower_outbound::{
     ApiKey, Quota, Report,
     call::Outcome,
     limit::TokenBucket,
-    preset::{self, Preset},
+    preset::{self, StackBuilder},
 };
 
 use self::probe::Probe;
 
 const URI: &str = "https://api.example.com/v1";
 
-fn rates() -> Preset {
+fn rates() -> StackBuilder {
     preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
 }
 

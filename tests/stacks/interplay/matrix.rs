@@ -11,7 +11,7 @@ use tower_http::{
 };
 use tower_outbound::{
     ApiKey,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     limit::RateLimitLayer,
     request_id::RequestIdLayer,
@@ -83,7 +83,7 @@ macro_rules! with_each_layer {
         pair!(name("limit"), $polls, $neighbour, RateLimitLayer::new(bucket(6)));
         pair!(name("retry"), $polls, $neighbour, RetryLayer::new());
         pair!(name("request id"), $polls, $neighbour, RequestIdLayer::new());
-        pair!(name("attempt"), $polls, $neighbour, AttemptLayer::new());
+        pair!(name("attempt"), $polls, $neighbour, AttemptSpanLayer::new());
         pair!(name("total timeout"), $polls, $neighbour, TimeoutLayer::total(secs(60)).unwrap());
         pair!(name("attempt timeout"), $polls, $neighbour, TimeoutLayer::per_attempt(secs(10)).unwrap());
         pair!(name("body idle"), $polls, $neighbour, BodyIdleTimeoutLayer::new(secs(1)).unwrap());
@@ -118,7 +118,7 @@ async fn a_permit_that_is_kept_is_caught() {
     let probe = Probe::new([Is(200)]).with_permits(3);
     let mut keeps = probe.clone();
     ServiceExt::<Request<Content>>::ready(&mut keeps).await.unwrap();
-    works("keeps one", &probe, AttemptLayer::new().layer(probe.clone())).await;
+    works("keeps one", &probe, AttemptSpanLayer::new().layer(probe.clone())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,5 +140,5 @@ async fn a_neighbour_that_calls_a_clone_is_caught() {
         }
     }
     let probe = Probe::new([Is(200)]);
-    works("a clone", &probe, CallsAClone(AttemptLayer::new().layer(probe.clone()))).await;
+    works("a clone", &probe, CallsAClone(AttemptSpanLayer::new().layer(probe.clone()))).await;
 }

@@ -9,7 +9,7 @@ use tower::{
 };
 use tower_outbound::{
     Error,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     limit::RateLimitLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -80,7 +80,7 @@ async fn above_nobody_further_in_knows_of_it() {
 /// It proves nothing of the request.
 #[tokio::test(start_paused = true)]
 async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
-    for (method, sent, ended) in [("GET", 3, Ended::Exhausted), ("POST", 1, Ended::NotIdempotent)] {
+    for (method, sent, ended) in [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)] {
         let probe = Probe::new([Silent]);
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new())
@@ -107,6 +107,6 @@ async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(cause::<Elapsed>(&error).is_some());
     let report = error.report().unwrap();
-    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed], Some(Ended::NotIdempotent)));
+    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed], Some(StopReason::NotIdempotent)));
     assert_eq!(probe.calls(), 1);
 }

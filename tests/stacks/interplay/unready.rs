@@ -7,7 +7,7 @@ use tower::{
 };
 use tower_outbound::{
     ApiKey, Error, ExponentialBackoff, Jitter, Report,
-    attempt::AttemptLayer,
+    attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     call::Outcome,
     limit::{RateLimitLayer, TokenBucket},
@@ -69,7 +69,7 @@ async fn above_it_sheds_over_those_of_ours_that_pass_readiness_on() {
     }
     above!("auth", auth(), true);
     above!("request id", RequestIdLayer::new(), true);
-    above!("attempt", AttemptLayer::new(), true);
+    above!("attempt", AttemptSpanLayer::new(), true);
     above!("total timeout", TimeoutLayer::total(secs(60)).unwrap(), true);
     above!("attempt timeout", TimeoutLayer::per_attempt(secs(10)).unwrap(), true);
     above!("body idle", BodyIdleTimeoutLayer::new(secs(1)).unwrap(), true);
@@ -88,7 +88,7 @@ async fn below_it_sheds_under_each_of_ours() {
     }
     below!("auth", auth());
     below!("request id", RequestIdLayer::new());
-    below!("attempt", AttemptLayer::new());
+    below!("attempt", AttemptSpanLayer::new());
     below!("total timeout", TimeoutLayer::total(secs(60)).unwrap());
     below!("attempt timeout", TimeoutLayer::per_attempt(secs(10)).unwrap());
     below!("body idle", BodyIdleTimeoutLayer::new(secs(1)).unwrap());

@@ -12,7 +12,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Error,
     adapter::Reqwest,
-    call::{Ended, Outcome},
+    call::{Outcome, StopReason},
     error::ErrorKind,
     timeout::TimeoutLayer,
 };
@@ -50,7 +50,7 @@ async fn fails(
     builder: reqwest::ClientBuilder,
     method: &Method,
     url: &str,
-) -> (Error, Vec<Outcome>, Option<Ended>) {
+) -> (Error, Vec<Outcome>, Option<StopReason>) {
     let service = quick_retry().layer(Reqwest::new(builder).unwrap());
     let request = Request::builder().method(method).uri(url).body(Body::from("letter")).unwrap();
     let error = within(service.oneshot(request)).await.unwrap_err();
@@ -70,7 +70,7 @@ async fn a_name_that_is_not_found_or_not_in_time_was_not_sent() {
             ),
         ] {
             let (error, outcomes, ended) = fails(builder, &method, "http://api.example.com/").await;
-            assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent; 3][..], Some(Ended::Exhausted)));
+            assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted)));
             assert_eq!((error.is_service(), error.kind()), (true, kind), "{error:?}");
         }
     }
@@ -83,8 +83,8 @@ async fn a_timeout_of_the_client_may_have_been_sent() {
     for builder in [|| builder().timeout(SOON), || builder().read_timeout(SOON)] {
         let silent = Site::start(|_, _| std::future::pending()).await;
         for (method, expected, ended) in [
-            (Method::POST, &[Outcome::Timeout][..], Ended::NotIdempotent),
-            (Method::GET, &[Outcome::Timeout; 3], Ended::Exhausted),
+            (Method::POST, &[Outcome::Timeout][..], StopReason::NotIdempotent),
+            (Method::GET, &[Outcome::Timeout; 3], StopReason::Exhausted),
         ] {
             let (error, outcomes, ends) = fails(builder(), &method, &silent.url).await;
             assert_eq!((&outcomes[..], ends), (expected, Some(ended)), "{error:?}");
@@ -152,7 +152,11 @@ async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
     for method in METHODS {
         let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
         let (error, outcomes, ended) = fails(builder, &method, "http://127.0.0.1:1/").await;
-        assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent][..], Some(Ended::NotRetryable)), "{error:?}");
+        assert_eq!(
+            (&outcomes[..], ended),
+            (&[Outcome::NotSent][..], Some(StopReason::NotRetryable)),
+            "{error:?}"
+        );
         assert_eq!(error.kind(), ErrorKind::Tls, "{error:?}");
     }
 }

@@ -32,7 +32,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tower_outbound::{BoxError, Client, adapter::Reqwest, preset::Preset};
+use tower_outbound::{BoxError, Client, adapter::Reqwest, preset::StackBuilder};
 
 use self::stack::Wire;
 
@@ -51,7 +51,7 @@ fn inner(wire: Wire) -> Inner {
     .unwrap()
 }
 
-fn ready(preset: &Preset, wire: Wire) -> Client {
+fn ready(preset: &StackBuilder, wire: Wire) -> Client {
     preset.client_around(inner(wire)).unwrap()
 }
 

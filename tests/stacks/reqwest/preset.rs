@@ -12,8 +12,8 @@ use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, Quota, Report,
     adapter::Reqwest,
-    call::{Ended, Outcome},
-    preset::{self, Preset},
+    call::{Outcome, StopReason},
+    preset::{self, StackBuilder},
 };
 
 use super::{
@@ -22,7 +22,7 @@ use super::{
     text,
 };
 
-fn presets(url: &str) -> [Preset; 3] {
+fn presets(url: &str) -> [StackBuilder; 3] {
     [preset::currency_rates(url), preset::email_delivery(url), preset::realtime_messaging(url)]
         .map(|preset| preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).with_retry(quick_retry()))
 }
@@ -85,7 +85,7 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
         Err(error) => error,
         Ok(()) => panic!("answered"),
     };
-    assert_eq!(error.report().unwrap().ended(), Some(Ended::Deadline), "{error:?}");
+    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline), "{error:?}");
 }
 
 #[tokio::test]

@@ -22,14 +22,14 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_client::H
 use tower::{Service, ServiceBuilder};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Quota, Report,
-    attempt::AttemptLayer,
-    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, ProvidedKey, Rotating},
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, RefreshingKey, Rotating},
     body::ReplayBody,
-    call::Ended,
+    call::StopReason,
     limit::{RateLimitLayer, TokenBucket},
     policy::grpc,
     request_id::RequestIdLayer,
-    retry::{Grpc, PerRequest, RetryLayer},
+    retry::{Grpc, RetryLayer, RetryOverride},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -69,7 +69,7 @@ fn stack(
         .layer(TimeoutLayer::total(whole_call).unwrap())
         .layer(retry)
         .layer(RateLimitLayer::new(bucket))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         // The channel takes tonic's own body.
@@ -100,7 +100,7 @@ async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
     let report = response.extensions().get::<Report>().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(Ended::Success)));
+    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
 
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
@@ -128,7 +128,7 @@ async fn as_in_the_readme() -> Result<(), BoxError> {
                 .with_idempotent(|head| head.uri.path() == "/grpc.health.v1.Health/Check"),
         )
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
-        .layer(AttemptLayer::new())
+        .layer(AttemptSpanLayer::new())
         .layer(BearerAuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
         .map_request(|request: http::Request<ReplayBody<tonic::body::Body>>| {
             request.map(tonic::body::Body::new)
@@ -153,7 +153,7 @@ async fn one_call_can_be_called_idempotent() {
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
     let mut request = question();
-    request.extensions_mut().insert(PerRequest::new().idempotent());
+    request.extensions_mut().insert(RetryOverride::new().idempotent());
     HealthClient::with_origin(stack, uri).check(request).await.unwrap();
     assert_eq!(server.calls(), 2);
 }
@@ -233,7 +233,7 @@ async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_
     for (idempotent, first) in [(true, &["Bearer key-1", "Bearer key-2"][..]), (false, &["Bearer key-1"])] {
         let server = Server::start([Answer::Fails(Code::Unauthenticated), Answer::Is]).await;
         let (uri, number) = (server.uri(), AtomicUsize::new(0));
-        let keys = ProvidedKey::new(move || {
+        let keys = RefreshingKey::new(move || {
             let number = number.fetch_add(1, Ordering::SeqCst) + 1;
             std::future::ready(
                 ApiKey::new(format!("key-{number}")).map(FreshKey::new).map_err(BoxError::from),

@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::Runtime;
 use tower_outbound::{
     adapter::RedisLimiter,
-    limit::{Ask, Limiter},
+    limit::{Limiter, PermitRequest},
 };
 
 use crate::{BoxError, median, now, runtime};
@@ -24,7 +24,7 @@ impl Op {
             Self::Incr(connection) => {
                 redis::cmd("INCR").arg("bench").query_async::<i64>(connection).await?;
             }
-            Self::Acquire(limiter) => limiter.acquire(Ask::default()).await?,
+            Self::Acquire(limiter) => limiter.acquire(PermitRequest::default()).await?,
         }
         Ok(())
     }

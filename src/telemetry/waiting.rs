@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{event, metric::Queued};
 use crate::{
-    call::Call,
+    call::CallContext,
     clock::{self, Instant},
 };
 
@@ -14,12 +14,12 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn begin(call: Option<&Call>) -> Self {
+    pub(crate) fn begin(call: Option<&CallContext>) -> Self {
         Self { since: clock::now(), queued: Queued::begin(call) }
     }
 
     /// Ends the wait, with a grant or a refusal. Returns how long it took.
-    pub(crate) fn over(self, call: Option<&Call>) -> Duration {
+    pub(crate) fn over(self, call: Option<&CallContext>) -> Duration {
         let waited = self.since.elapsed();
         self.queued.over(waited);
         event::waited(call, waited);

@@ -8,7 +8,7 @@ use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn}
 
 use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, metric, port, text};
 use crate::{
-    call::{Call, DelayReason, Ended, Outcome},
+    call::{CallContext, DelayReason, Outcome, StopReason},
     clock::{self, Instant},
     error::{Error, Refusal},
 };
@@ -52,15 +52,15 @@ impl fmt::Debug for Subject {
 }
 
 /// Logs the end of a call. Adds the service and the request id if `span`, which has them, is disabled.
-pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn call(subject: &Subject, span: &Span, call: &CallContext, result: Result<Answered<'_>, &Error>) {
     let (report, bare) = (call.report(), span.is_disabled());
     let ended = report.ended();
     let unnamed = || subject.service.is_none().then_some(&subject.uri);
     let failed = result.map_or(true, |answer| answer.has_failed(ended));
     // The status of a completed call shows it already.
-    let telling = |ended: &Ended| match ended {
-        Ended::Success => false,
-        Ended::NotRetryable => failed,
+    let telling = |ended: &StopReason| match ended {
+        StopReason::Success => false,
+        StopReason::NotRetryable => failed,
         _ => true,
     };
     // A call site has a fixed level, so each level has its own.
@@ -102,7 +102,7 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &Call, result: Result<A
 }
 
 /// Logs the end of the last attempt of the call.
-pub(crate) fn attempt(call: &Call, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) {
     let unshown = LazyCell::new(|| call.unshown());
     let attempt = LazyCell::new(|| call.report().last_attempt());
     let delivery = |outcome| match outcome {
@@ -127,7 +127,7 @@ pub(crate) fn attempt(call: &Call, result: Result<Answered<'_>, &Error>) {
     );
 }
 
-pub(crate) fn retry(call: &Call, delay: Duration, reason: DelayReason) {
+pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
     metric::retried(call, reason);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
@@ -140,8 +140,8 @@ pub(crate) fn retry(call: &Call, delay: Duration, reason: DelayReason) {
     );
 }
 
-pub(crate) fn gave_up(call: &Call, ended: Ended) {
-    if ended == Ended::Success {
+pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
+    if ended == StopReason::Success {
         return;
     }
     metric::gave_up(call, ended);
@@ -155,29 +155,29 @@ pub(crate) fn gave_up(call: &Call, ended: Ended) {
     );
 }
 
-pub(super) fn waited(call: Option<&Call>, waited: Duration) {
+pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
     debug!(
         target: LIMIT,
-        service = call.and_then(Call::service).as_deref(),
+        service = call.and_then(CallContext::service).as_deref(),
         waited_ms = millis(waited),
         "waited for the limiter"
     );
 }
 
-pub(crate) fn granted(call: Option<&Call>) {
+pub(crate) fn granted(call: Option<&CallContext>) {
     metric::granted(call);
 }
 
 /// Only counts the refusal: the event of the call shows it.
-pub(crate) fn refused(call: Option<&Call>, refusal: &Refusal) {
+pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::refused(call, refusal.reason());
 }
 
-pub(crate) fn paused(call: Option<&Call>, pause: Duration) {
+pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
     metric::paused(call, pause);
     info!(
         target: LIMIT,
-        service = call.and_then(Call::service).as_deref(),
+        service = call.and_then(CallContext::service).as_deref(),
         pause_ms = millis(pause),
         "paused by the server"
     );

@@ -13,7 +13,7 @@ use metrics::{Label, counter, gauge, histogram};
 
 use super::{Answered, OTHER, address, known, port};
 use crate::{
-    call::{Call, DelayReason, Ended},
+    call::{CallContext, DelayReason, StopReason},
     clock::{self, Instant},
     error::{Error, ErrorKind, Reason},
 };
@@ -48,8 +48,8 @@ fn labels<const N: usize>(service: Option<Arc<str>>, own: [(&'static str, &'stat
     service.into_iter().chain(own).collect()
 }
 
-fn service(call: Option<&Call>) -> Option<Arc<str>> {
-    call.and_then(Call::service)
+fn service(call: Option<&CallContext>) -> Option<Arc<str>> {
+    call.and_then(CallContext::service)
 }
 
 /// The label `error.type`, as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
@@ -68,7 +68,7 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    pub(super) fn start<B>(request: &Request<B>, call: Option<&Call>) -> Option<Self> {
+    pub(super) fn start<B>(request: &Request<B>, call: Option<&CallContext>) -> Option<Self> {
         if !on() {
             return None;
         }
@@ -106,7 +106,7 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    pub(super) fn begin(call: Option<&Call>) -> Self {
+    pub(super) fn begin(call: Option<&CallContext>) -> Self {
         let service = on().then(|| service(call));
         if let Some(service) = &service {
             gauge!(QUEUE, labels(service.clone(), [])).increment(1.0);
@@ -137,31 +137,31 @@ pub(super) fn called(service: Option<&Arc<str>>, result: Result<Answered<'_>, &E
     }
 }
 
-pub(super) fn retried(call: &Call, reason: DelayReason) {
+pub(super) fn retried(call: &CallContext, reason: DelayReason) {
     if on() {
         counter!(RETRIES, labels(call.service(), [("reason", reason.as_str())])).increment(1);
     }
 }
 
-pub(super) fn gave_up(call: &Call, ended: Ended) {
+pub(super) fn gave_up(call: &CallContext, ended: StopReason) {
     if on() {
         counter!(GIVE_UPS, labels(call.service(), [("reason", ended.as_str())])).increment(1);
     }
 }
 
-pub(super) fn granted(call: Option<&Call>) {
+pub(super) fn granted(call: Option<&CallContext>) {
     if on() {
         counter!(GRANTS, labels(service(call), [])).increment(1);
     }
 }
 
-pub(super) fn refused(call: Option<&Call>, reason: Reason) {
+pub(super) fn refused(call: Option<&CallContext>, reason: Reason) {
     if on() {
         counter!(REFUSALS, labels(service(call), [("reason", reason.as_str())])).increment(1);
     }
 }
 
-pub(super) fn paused(call: Option<&Call>, pause: Duration) {
+pub(super) fn paused(call: Option<&CallContext>, pause: Duration) {
     if on() {
         histogram!(PAUSE_DURATION, labels(service(call), [])).record(pause);
     }

@@ -4,14 +4,14 @@
 //! ```
 //! use http::HeaderName;
 //! use tower::{Service, ServiceBuilder, ServiceExt};
-//! use tower_outbound::{attempt::AttemptLayer, request_id::RequestIdLayer};
+//! use tower_outbound::{attempt_span::AttemptSpanLayer, request_id::RequestIdLayer};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let service = ServiceBuilder::new()
 //!     .layer(RequestIdLayer::new())
 //!     // … retry and limit stand here …
-//!     .layer(AttemptLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
+//!     .layer(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
 //!     .service_fn(|request: http::Request<()>| async move {
 //!         assert_eq!(request.headers()["x-attempt"], "1");
 //!         Ok::<_, std::convert::Infallible>(http::Response::new(()))
@@ -46,6 +46,6 @@ mod propagate;
 mod service;
 
 pub use self::future::ResponseFuture;
-pub use self::layer::AttemptLayer;
+pub use self::layer::AttemptSpanLayer;
 pub use self::propagate::Propagate;
-pub use self::service::Attempt;
+pub use self::service::AttemptSpan;

@@ -6,7 +6,7 @@ use http::Request;
 
 use super::Answered;
 use crate::{
-    call::{Call, DelayReason, Ended},
+    call::{CallContext, DelayReason, StopReason},
     clock::Instant,
     error::{Error, Reason},
 };
@@ -19,7 +19,7 @@ pub(super) fn on() -> bool {
 pub(super) enum Stopwatch {}
 
 impl Stopwatch {
-    pub(super) fn start<B>(_: &Request<B>, _: Option<&Call>) -> Option<Self> {
+    pub(super) fn start<B>(_: &Request<B>, _: Option<&CallContext>) -> Option<Self> {
         None
     }
 
@@ -32,7 +32,7 @@ impl Stopwatch {
 pub(super) struct Queued;
 
 impl Queued {
-    pub(super) fn begin(_: Option<&Call>) -> Self {
+    pub(super) fn begin(_: Option<&CallContext>) -> Self {
         Self
     }
 
@@ -40,11 +40,11 @@ impl Queued {
 }
 
 pub(super) fn called(_: Option<&Arc<str>>, _: Result<Answered<'_>, &Error>, _: Instant) {}
-pub(super) fn retried(_: &Call, _: DelayReason) {}
-pub(super) fn gave_up(_: &Call, _: Ended) {}
-pub(super) fn granted(_: Option<&Call>) {}
-pub(super) fn refused(_: Option<&Call>, _: Reason) {}
-pub(super) fn paused(_: Option<&Call>, _: Duration) {}
+pub(super) fn retried(_: &CallContext, _: DelayReason) {}
+pub(super) fn gave_up(_: &CallContext, _: StopReason) {}
+pub(super) fn granted(_: Option<&CallContext>) {}
+pub(super) fn refused(_: Option<&CallContext>, _: Reason) {}
+pub(super) fn paused(_: Option<&CallContext>, _: Duration) {}
 pub(super) fn key_refreshed(_: bool) {}
 pub(super) fn key_refused() {}
 

@@ -7,28 +7,28 @@ use super::{ResponseFuture, layer::Settings};
 use crate::{
     error::{BoxError, Error, MaybeRejected},
     headers,
-    observe::Sending,
+    telemetry::Sending,
 };
 
-/// The service of [`AttemptLayer`](super::AttemptLayer).
+/// The service of [`AttemptSpanLayer`](super::AttemptSpanLayer).
 ///
 /// # Errors
 ///
 /// Returns the inner service's error. Returns [`Error::is_invalid_request`] if the request has no room for the header
 /// fields of the attempt.
 #[derive(Debug, Clone)]
-pub struct Attempt<S> {
+pub struct AttemptSpan<S> {
     inner: S,
     settings: Settings,
 }
 
-impl<S> Attempt<S> {
+impl<S> AttemptSpan<S> {
     pub(super) fn new(inner: S, settings: Settings) -> Self {
         Self { inner, settings }
     }
 }
 
-impl<S, B, R> Service<Request<B>> for Attempt<S>
+impl<S, B, R> Service<Request<B>> for AttemptSpan<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
 {

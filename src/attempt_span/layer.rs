@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::{Attempt, Propagate};
+use super::{AttemptSpan, Propagate};
 
 /// Gives each attempt a span of its own.
 ///
@@ -12,7 +12,7 @@ use super::{Attempt, Propagate};
 /// Nothing is written into the request: whose servers these are is not known, and neither how often a call was tried nor
 /// the ids of one's traces is theirs to know unasked.
 #[derive(Clone, Default)]
-pub struct AttemptLayer {
+pub struct AttemptSpanLayer {
     settings: Settings,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Settings {
     pub(super) propagate: Option<Arc<dyn Propagate>>,
 }
 
-impl AttemptLayer {
+impl AttemptSpanLayer {
     /// The defaults.
     pub fn new() -> Self {
         Self::default()
@@ -41,17 +41,17 @@ impl AttemptLayer {
     }
 }
 
-impl<S> Layer<S> for AttemptLayer {
-    type Service = Attempt<S>;
+impl<S> Layer<S> for AttemptSpanLayer {
+    type Service = AttemptSpan<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Attempt::new(inner, self.settings.clone())
+        AttemptSpan::new(inner, self.settings.clone())
     }
 }
 
-impl fmt::Debug for AttemptLayer {
+impl fmt::Debug for AttemptSpanLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt_as("AttemptLayer", f)
+        self.settings.fmt_as("AttemptSpanLayer", f)
     }
 }
 

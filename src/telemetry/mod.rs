@@ -5,7 +5,7 @@ mod event;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
 #[cfg(not(feature = "metrics"))]
-#[path = "unmetered.rs"]
+#[path = "no_metrics.rs"]
 mod metric;
 mod span;
 mod waiting;
@@ -25,10 +25,10 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version};
 
-use crate::{call::Ended, policy::grpc::Code};
+use crate::{call::StopReason, policy::grpc::Code};
 
 const CALL: &str = "tower_outbound::call";
-const ATTEMPT: &str = "tower_outbound::attempt";
+const ATTEMPT: &str = "tower_outbound::attempt_span";
 const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
@@ -112,7 +112,7 @@ impl<'a> Answered<'a> {
 
     /// Returns whether the call failed with this response: a 5xx, a server failure in gRPC, or a failure after which
     /// retrying stopped.
-    fn has_failed(&self, ended: Option<Ended>) -> bool {
+    fn has_failed(&self, ended: Option<StopReason>) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
             code,
@@ -126,12 +126,15 @@ impl<'a> Answered<'a> {
             )
         );
         let stopped = match ended {
-            Some(Ended::Exhausted | Ended::Budget) => true,
+            Some(StopReason::Exhausted | StopReason::Budget) => true,
             // Unless it is a 401: then only the resend with a replaced key was stopped, and the server's rejection
             // stands.
-            Some(Ended::Deadline | Ended::AskedTooLong | Ended::NotIdempotent | Ended::NotReplayable) => {
-                self.status != StatusCode::UNAUTHORIZED && code != Some(Code::UNAUTHENTICATED)
-            }
+            Some(
+                StopReason::Deadline
+                | StopReason::AskedTooLong
+                | StopReason::NotIdempotent
+                | StopReason::NotReplayable,
+            ) => self.status != StatusCode::UNAUTHORIZED && code != Some(Code::UNAUTHENTICATED),
             _ => false,
         };
         self.status.is_server_error() || server || stopped

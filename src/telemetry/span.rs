@@ -7,7 +7,7 @@ use tracing::{Level, Span, field::Empty, info_span, span};
 
 use super::{ATTEMPT, Answered, CALL, OTHER, address, known, metric::Stopwatch, port, text};
 use crate::{
-    call::{Call, Ended},
+    call::{CallContext, StopReason},
     clock,
     error::{Error, ErrorKind},
 };
@@ -29,7 +29,7 @@ pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
     )
 }
 
-pub(crate) fn end_call(span: &Span, call: &Call, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<Answered<'_>, &Error>) {
     if span.is_disabled() {
         return;
     }
@@ -38,7 +38,7 @@ pub(crate) fn end_call(span: &Span, call: &Call, result: Result<Answered<'_>, &E
     if attempts > 1 {
         span.record("attempts", attempts as i64);
     }
-    if let Some(ended) = report.ended().filter(|ended| *ended != Ended::Success) {
+    if let Some(ended) = report.ended().filter(|ended| *ended != StopReason::Success) {
         span.record("ended", ended.as_str());
     }
     end(span, result);
@@ -73,7 +73,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
 pub(crate) struct Sending {
     stopwatch: Option<Stopwatch>,
     /// The call, whose deadline may end the attempt. `None` after the attempt, and if nothing listens.
-    call: Option<Call>,
+    call: Option<CallContext>,
 }
 
 impl Sending {
@@ -81,11 +81,11 @@ impl Sending {
     /// and `numbered` is `false`.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
-        let call = request.extensions().get::<Call>();
+        let call = request.extensions().get::<CallContext>();
         let stopwatch = Stopwatch::start(request, call);
         let heard = numbered || stopwatch.is_some() || !span.is_disabled();
         let call = call.filter(|_| heard).cloned();
-        let (number, earlier) = call.as_ref().map_or((1, 0), Call::hand_on);
+        let (number, earlier) = call.as_ref().map_or((1, 0), CallContext::hand_on);
         if earlier > 0 {
             span.record("http.request.resend_count", i64::from(earlier));
         }
@@ -113,7 +113,7 @@ impl Sending {
 
     /// Records a failure if the deadline passed. An attempt that its caller dropped is no failure.
     pub(crate) fn dropped(&mut self, span: &Span) {
-        let deadline = self.call.as_ref().and_then(Call::deadline);
+        let deadline = self.call.as_ref().and_then(CallContext::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
             if let Some(stopwatch) = self.stopwatch.take() {
                 stopwatch.cut_off();

@@ -10,11 +10,11 @@ use tracing::Span;
 
 use crate::{
     error::{BoxError, Error},
-    observe::{Answered, Sending, Within},
+    telemetry::{Answered, Sending, Within},
 };
 
 pin_project! {
-    /// The future of [`Attempt`](super::Attempt).
+    /// The future of [`AttemptSpan`](super::AttemptSpan).
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
