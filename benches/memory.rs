@@ -18,7 +18,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota,
     limit::{Keyed, SlidingWindow, TokenBucket},
-    preset::StackBuilder,
+    stack::StackBuilder,
 };
 use tower_outbound_peers::{
     Answers, Arguments, BoxError, Column, Held, Report, Table, bucket, crowd, each_waiter, get, held, idle,
@@ -31,7 +31,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const EMPTY: &str = "a task that does nothing";
 
 fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
-    Ok(StackBuilder::new("bench", "https://api.example.com")?
+    Ok(StackBuilder::new("https://api.example.com")?.with_name("bench")
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .with_limit(|limit| limit.with_max_queue(queue))
@@ -83,7 +83,7 @@ macro_rules! each_stack {
             Ok(move || stack.clone().oneshot(request.clone()).map(|answer| answer.is_ok()))
         });
         $run!("tower-outbound client", || {
-            let client = preset(quota, queue)?.client_around(Answers)?;
+            let client = preset(quota, queue)?.client_with_service(Answers)?;
             Ok(move || client.get("/v1/resources").map(|answer| answer.is_ok()))
         });
     }};

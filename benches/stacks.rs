@@ -15,7 +15,7 @@ use std::{rc::Rc, time::Duration};
 
 use tokio::runtime::Runtime;
 use tower::Layer;
-use tower_outbound::{ApiKey, Quota, preset::StackBuilder};
+use tower_outbound::{ApiKey, Quota, stack::StackBuilder};
 use tower_outbound_peers::{
     Answers, Arguments, BoxError, Call, Calls, Ratio, Report, at_info, compare_calls, runtime,
     tower_buffered, tower_outside, tower_resilience,
@@ -28,7 +28,7 @@ const RESILIENCE: &str = "tower-http + tower-resilience";
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<Call>, BoxError> {
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    let preset = StackBuilder::new("bench", "https://api.example.com")?
+    let preset = StackBuilder::new("https://api.example.com")?.with_name("bench")
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .layer()?;

@@ -2,7 +2,6 @@
 
 mod call;
 mod chain;
-mod config;
 mod delivery;
 mod kind;
 mod redacted;
@@ -11,11 +10,11 @@ mod rejected;
 mod transport;
 
 pub use self::call::Error;
+pub(crate) use crate::config::InvalidConfig;
 pub(crate) use self::call::{Kind, Scope};
 pub(crate) use self::chain::chain;
 #[cfg(feature = "json")]
 pub(crate) use self::chain::write_causes;
-pub use self::config::InvalidConfig;
 pub use self::delivery::DeliveryError;
 pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;

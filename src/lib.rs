@@ -47,13 +47,14 @@
 //! ```
 //!
 //! An answer is a response, whatever its status; an [`Error`] means that there is none. A service that there is no preset for
-//! starts from [`StackBuilder::new`](preset::StackBuilder::new), with a name for the log and a quota of your own:
+//! starts from [`Client::builder`], with a name for the log and a quota of your own:
 //!
 //! ```
-//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, preset::StackBuilder};
+//! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota};
 //!
 //! fn orders(key: ApiKey) -> Result<Client, InvalidConfig> {
-//!     StackBuilder::new("orders", "https://orders.example.com/v2")?
+//!     Client::builder("https://orders.example.com/v2")?
+//!         .with_name("orders")
 //!         .with_api_key(key)
 //!         .with_quota(Quota::per_minute(300)?)
 //!         .client()
@@ -61,7 +62,8 @@
 //! # orders(ApiKey::new("s3cret").unwrap()).unwrap();
 //! ```
 //!
-//! Addresses, quotas and times from a file or the environment instead: [`settings`], with the feature `serde`.
+//! With the feature `serde`, a `StackConfig` holds the same configuration, [read from a file or the
+//! environment](preset#configuration-from-files).
 //!
 //! # A stack of your own
 //!
@@ -115,8 +117,8 @@
 //! Clones of the stack share its limiter, its budget and its connections: make it once. Where tower's own layers belong among
 //! these, and tower-http's, is a table: [`interplay`].
 //!
-//! A whole preset in their place: [`StackBuilder::layer`](preset::StackBuilder::layer) goes over any
-//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_around`](preset::StackBuilder::client_around) makes a ready
+//! A whole preset in their place: [`StackBuilder::layer`](stack::StackBuilder::layer) goes over any
+//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) makes a ready
 //! client of one. For a `reqwest::Client` the service is there, with the feature `reqwest`: see [`adapter`].
 //!
 //! # A test of your own
@@ -145,7 +147,7 @@
 //!     let api = ScriptedService::new([unavailable, Answer::status(200)]);
 //!     let rates = preset::currency_rates("https://rates.example.com")?
 //!         .with_api_key(ApiKey::new("s3cret")?)
-//!         .client_around(api.clone())?;
+//!         .client_with_service(api.clone())?;
 //!
 //!     assert_eq!(rates.get("/v1/latest").await?.status(), 200);
 //!     let seen = api.seen();
@@ -192,7 +194,8 @@
 //! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
 //! - `redis`: a limiter whose quota several processes share, see [`adapter`].
 //! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
-//! - `serde`: settings from TOML, JSON or the environment, see [`settings`].
+//! - `serde`: `Deserialize` and `Serialize` of the layers' configuration, and a `StackConfig` for a whole service: see
+//!   [`preset`](preset#configuration-from-files).
 //! - `otel`: the context of each attempt's span in its request, see [`adapter`].
 //! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: [`test_util`].
 //!
@@ -205,7 +208,7 @@
 //! |---|---|---|
 //! | `quickstart` | the three presets against servers that fail and throttle, and a table in the end | [above](#from-nothing-to-a-client), [`preset`] |
 //! | `compose` | the layers by hand, with tower's `ConcurrencyLimit` | [above](#a-stack-of-your-own), [`interplay`] |
-//! | `settings` | services from a file and the environment, and mistakes | [`settings`] |
+//! | `settings` | services from a file and the environment, and mistakes | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics of a bad day | [`request_id`] |
 //! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
 //! | `websocket` | a WebSocket through the stack, and connecting again | [`retry::Reconnect`] |
@@ -214,10 +217,6 @@
 //! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
 //!
 // Links to what is not built: there is a page of it all the same.
-#![cfg_attr(
-    not(feature = "serde"),
-    doc = "[`settings`]: https://docs.rs/tower-outbound/latest/tower_outbound/settings/"
-)]
 #![cfg_attr(
     not(feature = "test-util"),
     doc = "[`test_util`]: https://docs.rs/tower-outbound/latest/tower_outbound/test_util/"
@@ -231,6 +230,7 @@ pub mod body;
 pub mod call;
 pub mod client;
 mod clock;
+mod config;
 pub mod error;
 mod headers;
 mod id;
@@ -241,8 +241,7 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
-#[cfg(feature = "serde")]
-pub mod settings;
+pub mod stack;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
@@ -252,7 +251,8 @@ pub use self::auth::ApiKey;
 pub use self::body::Body;
 pub use self::call::Report;
 pub use self::client::Client;
-pub use self::error::{BoxError, Error, ErrorKind, InvalidConfig};
+pub use self::config::InvalidConfig;
+pub use self::error::{BoxError, Error, ErrorKind};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
 
 // Its programs are whole, for who pastes them, and so can't ask for the features that they need.

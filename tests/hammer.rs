@@ -22,7 +22,7 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     ApiKey, Quota,
     limit::{Reason, Refusal, SlidingWindow, TokenBucket},
-    preset::StackBuilder,
+    stack::StackBuilder,
     test_util::{Arrival, Arrivals},
 };
 
@@ -175,7 +175,7 @@ async fn hammer_the_server() {
     let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let server =
         StandIn::start(Plan { quota: Some((100, WINDOW)), ..Plan::new("hammer", "k3y") }).await.unwrap();
-    let preset = StackBuilder::new("hammer", &server.base_url())
+    let preset = StackBuilder::new(&server.base_url())
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
         .with_quota(quota);

@@ -26,7 +26,7 @@ use tower_outbound::{
     ApiKey, InvalidConfig,
     adapter::TraceContext,
     attempt_span::AttemptSpanLayer,
-    preset::{self, StackBuilder, StackLayer},
+    preset, stack::{StackBuilder, StackLayer},
 };
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::{Registry, layer::SubscriberExt};
@@ -74,7 +74,7 @@ impl Pipeline {
 fn stack() -> StackLayer {
     let traced = AttemptSpanLayer::new().with_propagation(TraceContext::new());
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
-    preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt(traced).layer().unwrap()
+    preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(traced).layer().unwrap()
 }
 
 /// To the letter of the README.
@@ -82,7 +82,7 @@ fn shown() -> Result<StackBuilder, InvalidConfig> {
     let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
         .with_propagation(TraceContext::new());
-    let rates = preset::currency_rates("https://rates.example.com")?.with_attempt(attempt);
+    let rates = preset::currency_rates("https://rates.example.com")?.with_attempt_span(attempt);
     Ok(rates)
 }
 

@@ -31,7 +31,7 @@ use tower_outbound::{
     auth::{AppCredentials, FreshKey},
     body::{IdleBody, ReplayBody},
     call::{DelayReason, Outcome, StopReason},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     retry::RetryLayer,
     test_util::Arrivals,
 };
@@ -92,7 +92,7 @@ fn a_missing_variable_is_named() {
 
 #[test]
 fn the_error_for_a_missing_key_names_both_ways_out() {
-    let preset = StackBuilder::new("custom", "https://host").unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
     for way in
         ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
@@ -104,7 +104,7 @@ fn the_error_for_a_missing_key_names_both_ways_out() {
 #[tokio::test]
 async fn sends_no_credential_where_none_is_needed() {
     let server = server().await;
-    let preset = StackBuilder::new("custom", &server.url()).unwrap().with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let client = preset.clone().without_credential().client().unwrap();
     assert_eq!(get(&client, "/v1").await.unwrap(), 200);
     let seen = only_seen(&server).await;
@@ -118,7 +118,7 @@ async fn sends_no_credential_where_none_is_needed() {
 #[test]
 fn needs_no_tls_without_a_credential() {
     let elsewhere = || "http://elsewhere.example.com".parse().unwrap();
-    let preset = StackBuilder::new("custom", "http://api.example.com").unwrap().without_credential();
+    let preset = StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
     assert!(preset.client().is_ok());
     let allowed = preset.with_allowed_origin(tower_outbound::auth::Origin::of(&elsewhere()).unwrap());
     assert!(allowed.layer().is_ok());
@@ -562,7 +562,7 @@ fn a_transport_that_can_not_work_is_refused_and_named() {
         (Transport::new().with_idle_timeout(Duration::ZERO), "idle timeout"),
         (Transport::new().with_connect_timeout(Duration::ZERO), "connect timeout"),
     ] {
-        let error = keyed("https://host").client_over(transport).unwrap_err();
+        let error = keyed("https://host").client_with_transport(transport).unwrap_err();
         assert_eq!(error.field(), field);
     }
 }

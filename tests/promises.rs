@@ -28,7 +28,7 @@ use tower_outbound::{
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
     policy::{Cause, Verdict},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     retry::{Classify, IdempotencyKey, RetryLayer, Standard},
     test_util::Arrivals,
 };

@@ -28,7 +28,7 @@ use tower_outbound::{
     auth::{BearerAuthLayer, Origin},
     call::{CallContext, StopReason},
     limit::{RateLimitLayer, TokenBucket},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -546,7 +546,7 @@ async fn keeps_the_event_of_a_plain_call_within_240_characters() {
     };
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
     let guard = tracing::subscriber::set_default(subscriber);
-    let preset = StackBuilder::new("rates", "https://api.example.com").unwrap();
+    let preset = StackBuilder::new("https://api.example.com").unwrap().with_name("rates");
     let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
     let service = preset.layer().unwrap().layer(Probe::new([Late(1_234, 200)]));
     service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();

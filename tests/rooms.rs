@@ -97,7 +97,7 @@ fn what_is_planted_is_caught() {
         ("src/limit/mod.rs", "/* /* */ */ r#\"\"# ; use crate::retry;", "limit -> retry"),
         ("src/error/call.rs", "use crate::limit::Refusal;", "error -> limit"),
         ("src/call/mod.rs", "use crate::error::Error;", "call -> error"),
-        ("src/auth/key.rs", "use crate::preset::StackBuilder;", "auth -> preset"),
+        ("src/auth/key.rs", "use crate::stack::StackBuilder;", "auth -> preset"),
         ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
         ("src/client/mod.rs", "use crate::settings::ServiceSettings;", "client -> settings"),

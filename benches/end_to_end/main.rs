@@ -23,7 +23,7 @@ use hyper_util::{
 use reqwest_retry::{RetryTransientMiddleware, policies::ExponentialBackoff};
 use tokio::sync::Mutex;
 use tower::Layer;
-use tower_outbound::{ApiKey, Quota, client::Transport, preset::StackBuilder};
+use tower_outbound::{ApiKey, Quota, client::Transport, stack::StackBuilder};
 use tower_outbound_peers::{
     Arguments, BoxError, OwnServer, Race, Report, Settings, Table, serve, tower_buffered, tower_resilience,
 };
@@ -47,7 +47,7 @@ where
 fn preset(base: &str) -> Result<StackBuilder, BoxError> {
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    Ok(StackBuilder::new("bench", base)?.with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
+    Ok(StackBuilder::new(base)?.with_name("bench").with_api_key(ApiKey::new("s3cret")?).with_quota(quota))
 }
 
 fn section(
@@ -78,7 +78,7 @@ fn section(
     })?;
 
     let transport = if http2 { Transport::new().with_http2_prior_knowledge() } else { Transport::new() };
-    let client = preset(&base)?.client_over(transport)?;
+    let client = preset(&base)?.client_with_transport(transport)?;
     race.row("tower-outbound client", async || Ok(Ours(client.clone())))?;
     race.again_at_info("tower-outbound client, INFO to a sink");
 

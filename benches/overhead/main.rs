@@ -35,7 +35,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     limit::{RateLimitLayer, TokenBucket},
-    preset::StackBuilder,
+    stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,
@@ -70,7 +70,7 @@ fn rows() -> Result<Vec<Call>, BoxError> {
     let total = TimeoutLayer::total(Duration::from_secs(60))?;
     let attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
     let preset =
-        StackBuilder::new("bench", "https://api.example.com")?.with_api_key(key).with_quota(quota).layer()?;
+        StackBuilder::new("https://api.example.com")?.with_name("bench").with_api_key(key).with_quota(quota).layer()?;
     let four = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())

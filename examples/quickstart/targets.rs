@@ -11,7 +11,7 @@ use http::{HeaderValue, header::AUTHORIZATION};
 use tower_outbound::{
     ApiKey, BoxError, Client, InvalidConfig,
     auth::AppCredentials,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
 };
 
 use crate::{

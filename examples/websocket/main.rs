@@ -73,7 +73,7 @@ async fn converse(heard: &Cell<usize>) -> Result<(), BoxError> {
         .with_api_key(ApiKey::new(KEY)?)
         .with_quota(Quota::per_second(5)?.with_burst(2)?)
         // Over TLS a server may choose HTTP/2, which has no upgrade.
-        .client_over(Transport::new().with_http1_only())?;
+        .client_with_transport(Transport::new().with_http1_only())?;
     // Shorter than the defaults, for nobody waits for an example.
     let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
     let mut reconnect = Reconnect::new().with_backoff(backoff);

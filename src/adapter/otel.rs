@@ -22,7 +22,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
-///     .with_attempt(AttemptSpanLayer::new().with_propagation(TraceContext::new()));
+///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(TraceContext::new()));
 /// # Ok(())
 /// # }
 /// ```

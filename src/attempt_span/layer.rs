@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::{AttemptSpan, Propagate};
+use super::{AttemptSpan, AttemptSpanConfig, Propagate};
 
 /// Gives each attempt a span of its own.
 ///
@@ -23,9 +23,14 @@ pub(super) struct Settings {
 }
 
 impl AttemptSpanLayer {
-    /// The defaults.
+    /// Creates a layer with the defaults.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Creates a layer from its configuration.
+    pub fn from_config(config: &AttemptSpanConfig) -> Self {
+        Self { settings: Settings { header: config.header.clone(), propagate: None } }
     }
 
     /// Sends the number of the attempt, from 1, in this header, and in place of what the caller has put there.

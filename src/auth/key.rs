@@ -125,7 +125,7 @@ impl fmt::Debug for ApiKey {
 /// An application id, its key and its secret, which travel together. Only the id is ever shown.
 ///
 /// How a service wants the three to be sent or signed with is its own affair: a closure turns them into headers,
-/// see [`StackBuilder::with_credentials`](crate::preset::StackBuilder::with_credentials).
+/// see [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials).
 #[derive(Clone, PartialEq, Eq)]
 pub struct AppCredentials {
     app_id: Arc<str>,

@@ -119,6 +119,7 @@ mod key_error;
 mod keys;
 mod layer;
 mod origin;
+mod placement;
 mod provided;
 mod provider;
 mod query;
@@ -129,6 +130,8 @@ mod sent;
 mod service;
 mod sign;
 mod signed;
+#[cfg(feature = "serde")]
+mod text;
 mod written;
 
 pub use self::authorize::{AnyAuthorize, Authorize};
@@ -142,6 +145,7 @@ pub use self::keys::{CurrentKey, KeySource};
 pub use self::layer::{AuthLayer, BearerAuthLayer};
 pub use self::origin::Origin;
 pub(crate) use self::origin::quoted;
+pub use self::placement::KeyPlacement;
 pub use self::provider::{FreshKey, KeyFuture, KeyProvider, RefreshingKey};
 pub use self::query::QueryKey;
 pub use self::rotating::{Form, Rotating};

@@ -21,15 +21,16 @@ pub(super) type Connector = HttpConnector;
 /// of small packets, idle connections closed after 90 s (hyper-util's own default).
 #[derive(Clone)]
 pub struct Transport {
-    connect_timeout: Duration,
-    idle_timeout: Duration,
-    version: Version,
+    pub(super) connect_timeout: Duration,
+    pub(super) idle_timeout: Duration,
+    pub(super) version: Version,
     #[cfg(feature = "rustls")]
     roots: rustls::RootCertStore,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
+pub(super) enum Version {
     Negotiated,
     Http1,
     Http2,
@@ -39,7 +40,7 @@ enum Version {
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Transport {
-    /// The defaults.
+    /// Creates a transport with the defaults.
     pub fn new() -> Self {
         Self {
             connect_timeout: Duration::from_secs(5),

@@ -31,7 +31,7 @@ impl Client {
 
     /// Sends a GET to `path`, and reads the response's body as JSON. An empty body is read as `null`.
     ///
-    /// The request has `accept: application/json`, unless [`StackBuilder::with_header`](crate::preset::StackBuilder::with_header) sets
+    /// The request has `accept: application/json`, unless [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets
     /// another `accept`.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Client {
     ///
     /// The deadline of the call also covers the body: the error of an incomplete body is then
     /// [`JsonError::is_timeout`]. The deadline is the preset's total timeout, or an earlier one in the request. Without
-    /// a deadline, only [`with_body_idle_timeout`](crate::preset::StackBuilder::with_body_idle_timeout) bounds a body that
+    /// a deadline, only [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout) bounds a body that
     /// stalls.
     ///
     /// # Cancellation

@@ -41,6 +41,7 @@
 //! - The timeouts do not cover the body of a response, except in the JSON calls.
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
+mod config;
 mod connect;
 mod future;
 #[cfg(feature = "json")]
@@ -49,6 +50,7 @@ mod redact;
 mod service;
 mod stack;
 
+pub use self::config::TransportConfig;
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "json")]

@@ -14,7 +14,7 @@ use crate::{
     auth::KeySource,
     body::{Body, IdleBody, ReplayBody},
     error::{BoxError, Error, InvalidConfig},
-    preset::{BaseUrl, StackBuilder},
+    stack::{BaseUrl, StackBuilder},
 };
 
 /// Calls one service. Also a tower [`Service`], for custom layers on top.
@@ -39,7 +39,7 @@ impl StackBuilder {
     ///
     /// Returns an error as [`layer`](Self::layer) does, and for an `https` base URL without the feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        self.client_over(Transport::new())
+        self.client_with_transport(Transport::new())
     }
 
     /// Makes a ready client over a custom transport.
@@ -47,7 +47,7 @@ impl StackBuilder {
     /// # Errors
     ///
     /// Returns an error as [`client`](Self::client) does.
-    pub fn client_over(&self, transport: Transport) -> Result<Client, InvalidConfig> {
+    pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
         self.clone().with_default_user_agent().client_of(connections, Body::incoming)
     }
@@ -70,7 +70,7 @@ impl StackBuilder {
     /// });
     /// let rates = preset::currency_rates("https://rates.example.com")?
     ///     .with_api_key(ApiKey::new("s3cret")?)
-    ///     .client_around(service)?;
+    ///     .client_with_service(service)?;
     ///
     /// let response = rates.get("/v1/resources").await?;
     /// assert_eq!(response.into_body().collect(64).await?, "hi");
@@ -81,7 +81,7 @@ impl StackBuilder {
     /// # Errors
     ///
     /// Returns an error as [`layer`](Self::layer) does.
-    pub fn client_around<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
+    pub fn client_with_service<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
     where
         S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
         S: Clone + Send + Sync + 'static,
@@ -115,6 +115,15 @@ impl StackBuilder {
 }
 
 impl Client {
+    /// Starts from the base URL of a service: [`StackBuilder::new`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`StackBuilder::new`] does.
+    pub fn builder(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
+        StackBuilder::new(base_url)
+    }
+
     /// Sends a GET to `path`, which may have a query. `path` may also be [a URL](crate::client#urls) below the base URL.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use super::{AnyLimiter, Limiter, Refusal, SelectLimiter};
 use crate::call::RequestHead;
 
 /// Any limiter, or any [`SelectLimiter`] such as a [`Keyed`](super::Keyed), behind one type. A
-/// [`StackBuilder`](crate::preset::StackBuilder) holds one.
+/// [`StackBuilder`](crate::stack::StackBuilder) holds one.
 ///
 /// - A limiter has the cost of an [`AnyLimiter`].
 /// - A `Keyed` adds no allocation.

@@ -60,7 +60,7 @@ pub struct Keyed<K, L> {
 ///     ApiKey, BoxError, Quota,
 ///     call::RequestHead,
 ///     limit::{KeyedBucket, TokenBucket},
-///     preset::{self, StackLayer},
+///     preset, stack::StackLayer,
 /// };
 ///
 /// #[derive(Clone)]

@@ -117,6 +117,17 @@ impl<M: Meter> LocalLimiter<M> {
         self
     }
 
+    /// Starts with at most `permits` available, so that a restarted process does not add a burst to the previous one's.
+    pub fn with_initial_burst(self, permits: u32) -> Self {
+        let surplus = self.snapshot().available.saturating_sub(permits.into());
+        let surplus = u32::try_from(surplus).unwrap_or(u32::MAX);
+        if let Some(cost) = NonZeroU32::new(surplus) {
+            let _ = self.try_acquire(cost);
+            self.queue.release(cost);
+        }
+        self
+    }
+
     /// Takes the permits immediately, or returns an error instead of waiting. Never overtakes waiters.
     ///
     /// Call [`release`](Limiter::release) when the request is over. Until then it counts as in flight: its permits are

@@ -65,6 +65,7 @@
 mod abandoned;
 mod any;
 mod any_select;
+mod config;
 mod core;
 mod erased;
 mod feedback;
@@ -92,6 +93,7 @@ mod ticket;
 
 pub use self::any::{AnyAcquire, AnyLimiter};
 pub use self::any_select::AnySelect;
+pub use self::config::RateLimitConfig;
 pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;
 pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};

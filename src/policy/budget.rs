@@ -204,6 +204,12 @@ impl Budget {
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }
+
+    /// Returns the cost of a retry, its cost after a throttle, and the gain of a success.
+    #[cfg(feature = "serde")]
+    pub(crate) const fn costs(&self) -> [u32; 3] {
+        [self.retry_cost, self.throttled_cost, self.success_gain]
+    }
 }
 
 fn full(capacity: u32) -> Arc<AtomicU32> {

@@ -58,6 +58,8 @@ pub mod human;
 pub mod quota;
 pub mod rate_limit;
 mod structured;
+#[cfg(feature = "serde")]
+mod text;
 
 pub use self::{
     backoff::{ExponentialBackoff, Jitter},

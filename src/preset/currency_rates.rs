@@ -20,7 +20,8 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 pub fn currency_rates(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
-    Ok(StackBuilder::new("currency_rates", base_url)?
+    Ok(StackBuilder::new(base_url)?
+        .with_name("currency_rates")
         .with_json_on_every_request()
         .with_key_env("CURRENCY_RATES_API_KEY")
         .with_quota(Quota::per_minute(100)?))

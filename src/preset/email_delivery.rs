@@ -22,7 +22,8 @@ use crate::{error::InvalidConfig, policy::Quota};
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 pub fn email_delivery(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
-    Ok(StackBuilder::new("email_delivery", base_url)?
+    Ok(StackBuilder::new(base_url)?
+        .with_name("email_delivery")
         .with_json_on_every_request()
         .with_key_env("EMAIL_DELIVERY_API_KEY")
         .with_quota(Quota::per_minute(1000)?))

@@ -1,5 +1,4 @@
-//! The whole stack for one service: setters configure a value, which makes a [`Layer`](tower_layer::Layer) for a custom
-//! service or a ready [`Client`](crate::Client).
+//! Presets: functions that return a [`StackBuilder`] with the published facts of one service.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
@@ -16,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! | | quota | margin | burst | key, when none is given | timeouts: call, attempt |
+//! | | quota | margin | burst | environment variable of the key | timeouts: call, attempt |
 //! |---|---|---|---|---|---|
 //! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
@@ -29,45 +28,18 @@
 //!
 //! To call another service, start from [`StackBuilder::new`]. For a service that needs no key, add
 //! [`StackBuilder::without_credential`].
-//!
-//! # Headers
-//!
-//! | header | default | changed by |
-//! |---|---|---|
-//! | `x-request-id` | a UUID for each call | [`StackBuilder::with_request_id`] |
-//! | `content-type` | `application/json`; with [`StackBuilder::new`] only on a request with a body | [`StackBuilder::with_header`] |
-//! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_over`] | [`StackBuilder::with_user_agent`] |
-//! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
-//! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_in_header`] and others |
-//!
-//! A header that the caller has set on the request is never replaced.
-//!
-//! # After a 401
-//!
-//! A key from a file or a provider is replaced, once for all concurrent calls with a 401. Each of these calls is
-//! retried once with the new key, also a POST. A second 401 is returned. See [`retry`](crate::retry#after-a-401).
-//!
-//! A fixed key, or one from the environment, is not replaced, and its 401 is returned.
-//!
-//! # Order
-//!
-//! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout,
-//! then the client. [`StackLayer`] defines this order. The idle timeout of the response body is outside of all layers,
-//! and off until [`StackBuilder::with_body_idle_timeout`] sets it. [`interplay`](crate::interplay) places the layers of other
-//! crates.
+#![cfg_attr(feature = "serde", doc = "")]
+#![cfg_attr(feature = "serde", doc = include_str!("config.md"))]
 
-mod base_url;
-mod credential;
+#[cfg(feature = "serde")]
+mod config;
 mod currency_rates;
 mod email_delivery;
-mod headers;
 mod realtime_messaging;
-mod settings;
-mod stack;
 
-pub(crate) use self::base_url::BaseUrl;
+#[cfg(feature = "serde")]
+pub use self::config::StackConfig;
 pub use self::currency_rates::currency_rates;
 pub use self::email_delivery::email_delivery;
 pub use self::realtime_messaging::realtime_messaging;
-pub use self::settings::StackBuilder;
-pub use self::stack::{Credentialed, StackLayer, StackService};
+use crate::stack::StackBuilder;

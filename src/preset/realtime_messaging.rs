@@ -30,7 +30,8 @@ use crate::error::InvalidConfig;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 pub fn realtime_messaging(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
-    Ok(StackBuilder::new("realtime_messaging", base_url)?
+    Ok(StackBuilder::new(base_url)?
+        .with_name("realtime_messaging")
         .with_json_on_every_request()
         .with_key_env("REALTIME_MESSAGING_API_KEY"))
 }

@@ -4,7 +4,7 @@ use http::HeaderName;
 use tower_layer::Layer;
 use tracing::Level;
 
-use super::{MakeRequestId, SetRequestId, id::UuidV7};
+use super::{MakeRequestId, RequestIdConfig, SetRequestId, id::UuidV7};
 use crate::{call::Naming, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
@@ -32,16 +32,19 @@ pub(super) struct Settings {
 }
 
 impl RequestIdLayer {
-    /// The defaults.
+    /// Creates a layer with the defaults.
     pub fn new() -> Self {
-        const SERVER_HEADERS: [&str; 5] =
-            ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
+        Self::from_config(&RequestIdConfig::default())
+    }
+
+    /// Creates a layer from its configuration.
+    pub fn from_config(config: &RequestIdConfig) -> Self {
         Self {
             settings: Arc::new(Settings {
-                header: HeaderName::from_static("x-request-id"),
+                header: config.header.clone(),
                 naming: Arc::new(Naming {
                     service: None,
-                    server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
+                    server_headers: config.server_headers.iter().cloned().collect(),
                 }),
                 level: Level::INFO,
                 make: Arc::new(UuidV7(Random::from_entropy())),

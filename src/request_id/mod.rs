@@ -108,11 +108,13 @@
 //! - An attempt that the total deadline ends has no event. `attempts` counts it, and its span's `error.type` is
 //!   `deadline`.
 
+mod config;
 mod future;
 mod id;
 mod layer;
 mod service;
 
+pub use self::config::RequestIdConfig;
 pub use self::future::ResponseFuture;
 pub use self::id::{MakeRequestId, RequestId};
 pub use self::layer::RequestIdLayer;

@@ -19,7 +19,10 @@ use crate::{
 /// let layer = RetryLayer::new().with_honoured_idempotency_key(key);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default = "IdempotencyKey::bare", deny_unknown_fields))]
 pub struct IdempotencyKey {
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
     header: HeaderName,
     quoted: bool,
 }

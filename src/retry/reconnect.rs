@@ -58,7 +58,7 @@ use crate::{
 /// # use tower_outbound::{ApiKey, preset, test_util::{Answer, ScriptedService}};
 /// # let script = [101, 404].map(|status| Answer::from(status));
 /// # let client = preset::realtime_messaging("http://127.0.0.1")?.with_api_key(ApiKey::new("s3cret")?);
-/// # let client = client.client_around(ScriptedService::new(script))?;
+/// # let client = client.client_with_service(ScriptedService::new(script))?;
 /// let mut reconnect = Reconnect::new();
 /// # reconnect = reconnect.with_backoff(tower_outbound::ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2))?);
 /// loop {

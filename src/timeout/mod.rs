@@ -39,11 +39,13 @@
 //! - The timer is armed only once the inner service is found pending.
 
 mod body;
+mod config;
 mod future;
 mod layer;
 mod service;
 
 pub use self::body::{BodyIdleFuture, BodyIdleTimeout, BodyIdleTimeoutLayer};
+pub use self::config::TimeoutConfig;
 pub use self::future::ResponseFuture;
 pub use self::layer::TimeoutLayer;
 pub use self::service::Timeout;

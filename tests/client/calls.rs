@@ -15,7 +15,7 @@ use tower_outbound::{
     body::BodyTooLarge,
     call::{Outcome, StopReason},
     client::Transport,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
 };
 use tracing::dispatcher::{self, Dispatch};
 use tracing_subscriber::fmt::MakeWriter;
@@ -162,7 +162,7 @@ async fn no_log_shows_the_key() {
             [(Wire::Http1, Transport::new()), (Wire::Http2, Transport::new().with_http2_prior_knowledge())]
         {
             let server = Server::with_statuses(wire, [503, 200]).await;
-            let client = super::preset(&server.url()).client_over(transport).unwrap();
+            let client = super::preset(&server.url()).client_with_transport(transport).unwrap();
             assert_eq!(within(client.get("/v1?token=also-s3cret")).await.unwrap().status(), 200);
             assert!(server.seen()[1].headers.contains_key("authorization"));
         }

@@ -70,7 +70,7 @@ async fn over_http2_a_failed_answer_without_end_costs_its_stream_alone() {
     })
     .await;
     let transport = Transport::new().with_http2_prior_knowledge();
-    let client = preset(&server.url()).client_over(transport).unwrap();
+    let client = preset(&server.url()).client_with_transport(transport).unwrap();
     assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
     assert_eq!((server.connections(), server.seen().len()), (1, 2));
 }
@@ -88,7 +88,7 @@ async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
     })
     .await;
     let transport = Transport::new().with_http2_prior_knowledge();
-    let client = preset(&server.url()).client_over(transport).unwrap();
+    let client = preset(&server.url()).client_with_transport(transport).unwrap();
     let calls = (0..64).map(|number| {
         let client = client.clone();
         async move {
@@ -123,7 +123,7 @@ async fn a_call_that_is_dropped_reaches_the_server_as_a_hang_up_and_the_client_g
             }
         })
         .await;
-        let client = preset(&server.url()).client_over(transport).unwrap();
+        let client = preset(&server.url()).client_with_transport(transport).unwrap();
         tokio::select! {
             result = within(client.get("/")) => panic!("{result:?}"),
             () = arrived.notified() => {}

@@ -232,7 +232,7 @@ fn standing_still(status: u16, preset: StackBuilder) -> Client {
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
         ready(Ok::<_, Infallible>(response))
     });
-    preset.client_around(service).unwrap()
+    preset.client_with_service(service).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use std::{error::Error as StdError, time::Duration};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, preset::StackBuilder,
+    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, stack::StackBuilder,
     retry::RetryLayer,
 };
 

@@ -152,7 +152,7 @@ async fn a_post_whose_connection_breaks_after_it_was_read_is_not_sent_again() {
 async fn over_http2_a_post_whose_stream_breaks_after_it_was_read_is_not_sent_again() {
     let server = Server::start(Wire::Http2, |_, _| async { None }).await;
     let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-    let client = preset(&server.url()).client_over(transport).unwrap();
+    let client = preset(&server.url()).client_with_transport(transport).unwrap();
     let error = within(client.post("/v1", "once")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);

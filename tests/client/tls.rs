@@ -20,7 +20,7 @@ use super::{
 };
 
 fn client(url: &str, transport: Transport) -> Client {
-    preset(url).client_over(transport).unwrap()
+    preset(url).client_with_transport(transport).unwrap()
 }
 
 #[tokio::test]

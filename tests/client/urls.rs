@@ -101,7 +101,7 @@ async fn does_not_send_user_info() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
-        let client = preset(&server.url()).client_over(transport).unwrap();
+        let client = preset(&server.url()).client_with_transport(transport).unwrap();
         let url = server.url().replace("http://", "http://me:s3cret@");
         let error = within(client.get(&url)).await.unwrap_err();
         assert!(error.is_invalid_request(), "{error:?}");

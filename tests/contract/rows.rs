@@ -18,7 +18,7 @@ use tower_outbound::{
     },
     limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
     test_util::{Arrivals, repeatable},
@@ -153,14 +153,14 @@ fn retry() -> (RetryLayer, Books) {
 }
 
 /// By its own settings but for the quota, with nothing left to chance.
-fn preset(preset: StackBuilder) -> (preset::StackLayer, Books) {
+fn preset(preset: StackBuilder) -> (stack::StackLayer, Books) {
     let preset = repeatable(preset.with_quota(quota()), 7);
     let limiter = preset.limiter().clone();
     let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
     (preset.layer().unwrap(), Books::limiter(quota(), snapshot))
 }
 
-fn with_all_that_a_preset_takes() -> (preset::StackLayer, Books) {
+fn with_all_that_a_preset_takes() -> (stack::StackLayer, Books) {
     let (window, books) = window();
     let preset = preset::currency_rates(URI).unwrap().with_keys(provided()).with_limiter(window);
     let (retry, budget) = retry();
@@ -209,7 +209,7 @@ pub(crate) fn rows() -> Vec<Row> {
         row("none", || plain(BodyIdleTimeoutLayer::none())).unready(Passes),
         row("a note of each", || plain(Arrivals::new())).unready(Passes),
         row("a preset without a credential", || {
-            preset(StackBuilder::new("custom", URI).unwrap().without_credential())
+            preset(StackBuilder::new(URI).unwrap().with_name("custom").without_credential())
         })
         .unready(AfterAttempts(unready)),
         row("all that a preset takes", with_all_that_a_preset_takes).unready(AfterAttempts(unready)),

@@ -76,14 +76,14 @@ fn check_log(capture: &Capture, heard: bool) {
 async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = address(Before::Response);
-    let error = keyed(&url).client_over(http2()).unwrap().get("/v1").await.unwrap_err();
+    let error = keyed(&url).client_with_transport(http2()).unwrap().get("/v1").await.unwrap_err();
     check(&error);
     hidden(&error.report());
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Closed, 3));
     assert!(format!("{error:?}").ends_with(&format!(": {GONE}")), "{error:?}");
 
     // A POST is not retried: the redacted error proves as little as the original.
-    let error = keyed(&url).client_over(http2()).unwrap().post("/v1", "").await.unwrap_err();
+    let error = keyed(&url).client_with_transport(http2()).unwrap().post("/v1", "").await.unwrap_err();
     check(&error);
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
@@ -100,7 +100,7 @@ async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_call() {
 async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = address(Before::EndOfBody);
-    let client = keyed(&url).client_over(http2()).unwrap();
+    let client = keyed(&url).client_with_transport(http2()).unwrap();
     let error = client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err();
     check(&*error);
     #[cfg(feature = "json")]
@@ -112,7 +112,7 @@ async fn redacts_the_debug_data_of_a_goaway_in_the_error_of_a_response_body() {
     // The body of a client other than hyper's.
     let other = legacy::Client::builder(TokioExecutor::new()).http2_only(true).build(HttpConnector::new());
     let other = other.map_response(|response: http::Response<_>| response.map(BodyExt::boxed));
-    let client = keyed(&url).client_around(other).unwrap();
+    let client = keyed(&url).client_with_service(other).unwrap();
     check(&*client.get("/v1").await.unwrap().into_body().collect(1_024).await.unwrap_err());
 
     // The body of a preset's layer over hyper's client.
@@ -167,7 +167,7 @@ async fn redacts_the_debug_data_of_a_goaway_to_a_key_provider() {
 async fn keeps_the_te_of_a_response_out_of_errors_and_own_events() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     let url = format!("http://{}", peer::serve(peer::echo_in_te));
-    let error = keyed(&url).client_over(http2()).unwrap().get("/v1").await.unwrap_err();
+    let error = keyed(&url).client_with_transport(http2()).unwrap().get("/v1").await.unwrap_err();
     hidden(&error);
     assert!(!format!("{error:#}").contains(KEY), "{error:#}");
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error:?}");
@@ -181,7 +181,7 @@ async fn hides_the_names_in_a_certificate() {
     let names: Vec<_> = (0..50).map(|number| format!("{KEY}-{number}.test")).collect();
     let other = rcgen::generate_simple_self_signed(names).unwrap();
     let server = server::Server::with_statuses(certificate::wire(&other, &[]), [200]).await;
-    let error = keyed(&server.url()).client_over(certificate::trusting(&other)).unwrap().get("/v1").await;
+    let error = keyed(&server.url()).client_with_transport(certificate::trusting(&other)).unwrap().get("/v1").await;
     let error = error.unwrap_err();
     hidden(&error);
     let source = error.source().unwrap();

@@ -32,7 +32,7 @@ use hyper_util::{
 use tokio::net::{TcpSocket, TcpStream};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, preset::StackBuilder,
+    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, stack::StackBuilder,
     request_id::RequestIdLayer, retry::RetryLayer,
 };
 
@@ -47,7 +47,7 @@ fn retry() -> RetryLayer {
 }
 
 fn preset(url: &str) -> StackBuilder {
-    StackBuilder::new("svc", url).unwrap().with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
+    StackBuilder::new(url).unwrap().with_name("svc").with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
 }
 
 /// A request body that fails after one frame.
@@ -63,7 +63,7 @@ fn no_body() -> Content {
 /// Returns the error of a call through a ready client over this connector.
 async fn through_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
-    let client = preset(url).client_around(client).unwrap();
+    let client = preset(url).client_with_service(client).unwrap();
     client.request(request(url, Body::new(body()))).await.unwrap_err()
 }
 

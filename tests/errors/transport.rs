@@ -175,7 +175,7 @@ async fn names_a_failure_of_tls() {
         ("a port without tls", plain.url().replace("http:", "https:"), 3),
         ("a server that hangs up", format!("https://{hangs_up}"), 3),
     ] {
-        let client = preset(&url).client_over(Transport::new()).unwrap();
+        let client = preset(&url).client_with_transport(Transport::new()).unwrap();
         let error = client.get("/v1").await.unwrap_err();
         check(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
 

@@ -56,7 +56,7 @@ const BOTH: [Wire; 2] = [Wire::Http1, Wire::Http2];
 fn a_head_that_drips_ends_with_the_attempt() {
     for wire in BOTH {
         let preset = rates(&dripping_head(wire)).with_attempt_timeout(Duration::from_millis(100));
-        let client = preset.client_over(transport(wire)).unwrap();
+        let client = preset.client_with_transport(transport(wire)).unwrap();
         let error = held(&format!("{wire:?} dripping head"), WAITING, async {
             client.get("/v1/latest").await.unwrap_err()
         });
@@ -80,7 +80,7 @@ fn the_body_of_a_failure_that_drips_is_given_up() {
 fn a_body_that_drips_ends_with_the_deadline_where_json_is_read() {
     for wire in BOTH {
         let preset = rates(&dripping_body(wire, 200)).with_total_timeout(Duration::from_millis(300));
-        let client = preset.client_over(transport(wire)).unwrap();
+        let client = preset.client_with_transport(transport(wire)).unwrap();
         let error = held(&format!("{wire:?} 200, dripping body, read as JSON"), WAITING, async {
             client.get_json::<Vec<u8>>("/v1/latest").await.unwrap_err()
         });

@@ -97,19 +97,19 @@ fn transport(wire: Wire) -> Transport {
     }
 }
 
-fn rates(url: &str) -> preset::StackBuilder {
+fn rates(url: &str) -> stack::StackBuilder {
     preset::currency_rates(url).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
 }
 
 /// A preset as it comes.
 fn ready(url: &str, wire: Wire) -> Client {
-    rates(url).client_over(transport(wire)).unwrap()
+    rates(url).client_with_transport(transport(wire)).unwrap()
 }
 
 /// A preset whose one attempt may take so long: with that of a preset, 10 s, the same would come later.
 fn hasty(url: &str, wire: Wire) -> Client {
     let limit = Duration::from_millis(400);
-    rates(url).with_total_timeout(limit).with_attempt_timeout(limit).client_over(transport(wire)).unwrap()
+    rates(url).with_total_timeout(limit).with_attempt_timeout(limit).client_with_transport(transport(wire)).unwrap()
 }
 
 /// What came of the work, and the most bytes that its thread had allocated while it ran: all of the client, for the

@@ -77,7 +77,7 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     for keys in [file, KeySource::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
         let key = keys.current().await.unwrap().key().expose().to_owned();
         let client = preset::currency_rates(URI).unwrap().with_keys(keys);
-        let client = client.client_around(probe::Probe::new([probe::Answer::Silent])).unwrap();
+        let client = client.client_with_service(probe::Probe::new([probe::Answer::Silent])).unwrap();
         assert_eq!(client.redacted(&format!("no such key: {key}!")), "no such key: [redacted]!");
     }
 

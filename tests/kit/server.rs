@@ -11,7 +11,7 @@ use hyper_util::{
 use tokio::time::timeout;
 use tower_outbound::{
     ApiKey,
-    preset::StackBuilder,
+    stack::StackBuilder,
     test_util::{Answer, ScriptedServer, ScriptedService},
 };
 
@@ -61,7 +61,7 @@ async fn a_ready_client_can_be_tested_over_it() {
     let script = ScriptedService::new([503, 200]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let preset =
-        StackBuilder::new("mine", &server.url()).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
+        StackBuilder::new(&server.url()).unwrap().with_name("mine").with_api_key(ApiKey::new("s3cret").unwrap());
     let response = preset.client().unwrap().get("/v1").await.unwrap();
     assert_eq!(response.status(), 200);
     assert!(script.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer s3cret")));

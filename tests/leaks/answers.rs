@@ -21,7 +21,7 @@ fn in_an_answer_over_either_version() {
                     transport = transport.with_http2_prior_knowledge();
                 }
                 hidden(&transport);
-                let client = preset(&server.url(), place).client_over(transport).unwrap();
+                let client = preset(&server.url(), place).client_with_transport(transport).unwrap();
                 let call = client.post("/v1/resources?q=1", "text");
                 hidden(&call);
                 let response = call.await.unwrap();

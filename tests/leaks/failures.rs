@@ -50,7 +50,7 @@ fn when_there_is_no_connection_or_it_breaks() {
             // Of another version than the client, and of the same.
             failed(&super::client(&resets, place).get("/v1").await.unwrap_err());
             let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-            let client = preset(&resets.url(), place).client_over(transport).unwrap();
+            let client = preset(&resets.url(), place).client_with_transport(transport).unwrap();
             failed(&client.get("/v1").await.unwrap_err());
         }
         let mut seen = hangs_up.seen();
@@ -77,7 +77,7 @@ fn when_the_body_of_an_answer_fails() {
                     transport = transport.with_http2_prior_knowledge();
                 }
                 let preset = preset(&server.url(), place).with_body_idle_timeout(millis(30));
-                let client = preset.client_over(transport).unwrap();
+                let client = preset.client_with_transport(transport).unwrap();
                 for _ in 0..3 {
                     let response = client.get("/v1").await.unwrap();
                     answered(&response);
@@ -116,7 +116,7 @@ fn when_the_call_is_dropped_midway() {
                 if http2 {
                     transport = transport.with_http2_prior_knowledge();
                 }
-                let client = preset(&server.url(), place).client_over(transport).unwrap();
+                let client = preset(&server.url(), place).client_with_transport(transport).unwrap();
                 let before = server.seen().len();
                 let call = tokio::spawn(client.get("/v1"));
                 while server.seen().len() == before {

@@ -40,7 +40,7 @@ use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     retry::RetryLayer,
 };
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
@@ -274,7 +274,7 @@ fn every_crate_is_heard_and_a_leak_would_be_found() {
     live(async {
         let server = statuses(Wire::Http2, [200]).await;
         let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-        let client = preset(&server.url(), Place::Bearer).client_over(transport).unwrap();
+        let client = preset(&server.url(), Place::Bearer).client_with_transport(transport).unwrap();
         client.get("/v1").await.unwrap();
         assert!(Place::Bearer.reached(&server.seen()[0]));
     });

@@ -15,7 +15,7 @@ fn over_tls() {
             for (protocols, version) in [(&["h2"][..], Version::HTTP_2), (&["http/1.1"], Version::HTTP_11)] {
                 let certificate = certificate();
                 let server = statuses(wire(&certificate, protocols), [503, 200]).await;
-                let client = preset(&server.url(), place).client_over(trusting(&certificate)).unwrap();
+                let client = preset(&server.url(), place).client_with_transport(trusting(&certificate)).unwrap();
                 let response = client.get("/v1").await.unwrap();
                 answered(&response);
                 assert_eq!((response.status().as_u16(), response.version()), (200, version));
@@ -44,7 +44,7 @@ fn where_tls_fails() {
                 (&misnamed.url(), trusting(&of_other_name)),
                 (&plain, trusting(&own)),
             ] {
-                let client = preset(url, place).client_over(transport).unwrap();
+                let client = preset(url, place).client_with_transport(transport).unwrap();
                 let error = client.post("/v1", "text").await.unwrap_err();
                 assert!(error.is_service());
                 failed(&error);

@@ -84,7 +84,7 @@ async fn a_client_rejects_a_request_without_room_for_the_fields_below_it() {
     let transports = [Transport::new(), Transport::new().with_http2_prior_knowledge()];
     for (wire, transport) in [Wire::Http1, Wire::Http2].into_iter().zip(transports) {
         let server = Server::with_statuses(wire, [200]).await;
-        let client = keyed(&server.url()).client_over(transport).unwrap();
+        let client = keyed(&server.url()).client_with_transport(transport).unwrap();
         for count in [6_000, 24_000, MOST - 6, MOST - 5, MOST - 4, MOST - 3, MOST - 2, MOST - 1, MOST] {
             let error = within(client.request(filled("/v1", count))).await.unwrap_err();
             assert!(error.is_invalid_request(), "{count}: {error:?}");

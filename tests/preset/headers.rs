@@ -15,7 +15,7 @@ use super::*;
 const VERSION: HeaderName = HeaderName::from_static("x-api-version");
 
 fn custom() -> StackBuilder {
-    StackBuilder::new("custom", "https://host").unwrap().with_api_key(key())
+    StackBuilder::new("https://host").unwrap().with_name("custom").with_api_key(key())
 }
 
 fn value(text: &'static str) -> HeaderValue {
@@ -25,7 +25,7 @@ fn value(text: &'static str) -> HeaderValue {
 /// Returns the value of one header as the service received it.
 async fn sent(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([Answer::status(200)]);
-    preset.client_around(service.clone()).unwrap().request(request).await.unwrap();
+    preset.client_with_service(service.clone()).unwrap().request(request).await.unwrap();
     let seen = service.seen();
     assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} twice");
     seen[0].header(name.as_str()).map(str::to_owned)
@@ -69,7 +69,7 @@ async fn sends_default_headers_with_every_attempt() {
         .with_header(ACCEPT, value("text/csv"))
         .with_header(VERSION, value("2"))
         .with_user_agent(value("shop/1.4"))
-        .client_around(service.clone())
+        .client_with_service(service.clone())
         .unwrap();
     assert_eq!(client.get("/v1").await.unwrap().status(), 200);
     assert_eq!(service.calls(), 3);
@@ -97,7 +97,7 @@ async fn keeps_the_callers_own_headers() {
 #[tokio::test]
 async fn sends_its_own_user_agent_from_a_ready_client_only() {
     let server = server().await;
-    let preset = StackBuilder::new("custom", &server.url()).unwrap().with_api_key(key());
+    let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_api_key(key());
     for (preset, expected) in [
         (preset.clone(), StackBuilder::DEFAULT_USER_AGENT),
         (preset.clone().with_user_agent(value("shop/1.4")), "shop/1.4"),

@@ -16,7 +16,7 @@ use hyper_util::{
     client::legacy::{Client as Connections, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, preset::StackBuilder};
+use tower_outbound::{Body, Client, body::ReplayBody, client::Transport, stack::StackBuilder};
 
 use self::stack::Wire;
 
@@ -32,5 +32,5 @@ fn ready(preset: &StackBuilder, wire: Wire) -> Client {
         Wire::Http1 => Transport::new(),
         Wire::Http2 => Transport::new().with_http2_prior_knowledge(),
     };
-    preset.client_over(transport).unwrap()
+    preset.client_with_transport(transport).unwrap()
 }

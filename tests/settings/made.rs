@@ -8,7 +8,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     limit::{Limiter, PermitRequest, RateLimitLayer, TokenBucket},
     policy::Budget,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::{IdempotencyKey, RetryLayer},
     settings::{LimitSettings, PresetName, ServiceSettings, TimeoutSettings},
@@ -112,7 +112,7 @@ fn every_setting_does_what_its_setter_does() {
         .with_total_timeout(50 * SECOND)
         .with_attempt_timeout(5 * SECOND)
         .with_body_idle_timeout(6 * SECOND)
-        .with_attempt(AttemptSpanLayer::new().with_attempt_header(header("x-attempt")))
+        .with_attempt_span(AttemptSpanLayer::new().with_attempt_header(header("x-attempt")))
         .with_request_id(
             RequestIdLayer::new()
                 .with_header(header("x-id"))

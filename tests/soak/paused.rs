@@ -20,7 +20,7 @@ use tower_outbound::{
     ApiKey, Body, Client, Quota,
     attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     test_util::{self, Answer, Arrivals, ScriptedService, Seen},
 };
 
@@ -50,7 +50,7 @@ fn all(seed: u64) -> [Under; 4] {
         under(preset::email_delivery(url).unwrap(), None, seed),
         under(preset::realtime_messaging(url).unwrap().with_quota(push), None, seed),
         under(
-            StackBuilder::new("own", url).unwrap().with_quota(own).with_limiter(window.clone()),
+            StackBuilder::new(url).unwrap().with_name("own").with_quota(own).with_limiter(window.clone()),
             Some(window),
             seed,
         ),
@@ -64,14 +64,14 @@ fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Unde
     let api = ScriptedService::answering(move |seen| answer(seen, seed, &told));
     let preset = preset
         .with_api_key(ApiKey::new("s3cret").unwrap())
-        .with_attempt(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
+        .with_attempt_span(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
         .with_limit(|limit| limit.with_max_queue(50));
     let full = if window.is_some() { quota.limit() } else { quota.burst() };
     let snapshot: Box<dyn Fn() -> Snapshot + Send + Sync> = match (window, preset.limiter().clone()) {
         (Some(window), _) => Box::new(move || window.snapshot()),
         (None, any) => Box::new(move || any.downcast_ref::<TokenBucket>().unwrap().snapshot()),
     };
-    let client = test_util::repeatable(preset, seed).client_around(api.clone()).unwrap();
+    let client = test_util::repeatable(preset, seed).client_with_service(api.clone()).unwrap();
     Under { name, client, quota, api, asked, snapshot, full }
 }
 

@@ -8,7 +8,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
     policy::Budget,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     retry::{self, Classify, IdempotencyKey, RetryLayer, Standard},
 };
 
@@ -61,7 +61,7 @@ impl Site {
             0 => preset::currency_rates(&url).unwrap().with_quota(quota),
             1 => preset::email_delivery(&url).unwrap().with_quota(quota),
             2 => preset::realtime_messaging(&url).unwrap().with_quota(quota),
-            _ => StackBuilder::new("of_its_own", &url).unwrap().with_limiter(window.clone()),
+            _ => StackBuilder::new(&url).unwrap().with_name("of_its_own").with_limiter(window.clone()),
         };
         let preset = preset.with_keys(vault.keys());
         let preset = match number {
@@ -72,7 +72,7 @@ impl Site {
         let budget = Budget::new().with_capacity(140).unwrap();
         let preset = preset
             .with_retry(retry(number, seed, budget.clone(), ledger))
-            .with_attempt(
+            .with_attempt_span(
                 AttemptSpanLayer::new()
                     .with_attempt_header(HeaderName::from_static("x-attempt"))
                     .with_propagation(stamp),
@@ -88,7 +88,7 @@ impl Site {
             Some(bucket) => AnyOf::Bucket(bucket.clone()),
             None => AnyOf::Window(window),
         };
-        let client = preset.client_over(server.transport()).unwrap();
+        let client = preset.client_with_transport(server.transport()).unwrap();
         let site = Self { number, client, budget, vault, limiter, ledger: Arc::clone(ledger) };
         site.set_quota(0);
         site

@@ -450,7 +450,7 @@ async fn a_key_that_is_replaced_is_told() {
         async { Ok::<_, BoxError>(FreshKey::new(key?)) }
     });
     let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
-    let layer = preset.with_attempt(numbered).layer().unwrap();
+    let layer = preset.with_attempt_span(numbered).layer().unwrap();
     layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     assert_eq!(numbers(&probe), ["1", "2"].map(|number| Some(number.to_owned())));
     let keys: Vec<_> = probe.seen().iter().map(|seen| seen.head.headers["authorization"].clone()).collect();
@@ -489,7 +489,7 @@ async fn the_number_of_the_attempt_is_sent_by_choice() {
         [(numbered, [Some("1"), Some("2"), Some("3")]), (AttemptSpanLayer::new(), [None; 3])]
     {
         let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
-        let preset = preset.clone().with_attempt(attempt);
+        let preset = preset.clone().with_attempt_span(attempt);
         preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
         assert_eq!(numbers(&probe), expected.map(|number| number.map(str::to_owned)));
         let own = if expected[0].is_some() { 1 } else { 0 };

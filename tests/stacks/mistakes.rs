@@ -14,7 +14,7 @@ use tower_outbound::{
     auth::{AnySign, SignLayer},
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
-    preset::StackBuilder,
+    stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
 };

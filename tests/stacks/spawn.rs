@@ -15,7 +15,7 @@ use tower_outbound::{
     adapter::Reqwest,
     auth::{AnySign, Sign, SignLayer, Signing},
     body::ReplayBody,
-    preset::{self, StackBuilder, StackService},
+    preset, stack::{StackBuilder, StackService},
     test_util::{Answer, ScriptedServer, ScriptedService},
 };
 
@@ -31,7 +31,7 @@ async fn server() -> (ScriptedServer, ScriptedService) {
 }
 
 fn unkeyed(server: &ScriptedServer) -> StackBuilder {
-    StackBuilder::new("spawned", &server.url()).unwrap()
+    StackBuilder::new(&server.url()).unwrap().with_name("spawned")
 }
 
 fn keyed(server: &ScriptedServer) -> StackBuilder {
@@ -92,7 +92,7 @@ async fn spawns_a_call_over_reqwest() {
         let call = tokio::spawn(async move { stack.oneshot(request).await });
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
 
-        let client = keyed(&server).client_around(adapter).unwrap();
+        let client = keyed(&server).client_with_service(adapter).unwrap();
         let call = tokio::spawn(async move { client.get("/v1").await });
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }

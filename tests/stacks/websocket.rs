@@ -25,7 +25,7 @@ use tokio_tungstenite::{
 };
 use tower_outbound::{
     ApiKey, Body, Client, ExponentialBackoff, Quota, Report,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
     retry::Reconnect,
 };
 

@@ -46,7 +46,7 @@ use crate::error::{BoxError, Error, InvalidConfig};
 /// # }
 /// ```
 ///
-/// [`StackBuilder::client_around`](crate::preset::StackBuilder::client_around) makes a ready [`Client`](crate::Client) of it. The repository's
+/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready [`Client`](crate::Client) of it. The repository's
 /// example `wrap_reqwest` shows how code that builds `reqwest::Request`s and reads `reqwest::Response`s keeps
 /// doing so.
 ///

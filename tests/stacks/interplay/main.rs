@@ -25,7 +25,7 @@ use tower_outbound::{
     ApiKey, Quota, Report,
     call::Outcome,
     limit::TokenBucket,
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
 };
 
 use self::probe::Probe;

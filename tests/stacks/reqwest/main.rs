@@ -32,7 +32,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tower_outbound::{BoxError, Client, adapter::Reqwest, preset::StackBuilder};
+use tower_outbound::{BoxError, Client, adapter::Reqwest, stack::StackBuilder};
 
 use self::stack::Wire;
 
@@ -52,7 +52,7 @@ fn inner(wire: Wire) -> Inner {
 }
 
 fn ready(preset: &StackBuilder, wire: Wire) -> Client {
-    preset.client_around(inner(wire)).unwrap()
+    preset.client_with_service(inner(wire)).unwrap()
 }
 
 type Answer = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;

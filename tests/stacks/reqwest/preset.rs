@@ -13,7 +13,7 @@ use tower_outbound::{
     ApiKey, Body, Quota, Report,
     adapter::Reqwest,
     call::{Outcome, StopReason},
-    preset::{self, StackBuilder},
+    preset, stack::StackBuilder,
 };
 
 use super::{
@@ -46,7 +46,7 @@ async fn every_attempt_has_the_key_and_the_id_and_is_reported() {
     for wire in [Wire::Http1, Wire::Http2] {
         let site = stumbling().await;
         for (number, preset) in presets(&site.url).into_iter().enumerate() {
-            let client = preset.client_around(inner(wire)).unwrap();
+            let client = preset.client_with_service(inner(wire)).unwrap();
             let response =
                 within(client.request(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
             let report = Report::from_response(&response).unwrap().clone();
@@ -69,7 +69,7 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
     let quota = Quota::new(2, Duration::from_secs(1)).unwrap().with_burst(1).unwrap();
     let [_, _, preset] = presets(&site.url);
     let preset = preset.with_quota(quota);
-    let client = preset.client_around(inner(Wire::Http1)).unwrap();
+    let client = preset.client_with_service(inner(Wire::Http1)).unwrap();
     let start = Instant::now();
     let response = within(client.get("/v1")).await.unwrap();
     let report = Report::from_response(&response).unwrap();
@@ -78,7 +78,7 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
     // The next permit would come in an hour: whoever waits for it does not come back in time.
     let quota = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
     let short = preset.with_quota(quota).with_total_timeout(Duration::from_secs(3));
-    let short = short.client_around(inner(Wire::Http1)).unwrap();
+    let short = short.client_with_service(inner(Wire::Http1)).unwrap();
     let error = within(short.get("/v1")).await.map(drop);
     let error = match error {
         // 503, and no time for the permit of a second attempt.
@@ -93,7 +93,7 @@ async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
     let site = Site::start(|_, _| std::future::pending()).await;
     let [_, mail, _] = presets(&site.url);
     let client =
-        mail.with_attempt_timeout(Duration::from_millis(50)).client_around(inner(Wire::Http1)).unwrap();
+        mail.with_attempt_timeout(Duration::from_millis(50)).client_with_service(inner(Wire::Http1)).unwrap();
     let error = within(client.post("/v1", "letter")).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     let attempts = error.report().unwrap().attempts();

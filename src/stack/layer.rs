@@ -1,16 +1,16 @@
 use std::fmt;
 
-use tower::{ServiceBuilder, util::Either};
-use tower_layer::{Identity, Layer};
+use tower::ServiceBuilder;
+use tower_layer::Layer;
 
-use super::headers::{DefaultHeaders, DefaultHeadersLayer};
+use super::{StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer};
 use crate::{
-    attempt_span::{AttemptSpan, AttemptSpanLayer},
-    auth::{AnyAuthorize, AnySign, Auth, AuthLayer, KeySource, SignLayer, SignService},
-    limit::{AnySelect, RateLimit, RateLimitLayer},
-    request_id::{RequestIdLayer, SetRequestId},
-    retry::{Retry, RetryLayer},
-    timeout::{BodyIdleTimeout, BodyIdleTimeoutLayer, Timeout, TimeoutLayer},
+    attempt_span::AttemptSpanLayer,
+    auth::KeySource,
+    limit::{AnySelect, RateLimitLayer},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
 /// Puts the whole stack over a custom service. Made by [`StackBuilder::layer`](super::StackBuilder::layer).
@@ -58,7 +58,7 @@ pub struct StackLayer {
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
     pub(super) limit: RateLimitLayer<AnySelect>,
-    pub(super) attempt: AttemptSpanLayer,
+    pub(super) attempt_span: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
     pub(super) keys: Option<KeySource>,
@@ -71,32 +71,23 @@ impl StackLayer {
     }
 }
 
-/// The service of a [`StackLayer`]: its layers, outermost first.
-pub type StackService<S> = BodyIdleTimeout<
-    SetRequestId<DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnySelect>>>>>,
->;
-
-pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
-
-/// A service whose requests get a key, a signature, or no credential.
-pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
-
 impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // The order of the stack, for all presets. The compiler holds the type above to it.
-        ServiceBuilder::new()
+        // The order of every stack. The compiler holds the type of `StackService` to it.
+        let service = ServiceBuilder::new()
             .layer(&self.body_idle)
             .layer(&self.request_id)
             .layer(&self.headers)
             .layer(&self.total)
             .layer(&self.retry)
             .layer(&self.limit)
-            .layer(&self.attempt)
+            .layer(&self.attempt_span)
             .layer(&self.auth)
             .layer(&self.attempt_timeout)
-            .service(inner)
+            .service(inner);
+        StackService::new(service)
     }
 }
 
@@ -108,38 +99,9 @@ impl fmt::Debug for StackLayer {
             .field("total", &self.total)
             .field("retry", &self.retry)
             .field("limit", &self.limit)
-            .field("attempt", &self.attempt)
+            .field("attempt_span", &self.attempt_span)
             .field("attempt_timeout", &self.attempt_timeout)
             .field("body_idle", &self.body_idle)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keeps_the_documented_order() {
-        struct Client;
-        let nested = std::any::type_name::<StackService<Client>>();
-        let order = [
-            "BodyIdleTimeout<",
-            "SetRequestId<",
-            "DefaultHeaders<",
-            "Timeout<",
-            "Retry<",
-            "RateLimit<",
-            "AttemptSpan<",
-            "Auth<",
-            "Timeout<",
-            "Client",
-        ];
-        let mut rest = nested;
-        for layer in order {
-            let at =
-                rest.find(layer).unwrap_or_else(|| panic!("{layer} missing or out of order in {nested}"));
-            rest = &rest[at + layer.len()..];
-        }
     }
 }

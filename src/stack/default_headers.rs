@@ -120,7 +120,7 @@ impl fmt::Debug for DefaultHeadersLayer {
     }
 }
 
-/// Sets the default headers of a preset on each request: see [`StackBuilder::with_header`].
+/// Sets the default headers of a stack on each request: see [`StackBuilder::with_header`].
 ///
 /// # Errors
 ///
@@ -180,9 +180,9 @@ impl StackBuilder {
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue};
-    /// use tower_outbound::preset::StackBuilder;
+    /// use tower_outbound::stack::StackBuilder;
     ///
-    /// let orders = StackBuilder::new("orders", "https://orders.example.com")?
+    /// let orders = StackBuilder::new("https://orders.example.com")?.with_name("orders")
     ///     .with_header(HeaderName::from_static("x-api-version"), HeaderValue::from_static("2024-06-01"))
     ///     .with_user_agent(HeaderValue::from_static("shop/1.4"));
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
@@ -194,7 +194,7 @@ impl StackBuilder {
 
     /// Sends this `user-agent` with every request, unless the request has one.
     ///
-    /// The default of a ready client from [`client`](Self::client) or [`client_over`](Self::client_over) is
+    /// The default of a ready client from [`client`](Self::client) or [`client_with_transport`](Self::client_with_transport) is
     /// [`DEFAULT_USER_AGENT`](Self::DEFAULT_USER_AGENT). A layer, and a client around another service, have no default,
     /// because the service may set its own.
     pub fn with_user_agent(self, value: HeaderValue) -> Self {
@@ -208,7 +208,7 @@ impl StackBuilder {
     }
 
     /// Sets the `content-type` of the presets: the services' sample calls send it on a GET, too.
-    pub(super) fn with_json_on_every_request(self) -> Self {
+    pub(crate) fn with_json_on_every_request(self) -> Self {
         self.with_header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
     }
 

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
 
-use super::{BaseUrl, StackLayer, credential::Credential, headers::DefaultHeadersLayer};
+use super::{BaseUrl, StackLayer, credential::Credential, default_headers::DefaultHeadersLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::Origin,
@@ -11,7 +11,7 @@ use crate::{
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::TimeoutConfig,
 };
 
 /// Configures the stack for one service. Setters change it, and [`layer`](Self::layer) or [`client`](Self::client) makes
@@ -32,24 +32,15 @@ pub struct StackBuilder {
     limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
     request_id: RequestIdLayer,
-    attempt: AttemptSpanLayer,
-    total_timeout: Duration,
-    attempt_timeout: Option<Duration>,
-    body_idle_timeout: Option<Duration>,
+    attempt_span: AttemptSpanLayer,
+    timeout: TimeoutConfig,
 }
 
 impl StackBuilder {
-    /// The default total timeout: one window of a quota per minute, so that a call can wait for the next window.
-    pub const DEFAULT_TOTAL_TIMEOUT: Duration = Duration::from_secs(60);
-
-    /// The default attempt timeout. It leaves time for three attempts and their backoff in the total timeout. No
-    /// service publishes a response time.
-    pub const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-
-    /// Starts from the address of a service.
+    /// Starts from the base URL of a service.
     ///
     /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets
-    /// `content-type: application/json`, unless it has a `content-type`.
+    /// `content-type: application/json`, unless it has a `content-type`. The [name](Self::with_name) is the URL's host.
     ///
     /// # Errors
     ///
@@ -59,10 +50,11 @@ impl StackBuilder {
     /// - a name or an IP address as its host;
     /// - no port, or one from 1 to 65535;
     /// - a path of visible ASCII characters, without empty segments and dot segments.
-    pub fn new(name: impl Into<Arc<str>>, base_url: &str) -> Result<Self, InvalidConfig> {
+    pub fn new(base_url: &str) -> Result<Self, InvalidConfig> {
+        let base = BaseUrl::parse(base_url)?;
         Ok(Self {
-            name: name.into(),
-            base: BaseUrl::parse(base_url)?,
+            name: base.uri().host().unwrap_or_default().into(),
+            base,
             credential: Credential::bearer_from_env("API_KEY"),
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
@@ -70,10 +62,8 @@ impl StackBuilder {
             limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unlimited())),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
-            attempt: AttemptSpanLayer::new(),
-            total_timeout: Self::DEFAULT_TOTAL_TIMEOUT,
-            attempt_timeout: None,
-            body_idle_timeout: None,
+            attempt_span: AttemptSpanLayer::new(),
+            timeout: TimeoutConfig::default(),
         })
     }
 
@@ -87,15 +77,9 @@ impl StackBuilder {
         self.base.uri()
     }
 
-    /// The quota that is known of the service; none where none is known, and the first where there are several.
-    /// See [`quotas`](Self::quotas).
-    pub fn quota(&self) -> Option<Quota> {
-        self.quotas.first().copied()
-    }
-
     /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
     /// [`with_quotas`](Self::with_quotas). Not those of a limiter given to [`with_limiter`](Self::with_limiter), which
-    /// the preset does not know.
+    /// the builder does not know.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
@@ -115,7 +99,7 @@ impl StackBuilder {
         self.limit.limiter()
     }
 
-    /// Replaces the name, for example for a second client of one service.
+    /// Sets the name: `service` in logs, spans and metrics. The host of the base URL by default.
     pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
@@ -202,23 +186,29 @@ impl StackBuilder {
         self
     }
 
-    /// Replaces the attempt layer, for example to send the attempt's number or a trace context.
-    pub fn with_attempt(mut self, attempt: AttemptSpanLayer) -> Self {
-        self.attempt = attempt;
+    /// Replaces the attempt span layer, for example to send the attempt's number or a trace context.
+    pub fn with_attempt_span(mut self, attempt_span: AttemptSpanLayer) -> Self {
+        self.attempt_span = attempt_span;
         self
     }
 
-    /// Limits the whole call: queueing, attempts, backoff and response headers.
-    /// [60 s](Self::DEFAULT_TOTAL_TIMEOUT) by default.
+    /// Replaces all timeouts.
+    pub fn with_timeouts(mut self, timeout: TimeoutConfig) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Limits the whole call: queueing, attempts, backoff and response headers. 60 s by default, one window of a quota
+    /// per minute, so that a call can wait for the next window.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
-        self.total_timeout = limit;
+        self.timeout.total = limit;
         self
     }
 
-    /// Limits one attempt, from the connection to the response headers.
-    /// [10 s](Self::DEFAULT_ATTEMPT_TIMEOUT) by default, or the total timeout if that is shorter.
+    /// Limits one attempt, from the connection to the response headers. 10 s by default, or the total timeout if that is
+    /// shorter. Three attempts and their backoff fit into the default total timeout.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
-        self.attempt_timeout = Some(limit);
+        self.timeout.attempt = Some(limit);
         self
     }
 
@@ -227,7 +217,7 @@ impl StackBuilder {
     ///
     /// Unlimited by default, because an event stream may be silent for long. The total timeout does not cover the body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
-        self.body_idle_timeout = Some(limit);
+        self.timeout.body_idle = Some(limit);
         self
     }
 
@@ -243,28 +233,20 @@ impl StackBuilder {
     /// - a [default header](Self::with_header) frames requests or holds a credential;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
-        let total = self.total_timeout;
-        let attempt = self.attempt_timeout.unwrap_or(Self::DEFAULT_ATTEMPT_TIMEOUT.min(total));
-        if attempt > total {
-            let expected = format!("at most the total timeout, {total:?}");
-            return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
-        }
+        let attempt_timeout = self.timeout.attempt_layer()?;
         self.headers.check(self.credential.header(), self.request_id.header())?;
         let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
-        let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
+        let origin = self.base.origin().clone();
         Ok(StackLayer {
-            body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
+            body_idle: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_default_service(&self.name),
             headers: self.headers.clone(),
-            total: TimeoutLayer::total(total)?,
+            total: self.timeout.total_layer()?,
             retry: self.retry.clone(),
-            limit: {
-                let origin = self.base.origin().clone();
-                self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri))
-            },
-            attempt: self.attempt.clone(),
+            limit: self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri)),
+            attempt_span: self.attempt_span.clone(),
             auth,
-            attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
+            attempt_timeout,
             keys,
         })
     }
@@ -283,10 +265,8 @@ impl fmt::Debug for StackBuilder {
             .field("limit", &self.limit)
             .field("retry", &self.retry)
             .field("request_id", &self.request_id)
-            .field("attempt", &self.attempt)
-            .field("total_timeout", &self.total_timeout)
-            .field("attempt_timeout", &self.attempt_timeout)
-            .field("body_idle_timeout", &self.body_idle_timeout)
+            .field("attempt_span", &self.attempt_span)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

@@ -4,19 +4,21 @@ use http::{HeaderName, request};
 use tower::util::Either;
 use tower_layer::Identity;
 
-use super::{StackBuilder, stack::CredentialLayer};
+use super::StackBuilder;
 use crate::{
     auth::{
-        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider,
+        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, KeyFile, KeyPlacement, KeyProvider,
         KeySource, Origin, RefreshingKey, Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
 
-/// The credential of a preset. It is read and checked when a layer is made.
+pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
+
+/// The credential of a stack. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
-    Key { source: CredentialSource, form: KeyForm },
+    Key { source: CredentialSource, placement: KeyPlacement },
     Own(AnyAuthorize),
     Signature(AnySign),
     None,
@@ -29,24 +31,15 @@ pub(super) enum CredentialSource {
     KeySource(KeySource),
 }
 
-/// A [`Form`] that is not checked yet.
-#[derive(Clone)]
-pub(super) enum KeyForm {
-    Bearer,
-    Header(HeaderName),
-    Basic(Cow<'static, str>),
-    Query(Cow<'static, str>),
-}
-
 impl Credential {
     pub(super) fn bearer_from_env(variable: &'static str) -> Self {
-        Self::Key { source: CredentialSource::Environment(variable.into()), form: KeyForm::Bearer }
+        Self::Key { source: CredentialSource::Environment(variable.into()), placement: KeyPlacement::Bearer }
     }
 
     /// Returns the custom header of the key, if it has one.
     pub(super) fn header(&self) -> Option<&HeaderName> {
         match self {
-            Self::Key { form: KeyForm::Header(name), .. } => Some(name),
+            Self::Key { placement: KeyPlacement::Header(name), .. } => Some(name),
             _ => None,
         }
     }
@@ -67,8 +60,8 @@ impl Credential {
                 return Ok((Either::Right(Either::Left(layer)), None));
             }
             Self::Own(authorize) => authorize.clone(),
-            Self::Key { source, form } => {
-                AnyAuthorize::new(Rotating::new(form.checked()?, keys.insert(source.open()?).clone()))
+            Self::Key { source, placement } => {
+                AnyAuthorize::new(Rotating::new(placement.form()?, keys.insert(source.open()?).clone()))
             }
         };
         let layer = AuthLayer::with(authorize, origin)?;
@@ -84,17 +77,6 @@ impl CredentialSource {
             Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
             Self::KeySource(keys) => keys.clone(),
         })
-    }
-}
-
-impl KeyForm {
-    fn checked(&self) -> Result<Form, InvalidConfig> {
-        match self {
-            Self::Bearer => Ok(Form::bearer()),
-            Self::Header(name) => Form::header(name.clone()),
-            Self::Basic(user) => Form::basic(user),
-            Self::Query(name) => Form::query(name),
-        }
     }
 }
 
@@ -139,11 +121,11 @@ impl StackBuilder {
     }
 
     fn with_key(mut self, source: CredentialSource) -> Self {
-        let form = match self.credential {
-            Credential::Key { form, .. } => form,
-            _ => KeyForm::Bearer,
+        let placement = match self.credential {
+            Credential::Key { placement, .. } => placement,
+            _ => KeyPlacement::Bearer,
         };
-        self.credential = Credential::Key { source, form };
+        self.credential = Credential::Key { source, placement };
         self
     }
 
@@ -151,27 +133,31 @@ impl StackBuilder {
     ///
     /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
     /// [`without_credential`](Self::without_credential).
-    pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Query(parameter.into()))
+    pub fn with_key_in_query(self, parameter: impl Into<String>) -> Self {
+        self.with_key_placement(KeyPlacement::Query(parameter.into()))
     }
 
     /// Sends the key in the header of this name, such as `x-api-key`, instead of a bearer header.
     ///
     /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
     pub fn with_key_in_header(self, name: HeaderName) -> Self {
-        self.with_form(KeyForm::Header(name))
+        self.with_key_placement(KeyPlacement::Header(name))
     }
 
     /// Sends the key as the password of this user instead of a bearer header.
     ///
     /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
-    pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Basic(user.into()))
+    pub fn with_key_as_password(self, user: impl Into<String>) -> Self {
+        self.with_key_placement(KeyPlacement::Basic(user.into()))
     }
 
-    fn with_form(mut self, new: KeyForm) -> Self {
-        if let Credential::Key { form, .. } = &mut self.credential {
-            *form = new;
+    /// Sends the key in this place instead of a bearer header.
+    ///
+    /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
+    /// [`without_credential`](Self::without_credential).
+    pub fn with_key_placement(mut self, new: KeyPlacement) -> Self {
+        if let Credential::Key { placement, .. } = &mut self.credential {
+            *placement = new;
         }
         self
     }
@@ -211,9 +197,9 @@ impl StackBuilder {
     /// Reads no key, so no environment variable has to be set. Accepts a base URL without TLS.
     ///
     /// ```
-    /// use tower_outbound::preset::StackBuilder;
+    /// use tower_outbound::stack::StackBuilder;
     ///
-    /// let weather = StackBuilder::new("weather", "http://weather.example.com")?.without_credential().client()?;
+    /// let weather = StackBuilder::new("http://weather.example.com")?.with_name("weather").without_credential().client()?;
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn without_credential(mut self) -> Self {

@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use super::{PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket};
+use crate::policy::Quota;
+
+/// The configuration of a limiter and its [`RateLimitLayer`], for files. Code uses their setters.
+///
+/// | field | default |
+/// |---|---|
+/// | `quota` | the preset's: a quota such as `100/60s`, or a list of quotas that hold at once. `[]` means unlimited |
+/// | `initial_burst` | the burst of the quota: the permits that are available at the start |
+/// | `max_wait` | none, so a call waits until its deadline |
+/// | `max_queue` | 10,000 waiters |
+///
+/// `parse` reads a quota from the same text, so a file and code give the same default burst and margin: see [`Quota`].
+///
+/// ```
+/// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
+///
+/// # #[cfg(feature = "serde")] {
+/// let config: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '5s'")?;
+/// let layer = RateLimitLayer::from_config(config.token_bucket(), &config);
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct RateLimitConfig {
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
+    quota: Option<Vec<Quota>>,
+    initial_burst: Option<u32>,
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
+    max_wait: Option<Duration>,
+    max_queue: usize,
+}
+
+impl Default for RateLimitConfig {
+    fn default() -> Self {
+        let max_queue = PermitRequest::DEFAULT_MAX_QUEUE;
+        Self { quota: None, initial_burst: None, max_wait: None, max_queue }
+    }
+}
+
+impl RateLimitConfig {
+    /// Returns this configuration with these quotas if it has none.
+    pub(crate) fn or_quotas(&self, quotas: &[Quota]) -> Self {
+        Self { quota: Some(self.quota.clone().unwrap_or(quotas.to_vec())), ..self.clone() }
+    }
+
+    /// Returns the quotas.
+    pub fn quotas(&self) -> &[Quota] {
+        self.quota.as_deref().unwrap_or_default()
+    }
+
+    /// Creates a limiter that spreads requests over the window. Unlimited without a quota.
+    pub fn token_bucket(&self) -> TokenBucket {
+        let limiter = TokenBucket::all_of(self.quotas().iter().copied());
+        self.initial_burst.map_or(limiter.clone(), |permits| limiter.with_initial_burst(permits))
+    }
+
+    /// Creates a limiter that grants the whole quota in any pattern. Unlimited without a quota.
+    pub fn sliding_window(&self) -> SlidingWindow {
+        let limiter = SlidingWindow::all_of(self.quotas().iter().copied());
+        self.initial_burst.map_or(limiter.clone(), |permits| limiter.with_initial_burst(permits))
+    }
+}
+
+impl<L: SelectLimiter> RateLimitLayer<L> {
+    /// Creates a layer over `limiter`, with the bounds of the wait from `config`.
+    pub fn from_config(limiter: L, config: &RateLimitConfig) -> Self {
+        let layer = Self::new(limiter).with_max_queue(config.max_queue);
+        match config.max_wait {
+            Some(max_wait) => layer.with_max_wait(max_wait),
+            None => layer,
+        }
+    }
+}

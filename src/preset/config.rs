@@ -1,0 +1,212 @@
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{currency_rates, email_delivery, realtime_messaging};
+use crate::{
+    attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
+    auth::{ApiKey, KeyFile, KeyPlacement, Origin},
+    client::{Client, Transport, TransportConfig},
+    config::{InvalidConfig, inline_key::InlineKey, text},
+    limit::{RateLimitConfig, RateLimitLayer},
+    request_id::{RequestIdConfig, RequestIdLayer},
+    retry::{RetryConfig, RetryLayer},
+    stack::{BaseUrl, StackBuilder, StackLayer},
+    timeout::TimeoutConfig,
+};
+
+/// The configuration of one service, read from a file or the environment: see [the guide](super#configuration-from-files).
+///
+/// | field | default |
+/// |---|---|
+/// | `preset` | `custom`. Or `currency_rates`, `email_delivery`, `realtime_messaging` |
+/// | `name` | the preset's, otherwise the host of the URL: `service` in the log |
+/// | `base_url` | required |
+/// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that everybody on the way can read it |
+/// | `allowed_origins` | `[]`: other origins that the key may go to, over TLS or on loopback |
+/// | `api_key` | none: the key itself. Never serialised |
+/// | `key_env` | the preset's: the environment variable of the key |
+/// | `key_file` | none: the file of the key, read again when it changes |
+/// | `key_file_interval` | `5s`: how often that file is checked |
+/// | `key_placement` | `bearer`. Or `header:NAME`, `query:NAME`, `basic:USER` |
+/// | `limit` | [`RateLimitConfig`] |
+/// | `retry` | [`RetryConfig`] |
+/// | `timeout` | [`TimeoutConfig`] |
+/// | `request_id` | [`RequestIdConfig`] |
+/// | `attempt_span` | [`AttemptSpanConfig`] |
+/// | `transport` | [`TransportConfig`] |
+///
+/// At most one of `api_key`, `key_env` and `key_file` may be given.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StackConfig {
+    #[serde(default)]
+    preset: Preset,
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(with = "text")]
+    base_url: BaseUrl,
+    #[serde(default)]
+    allow_plaintext: bool,
+    #[serde(default, with = "text")]
+    allowed_origins: Vec<Origin>,
+    #[serde(default, skip_serializing)]
+    api_key: Option<InlineKey>,
+    #[serde(default)]
+    key_env: Option<String>,
+    #[serde(default)]
+    key_file: Option<PathBuf>,
+    #[serde(default = "default_interval", with = "text")]
+    key_file_interval: Duration,
+    #[serde(default, with = "text")]
+    key_placement: KeyPlacement,
+    #[serde(default)]
+    limit: RateLimitConfig,
+    #[serde(default)]
+    retry: RetryConfig,
+    #[serde(default)]
+    timeout: TimeoutConfig,
+    #[serde(default)]
+    request_id: RequestIdConfig,
+    #[serde(default)]
+    attempt_span: AttemptSpanConfig,
+    #[serde(default)]
+    transport: TransportConfig,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Preset {
+    CurrencyRates,
+    EmailDelivery,
+    RealtimeMessaging,
+    #[default]
+    Custom,
+}
+
+fn default_interval() -> Duration {
+    KeyFile::DEFAULT_INTERVAL
+}
+
+impl StackBuilder {
+    /// Creates a builder from its configuration, for setters that need code.
+    ///
+    /// # Clone
+    ///
+    /// Each builder has its own limiter. Builders made from one configuration, or from its clones, share its retry budget.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is not 1 to 64 visible ASCII characters, or if `api_key` is invalid or not the only
+    /// source of the key. The error has the [path](InvalidConfig::path) of the field.
+    #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+    pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
+        let url = config.base_url.uri().to_string();
+        let mut builder = match config.preset {
+            Preset::CurrencyRates => currency_rates(&url)?,
+            Preset::EmailDelivery => email_delivery(&url)?,
+            Preset::RealtimeMessaging => realtime_messaging(&url)?,
+            Preset::Custom => Self::new(&url)?,
+        };
+        if let Some(name) = &config.name {
+            builder = builder.with_name(checked(name).map_err(|error| error.within("name"))?);
+        }
+        if config.allow_plaintext {
+            builder = builder.allow_plaintext();
+        }
+        for origin in &config.allowed_origins {
+            builder = builder.with_allowed_origin(origin.clone());
+        }
+        let limit = config.limit.or_quotas(builder.quotas());
+        builder = builder
+            .with_quotas(limit.quotas().iter().copied())
+            .with_limiter(limit.token_bucket())
+            .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
+            .with_retry(RetryLayer::from_config(&config.retry))
+            .with_request_id(RequestIdLayer::from_config(&config.request_id))
+            .with_attempt_span(AttemptSpanLayer::from_config(&config.attempt_span))
+            .with_timeouts(config.timeout);
+        config.with_credential(builder)
+    }
+}
+
+impl StackConfig {
+    /// Makes the whole stack as a layer: [`StackBuilder::layer`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`StackBuilder::from_config`] and [`StackBuilder::layer`] do, with the path of the field.
+    pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
+        StackBuilder::from_config(self)?.layer().map_err(|error| self.placed(error))
+    }
+
+    /// Makes a ready client over the configured transport: [`StackBuilder::client_with_transport`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`layer`](Self::layer) and [`Transport::from_config`] do, with the path of the field.
+    pub fn client(&self) -> Result<Client, InvalidConfig> {
+        let transport = Transport::from_config(&self.transport).map_err(|error| error.within("transport"))?;
+        let builder = StackBuilder::from_config(self)?;
+        builder.client_with_transport(transport).map_err(|error| self.placed(error))
+    }
+
+    fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
+        let sources = self.key_sources();
+        if let [_, .., last] = *sources {
+            let expected = "one source of a key: api_key, key_env or key_file";
+            let given = format!("given by {}", sources.join(" and "));
+            return Err(InvalidConfig::new("api key", given, expected).within(last));
+        }
+        if let Some(key) = &self.api_key {
+            let key = key.text().and_then(ApiKey::new).map_err(|error| error.within("api_key"))?;
+            builder = builder.with_api_key(key);
+        }
+        if let Some(variable) = &self.key_env {
+            builder = builder.with_key_env(variable.clone());
+        }
+        if let Some(path) = &self.key_file {
+            builder = builder.with_key_file_every(path, self.key_file_interval);
+        }
+        Ok(builder.with_key_placement(self.key_placement.clone()))
+    }
+
+    /// The names of the given sources of the key.
+    fn key_sources(&self) -> Vec<&'static str> {
+        let sources = [
+            ("api_key", self.api_key.is_some()),
+            ("key_env", self.key_env.is_some()),
+            ("key_file", self.key_file.is_some()),
+        ];
+        sources.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
+    }
+
+    /// Adds the path of the field to an error of a layer or client.
+    fn placed(&self, error: InvalidConfig) -> InvalidConfig {
+        let path = match error.field() {
+            "api key" => self.key_sources().first().copied().unwrap_or("key_env"),
+            "key header" => "key_placement",
+            "origin" if error.value() == self.base_url.origin().to_string() => "base_url",
+            "origin" => "allowed_origins",
+            "base url" => "base_url",
+            "attempt timeout" => "timeout.attempt",
+            "connect timeout" => "transport.connect_timeout",
+            "idle timeout" => "transport.idle_timeout",
+            _ => return error,
+        };
+        error.within(path)
+    }
+}
+
+/// The length of the longest name, so that names fit into a log line.
+const LONGEST_NAME: usize = 64;
+
+/// Returns the name if a log and a metric can show it.
+fn checked(name: &str) -> Result<&str, InvalidConfig> {
+    let visible = name.bytes().all(|byte| byte.is_ascii_graphic());
+    if name.is_empty() || name.len() > LONGEST_NAME || !visible {
+        let expected = "1 to 64 visible ascii characters";
+        return Err(InvalidConfig::new("name", name.escape_debug().to_string(), expected));
+    }
+    Ok(name)
+}

@@ -1,0 +1,180 @@
+use http::{
+    Uri,
+    uri::{Parts, PathAndQuery},
+};
+
+use crate::{
+    auth::{Origin, quoted},
+    error::{Error, InvalidConfig, Kind},
+};
+
+/// The URL of a service. Every URI that is joined to it stays below it.
+#[derive(Debug, Clone)]
+pub(crate) struct BaseUrl {
+    uri: Uri,
+    origin: Origin,
+}
+
+impl BaseUrl {
+    pub(crate) fn parse(url: &str) -> Result<Self, InvalidConfig> {
+        const EXPECTED: &str = "an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1";
+        let invalid = |expected| InvalidConfig::new("base url", quoted(url), expected);
+        let uri: Uri = url.parse().map_err(|_| invalid(EXPECTED))?;
+        if uri.query().is_some() || url.contains('#') {
+            return Err(invalid(EXPECTED));
+        }
+        let origin = Origin::checked(&uri).map_err(invalid)?;
+        let path = uri.path();
+        if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(invalid("a path of visible ascii characters, with all others percent-encoded"));
+        }
+        if path.contains("//") {
+            return Err(invalid("a path without empty segments"));
+        }
+        if check_path(path).is_err() {
+            return Err(invalid("a path without backslashes or dot segments"));
+        }
+        Ok(Self { uri, origin })
+    }
+
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub(crate) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    pub(crate) fn allow_plaintext(&mut self) {
+        self.origin = self.origin.clone().allow_plaintext();
+    }
+
+    /// Joins a path to the base, or accepts an absolute URL below the base. Drops a fragment, as the parser of `Uri`
+    /// does.
+    pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
+        let path = path.split('#').next().unwrap_or_default();
+        let first = path.split(['/', '?']).next().unwrap_or_default();
+        if first.ends_with(':') {
+            let uri = path.parse().map_err(|_| invalid_url(path, "not a valid url"))?;
+            return self.resolve(uri);
+        }
+        let invalid = |reason| invalid_path(path, reason);
+        let (route, query) = check(path).map_err(invalid)?;
+        let base = self.uri.path();
+        let mut joined = match route.strip_prefix('/').unwrap_or(route) {
+            "" if route.is_empty() => base.to_owned(),
+            route => format!("{}/{route}", base.trim_end_matches('/')),
+        };
+        if let Some(query) = query {
+            joined.push('?');
+            joined.push_str(query);
+        }
+        let joined = PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?;
+        self.with_path(joined).ok_or_else(|| invalid("not a valid url"))
+    }
+
+    /// Like [`join`](Self::join), for a parsed path. Copies nothing if the base has no path.
+    fn join_parsed(&self, path: Option<PathAndQuery>) -> Result<Uri, Error> {
+        match path {
+            Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
+                let invalid = |reason| invalid_path(path.as_str(), reason);
+                check(path.as_str()).map_err(invalid)?;
+                self.with_path(path.clone()).ok_or_else(|| invalid("not a valid url"))
+            }
+            path => self.join(path.as_ref().map_or("", PathAndQuery::as_str)),
+        }
+    }
+
+    fn with_path(&self, path: PathAndQuery) -> Option<Uri> {
+        let mut parts = Parts::from(self.uri.clone());
+        parts.path_and_query = Some(path);
+        Uri::from_parts(parts).ok()
+    }
+
+    /// Returns the URI of a request: joins a path to the base, or accepts an absolute URL below the base.
+    pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
+        const NEITHER: &str = "the uri is neither a path that starts with a slash nor an absolute url";
+        match (uri.scheme(), uri.authority()) {
+            (None, None) if uri.path().starts_with('/') => self.join_parsed(uri.into_parts().path_and_query),
+            (Some(_), Some(authority)) => {
+                let checked = if authority.as_str().contains('@') {
+                    Err("user info in a url is not sent: give the key to the preset".to_owned())
+                } else if !self.origin.covers(&uri) {
+                    Err(format!("not of the client's origin {}", self.origin))
+                } else {
+                    self.check_below(&uri).map_err(str::to_owned)
+                };
+                match checked {
+                    Ok(()) => Ok(uri),
+                    Err(reason) => Err(invalid_url(&uri.to_string(), &reason)),
+                }
+            }
+            _ => Err(Error::new(Kind::Request, NEITHER)),
+        }
+    }
+
+    /// Returns an error unless the path of a URL of this origin is below the base.
+    fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
+        check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
+        let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
+        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+            true => Ok(()),
+            false => Err("its path is not below that of the base url"),
+        }
+    }
+}
+
+fn invalid_url(url: &str, reason: &str) -> Error {
+    Error::new(Kind::Request, format!("url `{}`: {reason}", quoted(url)))
+}
+
+/// Quotes the path without its query. Quotes nothing if the path may contain a password, as in a URL without a scheme.
+fn invalid_path(path: &str, reason: &str) -> Error {
+    let route = path.split('?').next().unwrap_or_default();
+    let is_clear = !route.contains([':', '@', '%']) && route.bytes().all(|byte| byte.is_ascii_graphic());
+    let shown = if is_clear { route } else { "…" };
+    Error::new(Kind::Request, format!("path `{shown}`: {reason}"))
+}
+
+/// Returns the route and the query of a path that stays below the base.
+fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
+    if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("white space and characters outside ascii must be percent-encoded");
+    }
+    if path.starts_with("//") {
+        return Err("two leading slashes would name another host");
+    }
+    let (route, query) = match path.split_once('?') {
+        Some((route, query)) => (route, Some(query)),
+        None => (path, None),
+    };
+    check_path(route)?;
+    Ok((route, query))
+}
+
+/// Rejects segments and characters that a server or proxy may read as a step up or as another host.
+fn check_path(path: &str) -> Result<(), &'static str> {
+    // Most paths have none of these characters and need no copy.
+    if !path.contains(['\\', '%', '.']) {
+        return Ok(());
+    }
+    if path.contains('\\') {
+        return Err("some servers read a backslash as a slash");
+    }
+    // Servers decode dots, slashes and semicolons. A semicolon starts the parameters of a segment.
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
+    let plain = plain.replace("%5c", "/").replace("%3b", ";");
+    let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));
+    if plain.split('/').any(dots) {
+        return Err("a segment of dots would leave the base url");
+    }
+    Ok(())
+}
+
+#[cfg(feature = "serde")]
+crate::config::text::text! {
+    BaseUrl, "a url", BaseUrl::parse, |url: &BaseUrl| url.uri.to_string();
+}
+
+#[cfg(test)]
+mod tests;

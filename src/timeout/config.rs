@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use super::{BodyIdleTimeoutLayer, TimeoutLayer};
+use crate::error::InvalidConfig;
+
+/// The configuration of the timeouts of a call, and the layers made from it.
+///
+/// | field | default | |
+/// |---|---|---|
+/// | `total` | `60s` | the whole call, up to the response headers: one window of a quota per minute |
+/// | `attempt` | `10s`, at most `total` | one attempt: three attempts and their backoff fit into a minute |
+/// | `body_idle` | none | how long the body of a response may stall |
+///
+/// No service publishes a response time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct TimeoutConfig {
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
+    pub(crate) total: Duration,
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
+    pub(crate) attempt: Option<Duration>,
+    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
+    pub(crate) body_idle: Option<Duration>,
+}
+
+impl Default for TimeoutConfig {
+    fn default() -> Self {
+        Self { total: Duration::from_secs(60), attempt: None, body_idle: None }
+    }
+}
+
+impl TimeoutConfig {
+    /// Returns the layer of the total timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the timeout is zero.
+    pub fn total_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
+        TimeoutLayer::total(self.total)
+    }
+
+    /// Returns the layer of the attempt timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the timeout is zero or longer than the total timeout.
+    pub fn attempt_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
+        let attempt = self.attempt.unwrap_or(Duration::from_secs(10).min(self.total));
+        if attempt > self.total {
+            let expected = format!("at most the total timeout, {:?}", self.total);
+            return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
+        }
+        TimeoutLayer::per_attempt(attempt)
+    }
+
+    /// Returns the layer of the body's idle timeout. It does nothing if there is no such timeout.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the timeout is zero.
+    pub fn body_idle_layer(&self) -> Result<BodyIdleTimeoutLayer, InvalidConfig> {
+        self.body_idle.map_or(Ok(BodyIdleTimeoutLayer::none()), BodyIdleTimeoutLayer::new)
+    }
+}
