@@ -7,6 +7,8 @@ use std::{
 use pin_project_lite::pin_project;
 use tracing::Span;
 
+use crate::error::polled_after_completion;
+
 pin_project! {
     /// A future whose span is current when it is polled and when it is dropped. As `tracing::Instrumented`, but made in
     /// its place: the future of a whole stack is 2 KB, and each move of it costs as much as a layer.
@@ -57,8 +59,8 @@ impl<F: Future> Future for Within<F> {
         let _entered = this.span.enter();
         match this.future.as_pin_mut() {
             Some(future) => future.poll(cx),
-            // It goes when the whole does.
-            None => Poll::Pending,
+            // The drop of the whole future takes it.
+            None => polled_after_completion(),
         }
     }
 }

@@ -95,7 +95,7 @@ impl Link {
             if let Some(info) = to {
                 moves += 1;
                 open = self.connect(info).await?;
-                if error.kind() == ErrorKind::Server(ServerErrorKind::PermitRequest) {
+                if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                     redis::cmd("ASKING").exec_async(&mut open.connection).await?;
                 }
             } else if reused && may_be_stale(&error) {
