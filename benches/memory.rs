@@ -31,7 +31,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 const EMPTY: &str = "a task that does nothing";
 
 fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
-    Ok(StackBuilder::new("https://api.example.com")?.with_name("bench")
+    Ok(StackBuilder::new("https://api.example.com")?
+        .with_name("bench")
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .with_limit(|limit| limit.with_max_queue(queue))

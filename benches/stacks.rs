@@ -28,7 +28,8 @@ const RESILIENCE: &str = "tower-http + tower-resilience";
 fn rows(runtime: &Rc<Runtime>) -> Result<Vec<Call>, BoxError> {
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
-    let preset = StackBuilder::new("https://api.example.com")?.with_name("bench")
+    let preset = StackBuilder::new("https://api.example.com")?
+        .with_name("bench")
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .layer()?;

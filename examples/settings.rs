@@ -1,13 +1,13 @@
-//! Reads the settings of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
+//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
 //!
-//! The service is a stand-in on loopback. With the path of a file, such as `src/settings/sample.toml`, the program prints
-//! that file with all its defaults instead, and calls nothing:
+//! The crate `config` merges the two. The service is a stand-in on loopback. With the path of a file, such as
+//! `src/preset/sample.toml`, the program prints that file with all its defaults instead, and calls nothing:
 //!
 //! ```sh
 //! cargo run --example settings -- --help
 //! cargo run --example settings
-//! cargo run --example settings -- src/settings/sample.toml
-//! RATES_TIMEOUT_TOTAL=5s cargo run --example settings
+//! cargo run --example settings -- src/preset/sample.toml
+//! APP_SERVICES__RATES__TIMEOUT__TOTAL=15s cargo run --example settings
 //! ```
 
 #[path = "support/mod.rs"]
@@ -15,57 +15,50 @@ mod support;
 
 use std::{collections::BTreeMap, fs, process::ExitCode};
 
+use config::{Config, ConfigError, Environment, File, FileFormat};
 use serde::{Deserialize, Serialize};
 use support::{Plan, StandIn};
-use tower_outbound::{BoxError, settings::ServiceSettings};
+use tower_outbound::{BoxError, preset::StackConfig};
 use tower_outbound_examples::{arguments, exit_code, run, unknown};
 
 const HELP: &str = "\
-Reads the settings of services from TOML and the environment, calls one of them, and shows the errors of four mistakes.
+Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
 
 Usage: cargo run --example settings [-- FILE]
 
-  FILE    read this file instead, such as src/settings/sample.toml: print it with all defaults, and call nothing
+  FILE    read this file instead, such as src/preset/sample.toml: print it with all defaults, and call nothing
   --help  this text
 
-RATES_TIMEOUT_TOTAL=5s and the like in the environment override the setting of `services.rates`. Without FILE the
-service is a stand-in on loopback. It takes less than a second.
+APP_SERVICES__RATES__TIMEOUT__TOTAL=15s and the like in the environment override `services.rates.timeout.total`.
+Without FILE the service is a stand-in on loopback. It takes less than a second.
 
-Exit status: 0, 1 if FILE cannot be read or a setting is wrong, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if FILE cannot be read or a value is wrong, 2 for a wrong argument, 130 after Ctrl-C.
 ";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Config {
-    services: BTreeMap<String, ServiceSettings>,
+struct Services {
+    services: BTreeMap<String, StackConfig>,
 }
 
-impl Config {
-    /// The file's settings, below those of the environment: `RATES_…` for `services.rates`.
+impl Services {
+    /// Merges the environment's variables over the file.
     fn read(text: &str) -> Result<Self, BoxError> {
-        let mut config: Self = toml::from_str(text).map_err(|error| without_its_line(text, &error))?;
-        for (name, service) in &mut config.services {
-            *service = std::mem::take(service).with_env(&name.to_ascii_uppercase().replace('-', "_"))?;
-        }
-        Ok(config)
-    }
-
-    /// With every default written out.
-    fn effective(&self) -> Result<String, BoxError> {
-        let mut services = BTreeMap::new();
-        for (name, service) in &self.services {
-            let effective = service.effective().map_err(|error| error.within(&format!("services.{name}")))?;
-            services.insert(name.clone(), effective);
-        }
-        Ok(toml::to_string(&Self { services })?)
+        let merged = Config::builder()
+            .add_source(File::from_str(text, FileFormat::Toml))
+            .add_source(Environment::with_prefix("APP").prefix_separator("_").separator("__"))
+            .build();
+        Ok(merged.map_err(|error| without_its_line(text, error))?.try_deserialize()?)
     }
 }
 
-/// What is wrong and in which line, but not the line: with a misspelt name it could be the one with the key.
-fn without_its_line(text: &str, error: &toml::de::Error) -> String {
+/// Shows the number of a wrong line, and not the line, because it may be the one with the key.
+fn without_its_line(text: &str, error: ConfigError) -> BoxError {
+    let ConfigError::FileParse { cause, .. } = error else { return error.into() };
+    let Some(error) = cause.downcast_ref::<toml::de::Error>() else { return "not valid TOML".into() };
     let at = error.span().map_or(0, |span| span.start);
     let line = text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1;
-    format!("line {line}: {}", error.message())
+    format!("line {line}: {}", error.message()).into()
 }
 
 #[tokio::main]
@@ -87,8 +80,8 @@ async fn main() -> ExitCode {
 /// Prints a file with all its defaults.
 fn show(path: &str) -> Result<(), BoxError> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot open `{path}`: {error}"))?;
-    let config = Config::read(&text).map_err(|error| format!("{path}: {error}"))?;
-    println!("{}", config.effective().map_err(|error| format!("{path}: {error}"))?);
+    let services = Services::read(&text).map_err(|error| format!("{path}: {error}"))?;
+    println!("{}", toml::to_string(&services)?);
     Ok(())
 }
 
@@ -104,14 +97,14 @@ async fn demonstrate() -> Result<(), BoxError> {
         service.base_url()
     );
     println!("-- the file\n{text}");
-    let config = Config::read(&text)?;
-    let shown = config.effective()?;
-    println!("-- the effective settings\n{shown}");
+    let services = Services::read(&text)?;
+    let shown = toml::to_string(&services)?;
+    println!("-- with all defaults\n{shown}");
     if shown.contains("k3y") {
-        return Err("the settings show the key".into());
+        return Err("the configuration shows the key".into());
     }
 
-    let rates = config.services["rates"].client()?;
+    let rates = services.services["rates"].client()?;
     let response = rates.get("/v1/latest").await?;
     println!("-- the response\n{}\n", response.status());
     if !response.status().is_success() {
@@ -122,11 +115,12 @@ async fn demonstrate() -> Result<(), BoxError> {
     for mistake in
         ["timeout.total = 30", "retry.max_atempts = 5", "limit.quota = \"0/60s\"", "timeout.attempt = \"2m\""]
     {
-        let refused =
-            Config::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#")).and_then(|config| {
-                let client = config.services["rates"].client();
+        let refused = Services::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#")).and_then(
+            |services| {
+                let client = services.services["rates"].client();
                 client.map_err(|error| error.within("services.rates").into())
-            });
+            },
+        );
         match refused {
             Ok(_) => return Err(format!("{mistake} was accepted").into()),
             Err(error) => println!("{mistake}\n    {error}"),

@@ -20,7 +20,8 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
     adapter::Reqwest,
-    preset, stack::{StackBuilder, StackService},
+    preset,
+    stack::{StackBuilder, StackService},
 };
 use tower_outbound_examples::{no_arguments, run};
 
@@ -132,7 +133,8 @@ async fn steps() -> Result<(), BoxError> {
     check(&server, good)?;
 
     let server = stand_in().await?;
-    let client = preset(&server)?.client_with_service(Reqwest::new(reqwest::Client::builder().no_proxy())?)?;
+    let client =
+        preset(&server)?.client_with_service(Reqwest::new(reqwest::Client::builder().no_proxy())?)?;
     let start = Instant::now();
     let mut good = 0;
     for number in 1..=CALLS {

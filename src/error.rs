@@ -10,7 +10,6 @@ mod rejected;
 mod transport;
 
 pub use self::call::Error;
-pub(crate) use crate::config::InvalidConfig;
 pub(crate) use self::call::{Kind, Scope};
 pub(crate) use self::chain::chain;
 #[cfg(feature = "json")]
@@ -21,6 +20,7 @@ pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
 pub(crate) use self::transport::{ConnectError, is_rejected};
+pub(crate) use crate::config::InvalidConfig;
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

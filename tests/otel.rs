@@ -26,7 +26,8 @@ use tower_outbound::{
     ApiKey, InvalidConfig,
     adapter::TraceContext,
     attempt_span::AttemptSpanLayer,
-    preset, stack::{StackBuilder, StackLayer},
+    preset,
+    stack::{StackBuilder, StackLayer},
 };
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::{Registry, layer::SubscriberExt};

@@ -31,8 +31,9 @@ use tower_outbound::{
     auth::{AppCredentials, FreshKey},
     body::{IdleBody, ReplayBody},
     call::{DelayReason, Outcome, StopReason},
-    preset, stack::StackBuilder,
+    preset,
     retry::RetryLayer,
+    stack::StackBuilder,
     test_util::Arrivals,
 };
 
@@ -92,7 +93,8 @@ fn a_missing_variable_is_named() {
 
 #[test]
 fn the_error_for_a_missing_key_names_both_ways_out() {
-    let preset = StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset =
+        StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
     for way in
         ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
@@ -104,7 +106,8 @@ fn the_error_for_a_missing_key_names_both_ways_out() {
 #[tokio::test]
 async fn sends_no_credential_where_none_is_needed() {
     let server = server().await;
-    let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let preset =
+        StackBuilder::new(&server.url()).unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let client = preset.clone().without_credential().client().unwrap();
     assert_eq!(get(&client, "/v1").await.unwrap(), 200);
     let seen = only_seen(&server).await;
@@ -118,7 +121,8 @@ async fn sends_no_credential_where_none_is_needed() {
 #[test]
 fn needs_no_tls_without_a_credential() {
     let elsewhere = || "http://elsewhere.example.com".parse().unwrap();
-    let preset = StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
+    let preset =
+        StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
     assert!(preset.client().is_ok());
     let allowed = preset.with_allowed_origin(tower_outbound::auth::Origin::of(&elsewhere()).unwrap());
     assert!(allowed.layer().is_ok());

@@ -28,8 +28,9 @@ use tower_outbound::{
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
     policy::{Cause, Verdict},
-    preset, stack::StackBuilder,
+    preset,
     retry::{Classify, IdempotencyKey, RetryLayer, Standard},
+    stack::StackBuilder,
     test_util::Arrivals,
 };
 

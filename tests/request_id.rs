@@ -28,9 +28,10 @@ use tower_outbound::{
     auth::{BearerAuthLayer, Origin},
     call::{CallContext, StopReason},
     limit::{RateLimitLayer, TokenBucket},
-    preset, stack::StackBuilder,
+    preset,
     request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
+    stack::StackBuilder,
     timeout::TimeoutLayer,
 };
 use tracing::{Level, Metadata, level_filters::LevelFilter};

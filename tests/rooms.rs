@@ -10,14 +10,15 @@ use std::{
 };
 
 /// What each room may name of the crate, besides itself: whole rooms, or one item of one. A room that is not in
-/// here is a failure, so that a new one has to be placed. `lib.rs` is free, and it alone names `adapter` and `settings`.
+/// here is a failure, so that a new one has to be placed. `lib.rs` is free, and it alone names `adapter`.
 const ROOMS: &[(&str, &[&[&str]])] = &[
     // The base has an order of its own: an error holds the report of its call, and no call knows of errors.
     ("clock", &[]),
     ("random", &[]),
+    ("config", &[]),
     ("call", &[&["clock"]]),
-    ("error", &[&["call"]]),
-    ("policy", &[&["error::InvalidConfig"]]),
+    ("error", &[&["call", "config"]]),
+    ("policy", &[&["config", "error::InvalidConfig"]]),
     ("body", &[&["error"]]),
     ("headers", &[&["error"]]),
     ("id", &[&["clock", "random"]]),
@@ -30,16 +31,16 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("request_id", &[BASE]),
     ("timeout", &[BASE]),
     // What is made of them.
-    ("preset", &[BASE, LAYERS]),
-    ("client", &[BASE, LAYERS, &["preset"]]),
-    ("adapter", &[BASE, LAYERS, &["preset", "client"]]),
-    ("settings", &[BASE, LAYERS, &["preset", "client"]]),
+    ("stack", &[BASE, LAYERS]),
+    ("client", &[BASE, LAYERS, &["stack"]]),
+    ("preset", &[BASE, LAYERS, &["stack", "client"]]),
     // For tests: nothing sees it.
-    ("test_util", &[BASE, &["preset", "request_id"]]),
+    ("test_util", &[BASE, &["stack", "request_id"]]),
+    ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
     // A page of the manual.
     ("interplay", &[]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "telemetry"];
+const BASE: &[&str] = &["clock", "random", "config", "id", "call", "error", "policy", "body", "headers", "telemetry"];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or
@@ -97,11 +98,12 @@ fn what_is_planted_is_caught() {
         ("src/limit/mod.rs", "/* /* */ */ r#\"\"# ; use crate::retry;", "limit -> retry"),
         ("src/error/call.rs", "use crate::limit::Refusal;", "error -> limit"),
         ("src/call/mod.rs", "use crate::error::Error;", "call -> error"),
-        ("src/auth/key.rs", "use crate::stack::StackBuilder;", "auth -> preset"),
-        ("src/preset/mod.rs", "use crate::client::Client;", "preset -> client"),
+        ("src/auth/key.rs", "use crate::stack::StackBuilder;", "auth -> stack"),
+        ("src/stack/mod.rs", "use crate::client::Client;", "stack -> client"),
+        ("src/stack/mod.rs", "use crate::preset::StackConfig;", "stack -> preset"),
         ("src/client/mod.rs", "use crate::adapter::redis;", "client -> adapter"),
-        ("src/client/mod.rs", "use crate::settings::ServiceSettings;", "client -> settings"),
-        ("src/settings/mod.rs", "use crate::adapter::redis;", "settings -> adapter"),
+        ("src/client/mod.rs", "use crate::preset::StackConfig;", "client -> preset"),
+        ("src/preset/mod.rs", "use crate::adapter::redis;", "preset -> adapter"),
         ("src/client/mod.rs", "use crate::test_util::Arrivals;", "client -> test_util"),
         ("src/test_util/ids.rs", "use crate::limit::TokenBucket;", "test_util -> limit"),
         ("src/cache/mod.rs", "", "room `cache` is not in the table"),
@@ -125,13 +127,13 @@ fn what_is_planted_is_caught() {
         ("src/limit/queue.rs", "pub(crate) fn f<'a>(_: &'a str) { super::retry() }"),
         ("src/limit/script.rs", "use crate::retry;"), // Test code: see `src/limit/mod.rs` below.
         ("src/lib.rs", "mod adapter; use crate::adapter; use self::retry::RetryLayer;"),
-        ("src/adapter/mod.rs", "use crate::{client, preset, retry};"),
+        ("src/adapter/mod.rs", "use crate::{client, stack, retry};"),
         ("src/policy/quota.rs", "use crate::InvalidConfig; use std::{fmt, time::{Instant, SystemTime}};"),
         ("src/policy/quota.rs", "fn f() { http::Method::GET; super::backoff::now; }"),
     ];
     let crates = ["tokio", "tower_layer", "http"].map(str::to_owned).into();
     let planted = |file: &str, text: &str| {
-        let lib = "pub use self::{error::InvalidConfig, retry::RetryLayer};";
+        let lib = "pub use self::{config::InvalidConfig, retry::RetryLayer};";
         let files = [("src/lib.rs", lib), ("src/limit/mod.rs", "#[cfg(test)] mod script;"), (file, text)];
         let files = files.map(|(file, text)| (file.to_owned(), text.to_owned()));
         check(&Sources::from(files), &crates)

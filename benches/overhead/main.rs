@@ -35,9 +35,9 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::{BearerAuthLayer, Origin},
     limit::{RateLimitLayer, TokenBucket},
-    stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    stack::StackBuilder,
     timeout::TimeoutLayer,
 };
 
@@ -69,8 +69,11 @@ fn rows() -> Result<Vec<Call>, BoxError> {
     let auth = BearerAuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;
     let total = TimeoutLayer::total(Duration::from_secs(60))?;
     let attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
-    let preset =
-        StackBuilder::new("https://api.example.com")?.with_name("bench").with_api_key(key).with_quota(quota).layer()?;
+    let preset = StackBuilder::new("https://api.example.com")?
+        .with_name("bench")
+        .with_api_key(key)
+        .with_quota(quota)
+        .layer()?;
     let four = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())

@@ -9,9 +9,7 @@ use std::{
 
 use http::{HeaderValue, header::AUTHORIZATION};
 use tower_outbound::{
-    ApiKey, BoxError, Client, InvalidConfig,
-    auth::AppCredentials,
-    preset, stack::StackBuilder,
+    ApiKey, BoxError, Client, InvalidConfig, auth::AppCredentials, preset, stack::StackBuilder,
 };
 
 use crate::{

@@ -1,5 +1,7 @@
 use http::HeaderName;
 
+use crate::config::text::Written;
+
 /// The configuration of an [`AttemptSpanLayer`](super::AttemptSpanLayer), for files: see
 /// [`AttemptSpanLayer::from_config`](super::AttemptSpanLayer::from_config). Code uses the layer's setters.
 ///
@@ -8,6 +10,5 @@ use http::HeaderName;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct AttemptSpanConfig {
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) header: Option<HeaderName>,
+    pub(super) header: Option<Written<HeaderName>>,
 }

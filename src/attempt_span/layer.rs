@@ -30,7 +30,8 @@ impl AttemptSpanLayer {
 
     /// Creates a layer from its configuration.
     pub fn from_config(config: &AttemptSpanConfig) -> Self {
-        Self { settings: Settings { header: config.header.clone(), propagate: None } }
+        let header = config.header.clone().map(|header| header.0);
+        Self { settings: Settings { header, propagate: None } }
     }
 
     /// Sends the number of the attempt, from 1, in this header, and in place of what the caller has put there.

@@ -1,3 +1,5 @@
+#[cfg(feature = "rustls")]
+use std::path::PathBuf;
 use std::{fmt, sync::Arc, time::Duration};
 
 use hyper_util::{
@@ -5,32 +7,53 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
+#[cfg(feature = "rustls")]
+use rustls::{RootCertStore, pki_types::CertificateDer};
+
 use super::stack::Connections;
-use crate::{auth::Origin, error::InvalidConfig};
+use crate::{auth::Origin, config::text::Written, error::InvalidConfig};
 
 #[cfg(feature = "rustls")]
 pub(super) type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "rustls"))]
 pub(super) type Connector = HttpConnector;
 
-/// How a ready client reaches its service: TLS roots, HTTP version, connections.
+/// How a ready client reaches its service: connections, HTTP version, TLS roots.
 ///
-/// # Default
+/// A [configuration file](crate::preset#configuration-from-files) has these fields:
 ///
-/// Mozilla's roots, bundled. HTTP/2 where TLS negotiates it, else HTTP/1.1. 5 s to connect, TCP without delay
-/// of small packets, idle connections closed after 90 s (hyper-util's own default).
+/// | field | default |
+/// |---|---|
+/// | `connect_timeout` | `5s`, for one address |
+/// | `idle_timeout` | `90s`, hyper-util's own default |
+/// | `http` | `negotiated`: HTTP/2 if TLS negotiates it, otherwise HTTP/1.1. Or `http1`, `http2` |
+/// | `bundled_roots` | `true`: trusts Mozilla's roots. With the feature `rustls` |
+/// | `root_certificates` | none: a PEM file with further roots. With the feature `rustls` |
+/// | `native_roots` | `false`: `true` also trusts the operating system's roots. With the feature `native-roots` |
+///
+/// TCP sends small packets without delay.
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Transport {
-    pub(super) connect_timeout: Duration,
-    pub(super) idle_timeout: Duration,
-    pub(super) version: Version,
+    connect_timeout: Written<Duration>,
+    idle_timeout: Written<Duration>,
+    http: Version,
     #[cfg(feature = "rustls")]
-    roots: rustls::RootCertStore,
+    bundled_roots: bool,
+    #[cfg(feature = "native-roots")]
+    native_roots: bool,
+    /// Read when a client is made.
+    #[cfg(feature = "rustls")]
+    root_certificates: Option<PathBuf>,
+    #[cfg(feature = "rustls")]
+    #[cfg_attr(feature = "serde", serde(skip))]
+    added_roots: Vec<CertificateDer<'static>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
-pub(super) enum Version {
+enum Version {
     Negotiated,
     Http1,
     Http2,
@@ -43,87 +66,112 @@ impl Transport {
     /// Creates a transport with the defaults.
     pub fn new() -> Self {
         Self {
-            connect_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(90),
-            version: Version::Negotiated,
+            connect_timeout: Written(Duration::from_secs(5)),
+            idle_timeout: Written(Duration::from_secs(90)),
+            http: Version::Negotiated,
             #[cfg(feature = "rustls")]
-            roots: webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect(),
+            bundled_roots: true,
+            #[cfg(feature = "native-roots")]
+            native_roots: false,
+            #[cfg(feature = "rustls")]
+            root_certificates: None,
+            #[cfg(feature = "rustls")]
+            added_roots: Vec::new(),
         }
     }
 
     /// Gives up connecting to one address after `limit`. 5 s by default.
     pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
-        self.connect_timeout = limit;
+        self.connect_timeout.0 = limit;
         self
     }
 
     /// Closes a connection that nothing used for `limit`. 90 s by default.
     pub fn with_idle_timeout(mut self, limit: Duration) -> Self {
-        self.idle_timeout = limit;
+        self.idle_timeout.0 = limit;
         self
     }
 
     /// Speaks HTTP/2 from the first byte, also without TLS, to a server that is known to speak it.
     pub fn with_http2_prior_knowledge(mut self) -> Self {
-        self.version = Version::Http2;
+        self.http = Version::Http2;
         self
     }
 
     /// Speaks HTTP/1.1 alone, also where TLS would negotiate HTTP/2: for requests that ask for an upgrade, such as to a
     /// WebSocket, which HTTP/2 does not know.
     pub fn with_http1_only(mut self) -> Self {
-        self.version = Version::Http1;
+        self.http = Version::Http1;
         self
     }
 
-    /// Trusts the certificates in this PEM text, such as a company's own root, besides the roots that are
-    /// trusted already.
+    /// Also trusts the certificates in this PEM text, such as a company's own root.
     ///
     /// # Errors
     ///
-    /// When there is no certificate in it, or one that can't be a root.
+    /// Returns an error if the text has no certificate, or one that cannot be a root.
     #[cfg(feature = "rustls")]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
-        use rustls::pki_types::{CertificateDer, pem::PemObject};
+        use rustls::pki_types::pem::PemObject;
 
         let invalid =
             |reason: String| InvalidConfig::new("root certificates", reason, "certificates in pem form");
-        let before = self.roots.len();
+        let before = self.added_roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem) {
             let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-            self.roots.add(certificate).map_err(|error| invalid(error.to_string()))?;
+            let root = RootCertStore::empty().add(certificate.clone());
+            root.map_err(|error| invalid(error.to_string()))?;
+            self.added_roots.push(certificate);
         }
-        if self.roots.len() == before {
+        if self.added_roots.len() == before {
             return Err(invalid("none found".to_owned()));
         }
         Ok(self)
     }
 
-    /// Trusts the roots of the operating system, besides those that are trusted already.
-    ///
-    /// # Errors
-    ///
-    /// When the operating system has none that can be read.
+    /// Also trusts the roots of the operating system. They are read when a client is made.
     #[cfg(feature = "native-roots")]
-    pub fn with_native_roots(mut self) -> Result<Self, InvalidConfig> {
-        let found = rustls_native_certs::load_native_certs();
-        let (added, _) = self.roots.add_parsable_certificates(found.certs);
-        if added == 0 {
-            let why = found.errors.first().map_or("none found".to_owned(), ToString::to_string);
-            return Err(InvalidConfig::new("native roots", why, "at least one certificate"));
-        }
-        Ok(self)
-    }
-
-    /// Trusts none of the roots that are trusted already; those added after it are all there is.
-    #[cfg(feature = "rustls")]
-    pub fn without_roots(mut self) -> Self {
-        self.roots = rustls::RootCertStore::empty();
+    pub fn with_native_roots(mut self) -> Self {
+        self.native_roots = true;
         self
     }
 
+    /// Does not trust the bundled roots.
+    #[cfg(feature = "rustls")]
+    pub fn without_bundled_roots(mut self) -> Self {
+        self.bundled_roots = false;
+        self
+    }
+
+    #[cfg(feature = "rustls")]
+    fn roots(mut self) -> Result<RootCertStore, InvalidConfig> {
+        if let Some(path) = self.root_certificates.take() {
+            let unreadable = |error| {
+                let expected = format!("a readable file ({error})");
+                InvalidConfig::new("root certificates", path.display().to_string(), expected)
+            };
+            self = self.with_root_certificates(&std::fs::read(&path).map_err(unreadable)?)?;
+        }
+        let mut roots = RootCertStore::empty();
+        if self.bundled_roots {
+            roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        }
+        #[cfg(feature = "native-roots")]
+        if self.native_roots {
+            let found = rustls_native_certs::load_native_certs();
+            let (added, _) = roots.add_parsable_certificates(found.certs);
+            if added == 0 {
+                let why = found.errors.first().map_or("none found".to_owned(), ToString::to_string);
+                return Err(InvalidConfig::new("native roots", why, "at least one certificate"));
+            }
+        }
+        roots.add_parsable_certificates(self.added_roots);
+        Ok(roots)
+    }
+
     pub(super) fn connections(self, origin: &Origin) -> Result<Connections, InvalidConfig> {
-        for (field, limit) in [("connect timeout", self.connect_timeout), ("idle timeout", self.idle_timeout)]
+        for (field, limit) in
+            [("connect timeout", self.connect_timeout.0), ("idle timeout", self.idle_timeout.0)]
         {
             if limit.is_zero() || limit > LONGEST {
                 return Err(InvalidConfig::new(
@@ -136,17 +184,18 @@ impl Transport {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(true);
-        http.set_connect_timeout(Some(self.connect_timeout));
+        http.set_connect_timeout(Some(self.connect_timeout.0));
         let mut builder = Client::builder(TokioExecutor::new());
         builder
-            .pool_idle_timeout(self.idle_timeout)
+            .pool_idle_timeout(self.idle_timeout.0)
             .pool_timer(TokioTimer::new())
-            .http2_only(self.version == Version::Http2);
+            .http2_only(self.http == Version::Http2);
         Ok(Connections(Arc::new(builder.build(self.connector(http, origin)?))))
     }
 
     #[cfg(feature = "rustls")]
     fn connector(self, http: HttpConnector, _: &Origin) -> Result<Connector, InvalidConfig> {
+        let version = self.http;
         // The provider is named, and not the process's default, which somebody else may set or not.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -154,10 +203,10 @@ impl Transport {
             .map_err(|error| {
                 InvalidConfig::new("tls versions", error.to_string(), "those of the ring provider")
             })?
-            .with_root_certificates(self.roots)
+            .with_root_certificates(self.roots()?)
             .with_no_client_auth();
         let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        Ok(match self.version {
+        Ok(match version {
             Version::Http1 => builder.enable_http1().wrap_connector(http),
             Version::Http2 => builder.enable_http2().wrap_connector(http),
             Version::Negotiated => builder.enable_http1().enable_http2().wrap_connector(http),
@@ -185,7 +234,7 @@ impl fmt::Debug for Transport {
         f.debug_struct("Transport")
             .field("connect_timeout", &self.connect_timeout)
             .field("idle_timeout", &self.idle_timeout)
-            .field("version", &self.version)
+            .field("http", &self.http)
             .finish_non_exhaustive()
     }
 }

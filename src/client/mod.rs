@@ -41,7 +41,6 @@
 //! - The timeouts do not cover the body of a response, except in the JSON calls.
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
-mod config;
 mod connect;
 mod future;
 #[cfg(feature = "json")]
@@ -50,7 +49,6 @@ mod redact;
 mod service;
 mod stack;
 
-pub use self::config::TransportConfig;
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "json")]

@@ -1,9 +1,8 @@
 //! What configuration is made of: the error of an invalid value, and the forms in which files write values.
 
-mod invalid_config;
 #[cfg(feature = "serde")]
 pub(crate) mod inline_key;
-#[cfg(feature = "serde")]
+mod invalid_config;
 pub(crate) mod text;
 
 pub use self::invalid_config::InvalidConfig;

@@ -1,7 +1,10 @@
 use std::time::Duration;
 
 use super::{PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket};
-use crate::policy::Quota;
+use crate::{
+    config::text::{List, Written},
+    policy::Quota,
+};
 
 /// The configuration of a limiter and its [`RateLimitLayer`], for files. Code uses their setters.
 ///
@@ -27,11 +30,9 @@ use crate::policy::Quota;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RateLimitConfig {
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    quota: Option<Vec<Quota>>,
+    quota: Option<List<Quota>>,
     initial_burst: Option<u32>,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    max_wait: Option<Duration>,
+    max_wait: Option<Written<Duration>>,
     max_queue: usize,
 }
 
@@ -44,13 +45,15 @@ impl Default for RateLimitConfig {
 
 impl RateLimitConfig {
     /// Returns this configuration with these quotas if it has none.
-    pub(crate) fn or_quotas(&self, quotas: &[Quota]) -> Self {
-        Self { quota: Some(self.quota.clone().unwrap_or(quotas.to_vec())), ..self.clone() }
+    #[cfg(feature = "serde")]
+    pub(crate) fn or_quotas(mut self, quotas: &[Quota]) -> Self {
+        self.quota.get_or_insert_with(|| List(quotas.to_vec()));
+        self
     }
 
     /// Returns the quotas.
     pub fn quotas(&self) -> &[Quota] {
-        self.quota.as_deref().unwrap_or_default()
+        self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
     /// Creates a limiter that spreads requests over the window. Unlimited without a quota.
@@ -71,7 +74,7 @@ impl<L: SelectLimiter> RateLimitLayer<L> {
     pub fn from_config(limiter: L, config: &RateLimitConfig) -> Self {
         let layer = Self::new(limiter).with_max_queue(config.max_queue);
         match config.max_wait {
-            Some(max_wait) => layer.with_max_wait(max_wait),
+            Some(max_wait) => layer.with_max_wait(max_wait.0),
             None => layer,
         }
     }

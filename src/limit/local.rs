@@ -119,9 +119,7 @@ impl<M: Meter> LocalLimiter<M> {
 
     /// Starts with at most `permits` available, so that a restarted process does not add a burst to the previous one's.
     pub fn with_initial_burst(self, permits: u32) -> Self {
-        let surplus = self.snapshot().available.saturating_sub(permits.into());
-        let surplus = u32::try_from(surplus).unwrap_or(u32::MAX);
-        if let Some(cost) = NonZeroU32::new(surplus) {
+        if let Some(cost) = NonZeroU32::new(self.snapshot().available.saturating_sub(permits)) {
             let _ = self.try_acquire(cost);
             self.queue.release(cost);
         }

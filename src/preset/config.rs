@@ -6,8 +6,12 @@ use super::{currency_rates, email_delivery, realtime_messaging};
 use crate::{
     attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
     auth::{ApiKey, KeyFile, KeyPlacement, Origin},
-    client::{Client, Transport, TransportConfig},
-    config::{InvalidConfig, inline_key::InlineKey, text},
+    client::{Client, Transport},
+    config::{
+        InvalidConfig,
+        inline_key::InlineKey,
+        text::{List, Written},
+    },
     limit::{RateLimitConfig, RateLimitLayer},
     request_id::{RequestIdConfig, RequestIdLayer},
     retry::{RetryConfig, RetryLayer},
@@ -34,44 +38,29 @@ use crate::{
 /// | `timeout` | [`TimeoutConfig`] |
 /// | `request_id` | [`RequestIdConfig`] |
 /// | `attempt_span` | [`AttemptSpanConfig`] |
-/// | `transport` | [`TransportConfig`] |
+/// | `transport` | [`Transport`] |
 ///
 /// At most one of `api_key`, `key_env` and `key_file` may be given.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct StackConfig {
-    #[serde(default)]
     preset: Preset,
-    #[serde(default)]
     name: Option<String>,
-    #[serde(with = "text")]
-    base_url: BaseUrl,
-    #[serde(default)]
+    base_url: Option<Written<BaseUrl>>,
     allow_plaintext: bool,
-    #[serde(default, with = "text")]
-    allowed_origins: Vec<Origin>,
-    #[serde(default, skip_serializing)]
+    allowed_origins: List<Origin>,
+    #[serde(skip_serializing)]
     api_key: Option<InlineKey>,
-    #[serde(default)]
     key_env: Option<String>,
-    #[serde(default)]
     key_file: Option<PathBuf>,
-    #[serde(default = "default_interval", with = "text")]
-    key_file_interval: Duration,
-    #[serde(default, with = "text")]
-    key_placement: KeyPlacement,
-    #[serde(default)]
+    key_file_interval: Option<Written<Duration>>,
+    key_placement: Written<KeyPlacement>,
     limit: RateLimitConfig,
-    #[serde(default)]
     retry: RetryConfig,
-    #[serde(default)]
     timeout: TimeoutConfig,
-    #[serde(default)]
     request_id: RequestIdConfig,
-    #[serde(default)]
     attempt_span: AttemptSpanConfig,
-    #[serde(default)]
-    transport: TransportConfig,
+    transport: Transport,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -84,10 +73,6 @@ enum Preset {
     Custom,
 }
 
-fn default_interval() -> Duration {
-    KeyFile::DEFAULT_INTERVAL
-}
-
 impl StackBuilder {
     /// Creates a builder from its configuration, for setters that need code.
     ///
@@ -97,27 +82,28 @@ impl StackBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is not 1 to 64 visible ASCII characters, or if `api_key` is invalid or not the only
+    /// Returns an error if there is no base URL, if the name is not 1 to 64 visible ASCII characters, or if `api_key` is invalid or not the only
     /// source of the key. The error has the [path](InvalidConfig::path) of the field.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
-        let url = config.base_url.uri().to_string();
-        let mut builder = match config.preset {
-            Preset::CurrencyRates => currency_rates(&url)?,
-            Preset::EmailDelivery => email_delivery(&url)?,
-            Preset::RealtimeMessaging => realtime_messaging(&url)?,
-            Preset::Custom => Self::new(&url)?,
+        let preset = match config.preset {
+            Preset::CurrencyRates => currency_rates,
+            Preset::EmailDelivery => email_delivery,
+            Preset::RealtimeMessaging => realtime_messaging,
+            Preset::Custom => Self::new,
         };
+        let url = config.base_url.as_ref().map(|url| url.0.uri().to_string());
+        let mut builder = preset(&url.unwrap_or_default()).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
             builder = builder.with_name(checked(name).map_err(|error| error.within("name"))?);
         }
         if config.allow_plaintext {
             builder = builder.allow_plaintext();
         }
-        for origin in &config.allowed_origins {
+        for origin in &config.allowed_origins.0 {
             builder = builder.with_allowed_origin(origin.clone());
         }
-        let limit = config.limit.or_quotas(builder.quotas());
+        let limit = config.limit.clone().or_quotas(builder.quotas());
         builder = builder
             .with_quotas(limit.quotas().iter().copied())
             .with_limiter(limit.token_bucket())
@@ -144,11 +130,10 @@ impl StackConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`layer`](Self::layer) and [`Transport::from_config`] do, with the path of the field.
+    /// Returns an error as [`layer`](Self::layer) and [`StackBuilder::client_with_transport`] do, with the path of the field.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
-        let transport = Transport::from_config(&self.transport).map_err(|error| error.within("transport"))?;
         let builder = StackBuilder::from_config(self)?;
-        builder.client_with_transport(transport).map_err(|error| self.placed(error))
+        builder.client_with_transport(self.transport.clone()).map_err(|error| self.placed(error))
     }
 
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
@@ -166,9 +151,10 @@ impl StackConfig {
             builder = builder.with_key_env(variable.clone());
         }
         if let Some(path) = &self.key_file {
-            builder = builder.with_key_file_every(path, self.key_file_interval);
+            let interval = self.key_file_interval.map_or(KeyFile::DEFAULT_INTERVAL, |interval| interval.0);
+            builder = builder.with_key_file_every(path, interval);
         }
-        Ok(builder.with_key_placement(self.key_placement.clone()))
+        Ok(builder.with_key_placement(self.key_placement.0.clone()))
     }
 
     /// The names of the given sources of the key.
@@ -183,15 +169,20 @@ impl StackConfig {
 
     /// Adds the path of the field to an error of a layer or client.
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
+        let base = self.base_url.as_ref().map(|url| url.0.origin().to_string());
         let path = match error.field() {
             "api key" => self.key_sources().first().copied().unwrap_or("key_env"),
             "key header" => "key_placement",
-            "origin" if error.value() == self.base_url.origin().to_string() => "base_url",
+            "origin" if base.as_deref() == Some(error.value()) => "base_url",
             "origin" => "allowed_origins",
             "base url" => "base_url",
+            "total timeout" => "timeout.total",
             "attempt timeout" => "timeout.attempt",
+            "body idle timeout" => "timeout.body_idle",
             "connect timeout" => "transport.connect_timeout",
             "idle timeout" => "transport.idle_timeout",
+            "root certificates" => "transport.root_certificates",
+            "native roots" => "transport.native_roots",
             _ => return error,
         };
         error.within(path)

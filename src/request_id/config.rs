@@ -1,5 +1,7 @@
 use http::HeaderName;
 
+use crate::config::text::{List, Written};
+
 /// The configuration of a [`RequestIdLayer`](super::RequestIdLayer), for files: see
 /// [`RequestIdLayer::from_config`](super::RequestIdLayer::from_config). Code uses the layer's setters.
 ///
@@ -11,18 +13,16 @@ use http::HeaderName;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RequestIdConfig {
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) header: HeaderName,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) server_headers: Vec<HeaderName>,
+    pub(super) header: Written<HeaderName>,
+    pub(super) server_headers: List<HeaderName>,
 }
 
 impl Default for RequestIdConfig {
     fn default() -> Self {
         let server_headers = ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
         Self {
-            header: HeaderName::from_static("x-request-id"),
-            server_headers: server_headers.map(HeaderName::from_static).into(),
+            header: Written(HeaderName::from_static("x-request-id")),
+            server_headers: List(server_headers.map(HeaderName::from_static).into()),
         }
     }
 }

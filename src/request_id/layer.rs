@@ -41,11 +41,8 @@ impl RequestIdLayer {
     pub fn from_config(config: &RequestIdConfig) -> Self {
         Self {
             settings: Arc::new(Settings {
-                header: config.header.clone(),
-                naming: Arc::new(Naming {
-                    service: None,
-                    server_headers: config.server_headers.iter().cloned().collect(),
-                }),
+                header: config.header.0.clone(),
+                naming: Arc::new(Naming { service: None, server_headers: config.server_headers.0.clone() }),
                 level: Level::INFO,
                 make: Arc::new(UuidV7(Random::from_entropy())),
             }),

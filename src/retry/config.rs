@@ -5,6 +5,7 @@ use http::StatusCode;
 use super::{Classify, IdempotencyKey, Standard};
 use crate::{
     body::DEFAULT_REPLAY_LIMIT,
+    config::text::{List, Written},
     policy::{Budget, ExponentialBackoff},
 };
 
@@ -31,16 +32,19 @@ use crate::{
 pub struct RetryConfig {
     #[cfg_attr(feature = "serde", serde(deserialize_with = "form::max_attempts"))]
     pub(super) max_attempts: u32,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) max_retry_after: Duration,
+    pub(super) max_retry_after: Written<Duration>,
     pub(super) replay_limit: usize,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) retry_on: Vec<StatusCode>,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    pub(super) never_on: Vec<StatusCode>,
-    #[cfg_attr(feature = "serde", serde(serialize_with = "form::backoff", deserialize_with = "form::transient"))]
+    pub(super) retry_on: List<StatusCode>,
+    pub(super) never_on: List<StatusCode>,
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "form::backoff", deserialize_with = "form::transient")
+    )]
     pub(super) backoff: ExponentialBackoff,
-    #[cfg_attr(feature = "serde", serde(serialize_with = "form::backoff", deserialize_with = "form::throttled"))]
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "form::backoff", deserialize_with = "form::throttled")
+    )]
     pub(super) throttled_backoff: ExponentialBackoff,
     #[cfg_attr(feature = "serde", serde(with = "form::budget"))]
     pub(super) budget: Option<Budget>,
@@ -51,10 +55,10 @@ impl Default for RetryConfig {
     fn default() -> Self {
         Self {
             max_attempts: 3,
-            max_retry_after: Duration::from_secs(120),
+            max_retry_after: Written(Duration::from_secs(120)),
             replay_limit: DEFAULT_REPLAY_LIMIT,
-            retry_on: Vec::new(),
-            never_on: Vec::new(),
+            retry_on: List::default(),
+            never_on: List::default(),
             backoff: ExponentialBackoff::transient(),
             throttled_backoff: ExponentialBackoff::throttled(),
             budget: Some(Budget::new()),
@@ -66,15 +70,15 @@ impl Default for RetryConfig {
 impl RetryConfig {
     /// Returns a classifier for the statuses of this configuration, if there are any.
     pub(super) fn classify(&self) -> Option<Arc<dyn Classify>> {
-        if self.retry_on.is_empty() && self.never_on.is_empty() {
+        if self.retry_on.0.is_empty() && self.never_on.0.is_empty() {
             return None;
         }
         let mut classify: Arc<dyn Classify> = Arc::new(Standard);
-        for status in &self.retry_on {
+        for status in &self.retry_on.0 {
             classify = Arc::new(classify.retry_on(*status));
         }
         // The rule that was added last decides first.
-        for status in &self.never_on {
+        for status in &self.never_on.0 {
             classify = Arc::new(classify.never_on(*status));
         }
         Some(classify)
@@ -89,7 +93,7 @@ mod form {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
     use crate::{
-        config::text,
+        config::text::Written,
         error::InvalidConfig,
         policy::{self, ExponentialBackoff, Jitter},
         retry::per_request::at_least_one,
@@ -102,19 +106,17 @@ mod form {
     #[derive(Default, Serialize, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     struct Backoff {
-        #[serde(with = "text")]
-        base: Option<Duration>,
-        #[serde(with = "text")]
-        cap: Option<Duration>,
-        #[serde(with = "text")]
-        jitter: Option<Jitter>,
+        base: Option<Written<Duration>>,
+        cap: Option<Written<Duration>>,
+        jitter: Option<Written<Jitter>>,
     }
 
     impl Backoff {
         fn over(self, default: ExponentialBackoff) -> Result<ExponentialBackoff, InvalidConfig> {
-            let (base, cap) = (self.base.unwrap_or(default.base()), self.cap.unwrap_or(default.cap()));
+            let base = self.base.map_or(default.base(), |base| base.0);
+            let cap = self.cap.map_or(default.cap(), |cap| cap.0);
             let backoff = ExponentialBackoff::new(base, cap).map_err(|error| leaf(error, "backoff "))?;
-            Ok(backoff.with_jitter(self.jitter.unwrap_or(default.jitter())))
+            Ok(backoff.with_jitter(self.jitter.map_or(default.jitter(), |jitter| jitter.0)))
         }
     }
 
@@ -127,8 +129,8 @@ mod form {
     }
 
     pub(super) fn backoff<S: Serializer>(of: &ExponentialBackoff, to: S) -> Result<S::Ok, S::Error> {
-        let (base, cap, jitter) = (Some(of.base()), Some(of.cap()), Some(of.jitter()));
-        Backoff { base, cap, jitter }.serialize(to)
+        let (base, cap, jitter) = (Written(of.base()), Written(of.cap()), Written(of.jitter()));
+        Backoff { base: Some(base), cap: Some(cap), jitter: Some(jitter) }.serialize(to)
     }
 
     #[derive(Serialize, Deserialize)]

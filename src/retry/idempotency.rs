@@ -1,6 +1,7 @@
 use http::{HeaderName, HeaderValue, request};
 
 use crate::{
+    config::text::Written,
     headers::{self, TooManyFields},
     id, policy,
     random::Random,
@@ -22,15 +23,14 @@ use crate::{
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default = "IdempotencyKey::bare", deny_unknown_fields))]
 pub struct IdempotencyKey {
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text"))]
-    header: HeaderName,
+    header: Written<HeaderName>,
     quoted: bool,
 }
 
 impl IdempotencyKey {
     /// `Idempotency-Key: 8e03978e-…`, as most services take it.
     pub fn bare() -> Self {
-        Self { header: HeaderName::from_static("idempotency-key"), quoted: false }
+        Self { header: Written(HeaderName::from_static("idempotency-key")), quoted: false }
     }
 
     /// `Idempotency-Key: "8e03978e-…"`, the string with its quotes that the draft asks for.
@@ -40,7 +40,7 @@ impl IdempotencyKey {
 
     /// Under another name.
     pub fn with_header(mut self, header: HeaderName) -> Self {
-        self.header = header;
+        self.header.0 = header;
         self
     }
 
@@ -48,7 +48,7 @@ impl IdempotencyKey {
     pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, TooManyFields> {
         // One without content is none.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
-        if head.headers.get(&self.header).is_some_and(is_key) {
+        if head.headers.get(&self.header.0).is_some_and(is_key) {
             return Ok(true);
         }
         if policy::is_idempotent(&head.method) {
@@ -61,6 +61,6 @@ impl IdempotencyKey {
         };
         // Always a valid header value: quotes around hexadecimal digits and hyphens.
         let Ok(key) = key else { return Ok(false) };
-        headers::insert(&mut head.headers, &self.header, key).map(|()| true)
+        headers::insert(&mut head.headers, &self.header.0, key).map(|()| true)
     }
 }

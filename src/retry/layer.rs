@@ -93,7 +93,7 @@ impl RetryLayer {
                 budget: config.budget.clone(),
                 transient: Backoff::Exponential(config.backoff),
                 throttled: Backoff::Exponential(config.throttled_backoff),
-                max_retry_after: config.max_retry_after,
+                max_retry_after: config.max_retry_after.0,
                 replay_limit: config.replay_limit,
                 random: Arc::new(Random::from_entropy()),
                 keys: Arc::new(Random::from_entropy()),

@@ -6,6 +6,7 @@ use super::{BaseUrl, StackLayer, credential::Credential, default_headers::Defaul
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::Origin,
+    config::text::Written,
     error::InvalidConfig,
     limit::{AnySelect, Limiter, RateLimitLayer, SelectLimiter, TokenBucket},
     policy::Quota,
@@ -201,14 +202,14 @@ impl StackBuilder {
     /// Limits the whole call: queueing, attempts, backoff and response headers. 60 s by default, one window of a quota
     /// per minute, so that a call can wait for the next window.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
-        self.timeout.total = limit;
+        self.timeout.total = Written(limit);
         self
     }
 
     /// Limits one attempt, from the connection to the response headers. 10 s by default, or the total timeout if that is
     /// shorter. Three attempts and their backoff fit into the default total timeout.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
-        self.timeout.attempt = Some(limit);
+        self.timeout.attempt = Some(Written(limit));
         self
     }
 
@@ -217,7 +218,7 @@ impl StackBuilder {
     ///
     /// Unlimited by default, because an event stream may be silent for long. The total timeout does not cover the body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
-        self.timeout.body_idle = Some(limit);
+        self.timeout.body_idle = Some(Written(limit));
         self
     }
 

@@ -7,8 +7,8 @@ use tower_layer::Identity;
 use super::StackBuilder;
 use crate::{
     auth::{
-        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, KeyFile, KeyPlacement, KeyProvider,
-        KeySource, Origin, RefreshingKey, Rotating, Sign, SignLayer,
+        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, KeyFile, KeyPlacement,
+        KeyProvider, KeySource, Origin, RefreshingKey, Rotating, Sign, SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };

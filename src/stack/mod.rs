@@ -19,7 +19,10 @@
     feature = "serde",
     doc = "[`StackConfig`](crate::preset::StackConfig) is one that is read from a file or the environment."
 )]
-#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` is one that is read from a file: it needs the feature `serde`.")]
+#![cfg_attr(
+    not(feature = "serde"),
+    doc = "`StackConfig` is one that is read from a file: it needs the feature `serde`."
+)]
 //!
 //! # Order
 //!

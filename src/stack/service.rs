@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// The layers of a stack, outermost first.
-pub type Layers<S> = BodyIdleTimeout<
+type Layers<S> = BodyIdleTimeout<
     SetRequestId<DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
 
 /// A service whose requests get a key, a signature, or no credential.
-pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
+type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
 
 /// The service of a [`StackLayer`](super::StackLayer).
 ///

@@ -8,7 +8,7 @@ use std::{
 
 use http::HeaderValue;
 
-use crate::{stack::StackBuilder, request_id::MakeRequestId};
+use crate::{request_id::MakeRequestId, stack::StackBuilder};
 
 /// Makes the ids `req-1`, `req-2` and so on, for a [`RequestIdLayer`](crate::request_id::RequestIdLayer).
 ///

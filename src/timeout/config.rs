@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{BodyIdleTimeoutLayer, TimeoutLayer};
-use crate::error::InvalidConfig;
+use crate::{config::text::Written, error::InvalidConfig};
 
 /// The configuration of the timeouts of a call, and the layers made from it.
 ///
@@ -16,17 +16,14 @@ use crate::error::InvalidConfig;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct TimeoutConfig {
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
-    pub(crate) total: Duration,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
-    pub(crate) attempt: Option<Duration>,
-    #[cfg_attr(feature = "serde", serde(with = "crate::config::text::positive"))]
-    pub(crate) body_idle: Option<Duration>,
+    pub(crate) total: Written<Duration>,
+    pub(crate) attempt: Option<Written<Duration>>,
+    pub(crate) body_idle: Option<Written<Duration>>,
 }
 
 impl Default for TimeoutConfig {
     fn default() -> Self {
-        Self { total: Duration::from_secs(60), attempt: None, body_idle: None }
+        Self { total: Written(Duration::from_secs(60)), attempt: None, body_idle: None }
     }
 }
 
@@ -37,7 +34,7 @@ impl TimeoutConfig {
     ///
     /// Returns an error if the timeout is zero.
     pub fn total_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
-        TimeoutLayer::total(self.total)
+        TimeoutLayer::total(self.total.0)
     }
 
     /// Returns the layer of the attempt timeout.
@@ -46,9 +43,10 @@ impl TimeoutConfig {
     ///
     /// Returns an error if the timeout is zero or longer than the total timeout.
     pub fn attempt_layer(&self) -> Result<TimeoutLayer, InvalidConfig> {
-        let attempt = self.attempt.unwrap_or(Duration::from_secs(10).min(self.total));
-        if attempt > self.total {
-            let expected = format!("at most the total timeout, {:?}", self.total);
+        let total = self.total.0;
+        let attempt = self.attempt.map_or(Duration::from_secs(10).min(total), |attempt| attempt.0);
+        if attempt > total {
+            let expected = format!("at most the total timeout, {total:?}");
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
         TimeoutLayer::per_attempt(attempt)
@@ -60,6 +58,6 @@ impl TimeoutConfig {
     ///
     /// Returns an error if the timeout is zero.
     pub fn body_idle_layer(&self) -> Result<BodyIdleTimeoutLayer, InvalidConfig> {
-        self.body_idle.map_or(Ok(BodyIdleTimeoutLayer::none()), BodyIdleTimeoutLayer::new)
+        self.body_idle.map_or(Ok(BodyIdleTimeoutLayer::none()), |limit| BodyIdleTimeoutLayer::new(limit.0))
     }
 }

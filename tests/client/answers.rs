@@ -97,7 +97,8 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
         // Long enough for the second answer's body to come on a machine that stalls.
         let limit = Duration::from_millis(1_000);
-        let client = preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();
+        let client =
+            preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();
 
         let response = within(client.get("/")).await.unwrap();
         assert_eq!(response.status(), 200);

@@ -15,7 +15,8 @@ use tower_outbound::{
     body::BodyTooLarge,
     call::{Outcome, StopReason},
     client::Transport,
-    preset, stack::StackBuilder,
+    preset,
+    stack::StackBuilder,
 };
 use tracing::dispatcher::{self, Dispatch};
 use tracing_subscriber::fmt::MakeWriter;

@@ -34,5 +34,8 @@ pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> W
 }
 
 pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
-    Transport::new().without_roots().with_root_certificates(certificate.cert.pem().as_bytes()).unwrap()
+    Transport::new()
+        .without_bundled_roots()
+        .with_root_certificates(certificate.cert.pem().as_bytes())
+        .unwrap()
 }

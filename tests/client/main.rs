@@ -19,8 +19,8 @@ use std::{error::Error as StdError, time::Duration};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, stack::StackBuilder,
-    retry::RetryLayer,
+    ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, retry::RetryLayer,
+    stack::StackBuilder,
 };
 
 use self::server::Server;

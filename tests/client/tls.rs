@@ -76,7 +76,7 @@ async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
 async fn a_server_whose_certificate_is_not_trusted_gets_neither_request_nor_key() {
     let (certificate, of_another) = (certificate(), certificate());
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
-    for transport in [Transport::new(), trusting(&of_another), Transport::new().without_roots()] {
+    for transport in [Transport::new(), trusting(&of_another), Transport::new().without_bundled_roots()] {
         let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();

@@ -18,9 +18,10 @@ use tower_outbound::{
     },
     limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
-    preset, stack::StackBuilder,
+    preset,
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    stack::{StackBuilder, StackLayer},
     test_util::{Arrivals, repeatable},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
@@ -153,14 +154,14 @@ fn retry() -> (RetryLayer, Books) {
 }
 
 /// By its own settings but for the quota, with nothing left to chance.
-fn preset(preset: StackBuilder) -> (stack::StackLayer, Books) {
+fn preset(preset: StackBuilder) -> (StackLayer, Books) {
     let preset = repeatable(preset.with_quota(quota()), 7);
     let limiter = preset.limiter().clone();
     let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
     (preset.layer().unwrap(), Books::limiter(quota(), snapshot))
 }
 
-fn with_all_that_a_preset_takes() -> (stack::StackLayer, Books) {
+fn with_all_that_a_preset_takes() -> (StackLayer, Books) {
     let (window, books) = window();
     let preset = preset::currency_rates(URI).unwrap().with_keys(provided()).with_limiter(window);
     let (retry, budget) = retry();

@@ -181,7 +181,8 @@ async fn hides_the_names_in_a_certificate() {
     let names: Vec<_> = (0..50).map(|number| format!("{KEY}-{number}.test")).collect();
     let other = rcgen::generate_simple_self_signed(names).unwrap();
     let server = server::Server::with_statuses(certificate::wire(&other, &[]), [200]).await;
-    let error = keyed(&server.url()).client_with_transport(certificate::trusting(&other)).unwrap().get("/v1").await;
+    let error =
+        keyed(&server.url()).client_with_transport(certificate::trusting(&other)).unwrap().get("/v1").await;
     let error = error.unwrap_err();
     hidden(&error);
     let source = error.source().unwrap();

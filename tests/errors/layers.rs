@@ -56,7 +56,8 @@ async fn names_each_failure_of_a_layer() {
     let error = auth.layer(silent()).oneshot(get("/v1")).await.unwrap_err();
     check(&error, ErrorKind::Auth, "auth", "credential could not be attached");
 
-    let error = preset("https://host/base").client_with_service(silent()).unwrap().get("/../up").await.unwrap_err();
+    let error =
+        preset("https://host/base").client_with_service(silent()).unwrap().get("/../up").await.unwrap_err();
     assert_eq!(
         (error.kind(), error.kind().as_str()),
         (ErrorKind::InvalidRequest, "invalid_request"),

@@ -32,8 +32,8 @@ use hyper_util::{
 use tokio::net::{TcpSocket, TcpStream};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_outbound::{
-    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, stack::StackBuilder,
-    request_id::RequestIdLayer, retry::RetryLayer,
+    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, request_id::RequestIdLayer, retry::RetryLayer,
+    stack::StackBuilder,
 };
 
 type Content = UnsyncBoxBody<Bytes, BoxError>;
@@ -47,7 +47,11 @@ fn retry() -> RetryLayer {
 }
 
 fn preset(url: &str) -> StackBuilder {
-    StackBuilder::new(url).unwrap().with_name("svc").with_api_key(ApiKey::new("k3y").unwrap()).with_retry(retry())
+    StackBuilder::new(url)
+        .unwrap()
+        .with_name("svc")
+        .with_api_key(ApiKey::new("k3y").unwrap())
+        .with_retry(retry())
 }
 
 /// A request body that fails after one frame.

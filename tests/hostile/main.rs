@@ -64,7 +64,7 @@ use std::{future::Future, time::Duration};
 
 use http::StatusCode;
 use tokio::runtime::Builder;
-use tower_outbound::{ApiKey, Client, Error, Report, client::Transport, preset};
+use tower_outbound::{ApiKey, Client, Error, Report, client::Transport, preset, stack};
 
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
@@ -109,7 +109,11 @@ fn ready(url: &str, wire: Wire) -> Client {
 /// A preset whose one attempt may take so long: with that of a preset, 10 s, the same would come later.
 fn hasty(url: &str, wire: Wire) -> Client {
     let limit = Duration::from_millis(400);
-    rates(url).with_total_timeout(limit).with_attempt_timeout(limit).client_with_transport(transport(wire)).unwrap()
+    rates(url)
+        .with_total_timeout(limit)
+        .with_attempt_timeout(limit)
+        .client_with_transport(transport(wire))
+        .unwrap()
 }
 
 /// What came of the work, and the most bytes that its thread had allocated while it ran: all of the client, for the

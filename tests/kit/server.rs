@@ -60,8 +60,10 @@ async fn both_versions_are_answered_in_order_and_kept() {
 async fn a_ready_client_can_be_tested_over_it() {
     let script = ScriptedService::new([503, 200]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
-    let preset =
-        StackBuilder::new(&server.url()).unwrap().with_name("mine").with_api_key(ApiKey::new("s3cret").unwrap());
+    let preset = StackBuilder::new(&server.url())
+        .unwrap()
+        .with_name("mine")
+        .with_api_key(ApiKey::new("s3cret").unwrap());
     let response = preset.client().unwrap().get("/v1").await.unwrap();
     assert_eq!(response.status(), 200);
     assert!(script.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer s3cret")));

@@ -40,8 +40,9 @@ use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
-    preset, stack::StackBuilder,
+    preset,
     retry::RetryLayer,
+    stack::StackBuilder,
 };
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
 use tracing_subscriber::util::SubscriberInitExt;

@@ -15,7 +15,8 @@ fn over_tls() {
             for (protocols, version) in [(&["h2"][..], Version::HTTP_2), (&["http/1.1"], Version::HTTP_11)] {
                 let certificate = certificate();
                 let server = statuses(wire(&certificate, protocols), [503, 200]).await;
-                let client = preset(&server.url(), place).client_with_transport(trusting(&certificate)).unwrap();
+                let client =
+                    preset(&server.url(), place).client_with_transport(trusting(&certificate)).unwrap();
                 let response = client.get("/v1").await.unwrap();
                 answered(&response);
                 assert_eq!((response.status().as_u16(), response.version()), (200, version));

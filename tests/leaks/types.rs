@@ -18,21 +18,21 @@ use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
-    attempt_span::AttemptSpanLayer,
+    attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
     auth::*,
     body::{BodyTooLarge, NotReplayable, ReplayBody},
     call::{CallContext, Deadline, DelayReason, RequestHead, StopReason},
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason,
-        Refusal, SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitConfig,
+        RateLimitLayer, Reason, Refusal, SlidingWindow, TokenBucket,
     },
     policy,
-    request_id::{RequestId, RequestIdLayer},
-    retry::{self, Classify, IdempotencyKey, RetryOverride, Standard},
+    request_id::{RequestId, RequestIdConfig, RequestIdLayer},
+    retry::{self, Classify, IdempotencyKey, RetryConfig, RetryOverride, Standard},
     test_util,
-    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+    timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
 };
 
 #[cfg(any(
@@ -59,7 +59,7 @@ struct Seen {
 }
 
 /// Types that callers cannot name. The `Debug` of the services and futures around them shows them.
-const INNER: [&str; 2] = ["error::MaybeRejected", "preset::DefaultHeaders"];
+const INNER: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 
 /// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.
 fn name_of<T: ?Sized>(_: &T) -> String {
@@ -173,7 +173,7 @@ fn no_public_type_shows_it_and_none_is_missing() {
         rules(&seen);
         test_kit(&seen).await;
         adapters(&seen);
-        settings(&seen);
+        config(&seen);
     });
     #[cfg(feature = "reqwest")]
     live(over_reqwest(&seen));
@@ -459,62 +459,45 @@ async fn over_reqwest(seen: &Seen) {
     chain(&service.oneshot(get(&gone)).await.unwrap_err());
 }
 
-fn settings(seen: &Seen) {
-    let _ = seen;
+fn config(seen: &Seen) {
+    seen.debug(&RetryConfig::default());
+    seen.debug(&RateLimitConfig::default());
+    seen.debug(&TimeoutConfig::default());
+    seen.debug(&RequestIdConfig::default());
+    seen.debug(&AttemptSpanConfig::default());
+    seen.both(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
     #[cfg(feature = "serde")]
     {
-        use tower_outbound::settings::*;
-        let file = serde_json::json!({
-            "name": "rates",
-            "base_url": URI,
-            "api_key": KEY,
-            "retry": { "honoured_idempotency_key": {} },
-        });
-        let mut service: ServiceSettings = serde_json::from_value(file).unwrap();
-        service.key_place = Some(KeyPlace::Basic(format!("ann:{KEY}")));
+        use tower_outbound::{preset::StackConfig, stack::StackBuilder};
+        let file = |field: &str, value: serde_json::Value| {
+            let mut file =
+                serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });
+            file[field] = value;
+            serde_json::from_value::<StackConfig>(file)
+        };
+        let service = file("api_key", KEY.into()).unwrap();
         seen.debug(&service);
-        seen.debug(service.api_key.as_ref().unwrap());
-        seen.both(service.key_place.as_ref().unwrap());
-        seen.both(service.base_url.as_ref().unwrap());
         unsaid(&serde_json::to_string(&service).unwrap());
-        service.key_place = None;
-        hidden(&service.effective().unwrap());
-        hidden(&service.preset().unwrap());
+        hidden(&StackBuilder::from_config(&service).unwrap());
         seen.layer(service.layer().unwrap());
-        seen.layer(service.auth_layer().unwrap());
-        seen.debug(&service.limit);
-        seen.debug(&service.retry);
-        seen.debug(&service.retry.backoff);
-        seen.debug(&service.retry.budget);
-        seen.debug(service.retry.honoured_idempotency_key.as_ref().unwrap());
-        seen.debug(&service.timeout);
-        seen.debug(&service.request_id);
-        seen.debug(&service.attempt);
-        seen.debug(&service.transport);
-        seen.debug(&PresetName::Custom);
-        seen.debug(&HttpVersion::Http1);
-        seen.debug(&IdempotencyKeyForm::Bare);
 
-        // A key where none is wanted, or none that can be used.
-        let variable = |name: &str, value: &str| vec![(format!("RATES_{name}"), value.to_owned())];
-        for (name, value) in
-            [("KEY", KEY), ("API_Keys", KEY), ("BASE_URL", &format!("https://me:{KEY}@host/"))]
-        {
-            let error = from_variables::<ServiceSettings>("RATES", &variable(name, value)).unwrap_err();
-            seen.error(&error);
+        // A key in the place of something else, and a key that cannot be used.
+        for (field, value) in [
+            ("key_placement", format!("basic:ann:{KEY}")),
+            ("key_placement", KEY.to_owned()),
+            ("base_url", format!("https://me:{KEY}@host/")),
+        ] {
+            seen.error(&file(field, value.into()).unwrap_err());
         }
         for bad in [format!("{KEY} "), format!("{KEY}\n"), format!("\u{fc}{KEY}")] {
-            let mut read: ServiceSettings = from_variables("RATES", &variable("API_KEY", &bad)).unwrap();
-            read.base_url = service.base_url.clone();
-            read.preset = Some(PresetName::EmailDelivery);
+            let read = file("api_key", bad.into()).unwrap();
             hidden(&read);
-            chain(&read.preset().unwrap_err());
-            chain(&read.auth_layer().unwrap_err());
+            chain(&read.layer().unwrap_err());
         }
-        for text in [format!("{{\"api_key\": [{KEY:?}]}}"), format!("{{\"api_key\": {{{KEY:?}: 1}}}}")] {
-            let read: ServiceSettings = serde_json::from_str(&text).unwrap();
+        for value in [serde_json::json!([KEY]), serde_json::json!({ KEY: 1 })] {
+            let read = file("api_key", value).unwrap();
             hidden(&read);
-            chain(&read.api_key.unwrap().key().unwrap_err());
+            chain(&read.layer().unwrap_err());
         }
     }
 }
@@ -522,7 +505,7 @@ fn settings(seen: &Seen) {
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
-        name if name.starts_with("settings::") => cfg!(feature = "serde"),
+        "preset::StackConfig" => cfg!(feature = "serde"),
         "adapter::TraceContext" => cfg!(feature = "otel"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),

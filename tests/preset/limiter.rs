@@ -67,7 +67,7 @@ async fn the_later_of_quotas_and_limiter_holds_and_the_bounds_stay() {
     let one = |hour| SlidingWindow::new(Quota::new(1, hour).unwrap());
     let limited = shed.clone().with_quota(two_an_hour()).with_limiter(one(HOUR));
     assert!(limited.limiter().downcast_ref::<SlidingWindow>().is_some());
-    assert_eq!(limited.quota(), Some(two_an_hour()));
+    assert_eq!(limited.quotas(), [two_an_hour()]);
     let counted = shed.with_limiter(one(HOUR)).with_quota(two_an_hour());
     assert_eq!(counted.limiter().downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
 

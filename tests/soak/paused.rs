@@ -20,7 +20,8 @@ use tower_outbound::{
     ApiKey, Body, Client, Quota,
     attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
-    preset, stack::StackBuilder,
+    preset,
+    stack::StackBuilder,
     test_util::{self, Answer, Arrivals, ScriptedService, Seen},
 };
 
@@ -58,7 +59,7 @@ fn all(seed: u64) -> [Under; 4] {
 }
 
 fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Under {
-    let (name, quota) = (preset.name().to_owned(), preset.quota().unwrap());
+    let (name, quota) = (preset.name().to_owned(), preset.quotas()[0]);
     let asked = Arc::new(Mutex::new(vec![]));
     let told = Arc::clone(&asked);
     let api = ScriptedService::answering(move |seen| answer(seen, seed, &told));

@@ -8,8 +8,9 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     limit::{SlidingWindow, Snapshot, TokenBucket},
     policy::Budget,
-    preset, stack::StackBuilder,
+    preset,
     retry::{self, Classify, IdempotencyKey, RetryLayer, Standard},
+    stack::StackBuilder,
 };
 
 use super::{

@@ -147,7 +147,7 @@ mod tls {
 
     impl Trust {
         pub(crate) fn transport(&self) -> Transport {
-            Transport::new().without_roots().with_root_certificates(self.0.as_bytes()).unwrap()
+            Transport::new().without_bundled_roots().with_root_certificates(self.0.as_bytes()).unwrap()
         }
     }
 }

@@ -14,9 +14,9 @@ use tower_outbound::{
     auth::{AnySign, SignLayer},
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
-    stack::StackBuilder,
     request_id::RequestIdLayer,
     retry::RetryLayer,
+    stack::StackBuilder,
 };
 
 type Content = Full<Bytes>;

@@ -15,7 +15,8 @@ use tower_outbound::{
     adapter::Reqwest,
     auth::{AnySign, Sign, SignLayer, Signing},
     body::ReplayBody,
-    preset, stack::{StackBuilder, StackService},
+    preset,
+    stack::{StackBuilder, StackService},
     test_util::{Answer, ScriptedServer, ScriptedService},
 };
 

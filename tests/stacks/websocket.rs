@@ -24,9 +24,7 @@ use tokio_tungstenite::{
     },
 };
 use tower_outbound::{
-    ApiKey, Body, Client, ExponentialBackoff, Quota, Report,
-    preset, stack::StackBuilder,
-    retry::Reconnect,
+    ApiKey, Body, Client, ExponentialBackoff, Quota, Report, preset, retry::Reconnect, stack::StackBuilder,
 };
 
 const KEY: &str = "k3y";

@@ -21,12 +21,7 @@ mod unready;
 
 use std::time::Duration;
 
-use tower_outbound::{
-    ApiKey, Quota, Report,
-    call::Outcome,
-    limit::TokenBucket,
-    preset, stack::StackBuilder,
-};
+use tower_outbound::{ApiKey, Quota, Report, call::Outcome, limit::TokenBucket, preset, stack::StackBuilder};
 
 use self::probe::Probe;
 

@@ -13,7 +13,8 @@ use tower_outbound::{
     ApiKey, Body, Quota, Report,
     adapter::Reqwest,
     call::{Outcome, StopReason},
-    preset, stack::StackBuilder,
+    preset,
+    stack::StackBuilder,
 };
 
 use super::{

@@ -1,16 +1,16 @@
-//! The file that the manual shows.
+//! The sample file that the documentation shows.
 
 use std::collections::BTreeSet;
 
-use tower_outbound::settings::ServiceSettings;
+use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
-use crate::Config;
+use crate::Services;
 
-const SAMPLE: &str = include_str!("../../src/settings/sample.toml");
+const SAMPLE: &str = include_str!("../../src/preset/sample.toml");
 
 /// Every field that there is, as `retry.backoff.base`: what an unknown field of each table is said to have been.
 fn fields(path: &str) -> BTreeSet<String> {
-    let Err(error) = toml::from_str::<ServiceSettings>(&format!("{path}bogus = 0")) else {
+    let Err(error) = toml::from_str::<StackConfig>(&format!("{path}bogus = 0")) else {
         panic!("{path}bogus is read")
     };
     let message = error.message();
@@ -40,7 +40,7 @@ fn leaves(path: &str, value: &toml::Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_setting_stands_in_it() {
+fn shows_every_field() {
     let fields = fields("");
     assert!(fields.len() > 40 && fields.contains("retry.throttled_backoff.jitter"), "{fields:?}");
     let sample: toml::Table = toml::from_str(SAMPLE).unwrap();
@@ -51,25 +51,32 @@ fn every_setting_stands_in_it() {
 }
 
 #[test]
-fn its_defaults_are_the_defaults() {
-    let config: Config = toml::from_str(SAMPLE).unwrap();
-    let short = "preset = 'currency_rates'\nbase_url = 'https://rates.example.com'";
-    let mut effective = crate::toml(short).effective().unwrap();
-    if !cfg!(feature = "rustls") {
-        effective.transport.bundled_roots = Some(true);
-    }
-    assert_eq!(config.services["rates"], effective);
+fn shows_the_defaults() {
+    let config: Services = toml::from_str(SAMPLE).unwrap();
+    let short = crate::toml("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
+    let shown = |config: &StackConfig| {
+        let builder = StackBuilder::from_config(config).unwrap();
+        let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
+        // What the preset gives, or the other default: the builder shows both.
+        for field in ["name", "key_env", "key_file_interval", "limit"] {
+            table.remove(field);
+        }
+        let timeout = table["timeout"].as_table_mut().unwrap();
+        timeout.entry("attempt").or_insert("10s".into());
+        (table, builder.name().to_owned(), builder.quotas().to_vec())
+    };
+    assert_eq!(shown(&config.services["rates"]), shown(&short));
 }
 
 #[test]
-fn each_of_its_services_makes_a_preset() {
-    let config: Config = toml::from_str(SAMPLE).unwrap();
+fn makes_a_builder_of_each_service() {
+    let config: Services = toml::from_str(SAMPLE).unwrap();
     for (name, service) in &config.services {
-        let preset = service.preset().unwrap();
+        let preset = StackBuilder::from_config(service).unwrap();
         assert_eq!(preset.base_url().host().unwrap().split('.').next().unwrap(), name);
     }
     assert_eq!(
-        config.services["mail"].preset().unwrap().quotas()[0].to_string(),
+        StackBuilder::from_config(&config.services["mail"]).unwrap().quotas()[0].to_string(),
         "3000 per 60s, burst 300, margin 1s, sustains 44.26 per second"
     );
     config.services["orders"].layer().unwrap();

@@ -1,4 +1,4 @@
-//! What is made of settings is what the same setters make.
+//! What a configuration makes equals what the setters make.
 
 use std::time::Duration;
 
@@ -6,71 +6,64 @@ use http::{HeaderName, StatusCode};
 use tower_outbound::{
     ApiKey, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
-    limit::{Limiter, PermitRequest, RateLimitLayer, TokenBucket},
+    auth::Origin,
+    limit::{Limiter, PermitRequest, RateLimitConfig, RateLimitLayer, TokenBucket},
     policy::Budget,
-    preset, stack::StackBuilder,
+    preset::{self, StackConfig},
     request_id::RequestIdLayer,
-    retry::{IdempotencyKey, RetryLayer},
-    settings::{LimitSettings, PresetName, ServiceSettings, TimeoutSettings},
+    retry::{IdempotencyKey, RetryConfig, RetryLayer},
+    stack::StackBuilder,
+    timeout::TimeoutConfig,
 };
 
-use crate::{KEY, toml, with};
+use crate::{KEY, builder, toml, with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// What `Debug` tells of a preset, which is all its numbers.
+/// Compares what `Debug` shows of two builders, which is all their numbers.
 #[track_caller]
-fn same(settings: &StackBuilder, code: &StackBuilder) {
-    assert_eq!(format!("{settings:#?}"), format!("{code:#?}"));
-    assert_eq!(settings.quotas(), code.quotas());
-    assert_eq!((settings.name(), settings.base_url()), (code.name(), code.base_url()));
+fn same(config: &StackConfig, code: &StackBuilder) {
+    let made = StackBuilder::from_config(config).unwrap();
+    assert_eq!(format!("{made:#?}"), format!("{code:#?}"));
+    assert_eq!(made.quotas(), code.quotas());
+    assert_eq!((made.name(), made.base_url()), (code.name(), code.base_url()));
 }
 
 #[test]
-fn nothing_said_is_the_preset_itself_and_so_are_its_defaults_written_out() {
+fn an_empty_configuration_is_the_preset_itself_and_so_are_its_defaults_written_out() {
     const URL: &str = "https://host/v1";
-    let presets: [(&str, Make); 4] = [
-        ("currency_rates", preset::currency_rates),
-        ("email_delivery", preset::email_delivery),
-        ("realtime_messaging", preset::realtime_messaging),
-        ("custom", |url| StackBuilder::new("mine", url)),
+    let presets: [(&str, Make, &str); 4] = [
+        ("currency_rates", preset::currency_rates, "CURRENCY_RATES_API_KEY"),
+        ("email_delivery", preset::email_delivery, "EMAIL_DELIVERY_API_KEY"),
+        ("realtime_messaging", preset::realtime_messaging, "REALTIME_MESSAGING_API_KEY"),
+        ("custom", StackBuilder::new, "API_KEY"),
     ];
-    for (name, make) in presets {
-        let own_name = if name == "custom" { "name = 'mine'" } else { "" };
-        let settings = toml(&format!("preset = '{name}'\nbase_url = '{URL}'\n{own_name}"));
+    for (name, make, variable) in presets {
+        let config = toml(&format!("preset = '{name}'\nbase_url = '{URL}'"));
         let code = make(URL).unwrap();
-        same(&settings.preset().unwrap(), &code);
-
-        let effective = settings.effective().unwrap();
-        // Said, it makes way for a shorter call no more.
-        let said = code.clone().with_attempt_timeout(StackBuilder::DEFAULT_ATTEMPT_TIMEOUT);
-        same(&effective.preset().unwrap(), &said);
-        assert_eq!(effective.effective().unwrap(), effective);
-        let transport = settings.transport.transport().unwrap();
-        assert_eq!(format!("{transport:?}"), format!("{:?}", tower_outbound::client::Transport::new()));
-        #[cfg(not(feature = "native-roots"))]
-        assert_eq!(
-            format!("{:?}", effective.transport.transport().unwrap()),
-            format!("{:?}", tower_outbound::client::Transport::new())
-        );
-        // The variable that is named is the one that is read.
-        let variable = effective.key_env.unwrap();
-        if std::env::var_os(&variable).is_none() {
-            assert!(code.layer().unwrap_err().value().contains(&variable), "{variable}");
+        same(&config, &code);
+        // Serialising writes the defaults out.
+        same(&toml(&toml::to_string(&config).unwrap()), &code);
+        // The key comes from the preset's variable.
+        if std::env::var_os(variable).is_none() {
+            let error = config.layer().unwrap_err();
+            assert_eq!(error.path(), Some("key_env"));
+            assert!(error.value().contains(variable), "{error}");
         }
     }
+    assert_eq!(builder("preset = 'custom'").name(), "rates.example.com");
 }
 
 #[test]
-fn every_setting_does_what_its_setter_does() {
-    let settings = with(
+fn every_field_does_what_its_setter_does() {
+    let config = with(
         "name = 'plan-b'
         allow_plaintext = true
         limit = { quota = ['10/1s', '100/60s, burst 20, margin 2s'], max_wait = '3s', max_queue = 4 }
         timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
-        attempt.header = 'x-attempt'
+        attempt_span.header = 'x-attempt'
         request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
         [retry]
         max_attempts = 7
@@ -79,7 +72,7 @@ fn every_setting_does_what_its_setter_does() {
         backoff = { base = '10ms', cap = '11s', jitter = '12%' }
         throttled_backoff = { base = '13ms', cap = '14s', jitter = '0%' }
         budget = { capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
-        honoured_idempotency_key = { form = 'quoted', header = 'x-token' }",
+        honoured_idempotency_key = { quoted = true, header = 'x-token' }",
     );
     let header = |name| HeaderName::from_static(name);
     let ms = Duration::from_millis;
@@ -119,27 +112,51 @@ fn every_setting_does_what_its_setter_does() {
                 .with_server_headers([header("x-a"), header("x-b")]),
         )
         .with_retry(retry.clone());
-    same(&settings.preset().unwrap(), &code);
+    same(&config, &code);
 
-    // And the layers alone.
-    assert_eq!(format!("{:?}", settings.retry.layer().unwrap()), format!("{retry:?}"));
-    let bucket = settings.limit.token_bucket();
-    let layer = RateLimitLayer::new(TokenBucket::all_of(quotas)).with_max_wait(3 * SECOND).with_max_queue(4);
-    assert_eq!(format!("{:?}", settings.limit.layer(bucket)), format!("{layer:?}"));
-    assert!(format!("{:?}", settings.timeout.total_layer().unwrap()).contains("50s"));
-    assert!(format!("{:?}", settings.timeout.attempt_layer().unwrap()).contains("5s"));
-    assert!(format!("{:?}", settings.timeout.body_idle_layer().unwrap()).contains("6s"));
-    assert!(format!("{:?}", TimeoutSettings::default().body_idle_layer().unwrap()).contains("None"));
-    let origins = with("allowed_origins = ['https://a', 'https://b']").auth_layer().unwrap();
-    let shown = format!("{origins:?}");
-    assert!(["rates.example.com", "\"a\"", "\"b\""].iter().all(|host| shown.contains(host)), "{shown}");
+    // The layers alone.
+    let alone: RetryConfig = toml::from_str("max_attempts = 7").unwrap();
+    let layer = RetryLayer::new().with_max_attempts(7).unwrap();
+    assert_eq!(format!("{:?}", RetryLayer::from_config(&alone)), format!("{layer:?}"));
+    let alone: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '3s'\nmax_queue = 4").unwrap();
+    let bucket = TokenBucket::new(Quota::per_second(10).unwrap());
+    let layer = RateLimitLayer::new(bucket).with_max_wait(3 * SECOND).with_max_queue(4);
+    assert_eq!(
+        format!("{:?}", RateLimitLayer::from_config(alone.token_bucket(), &alone)),
+        format!("{layer:?}")
+    );
+    let alone: TimeoutConfig = toml::from_str("total = '50s'\nattempt = '5s'\nbody_idle = '6s'").unwrap();
+    assert!(format!("{:?}", alone.total_layer().unwrap()).contains("50s"));
+    assert!(format!("{:?}", alone.attempt_layer().unwrap()).contains("5s"));
+    assert!(format!("{:?}", alone.body_idle_layer().unwrap()).contains("6s"));
+    assert!(format!("{:?}", TimeoutConfig::default().body_idle_layer().unwrap()).contains("None"));
+}
+
+#[test]
+fn the_key_may_go_to_the_allowed_origins() {
+    let config = with("allowed_origins = ['https://a', 'https://b']");
+    let code = preset::currency_rates("https://rates.example.com")
+        .unwrap()
+        .with_api_key(ApiKey::new(KEY).unwrap())
+        .with_allowed_origin(Origin::parse("https://a").unwrap())
+        .with_allowed_origin(Origin::parse("https://b").unwrap());
+    same(&config, &code);
+    config.layer().unwrap();
+    assert_eq!(
+        with("allowed_origins = 'http://10.0.0.1'").layer().unwrap_err().path(),
+        Some("allowed_origins")
+    );
 }
 
 #[test]
 fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
-    assert!(with("retry.budget.enabled = false").retry.budget.budget().unwrap().is_none());
-    let small = with("retry.budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }");
-    assert_eq!(small.retry.budget.budget().unwrap().unwrap().left(), 5);
+    let layer = |text: &str| {
+        let config: RetryConfig = toml::from_str(text).unwrap();
+        format!("{:?}", RetryLayer::from_config(&config))
+    };
+    assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
+    let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
+    assert!(layer(small).contains("left: 5"), "{}", layer(small));
 }
 
 #[test]
@@ -163,27 +180,28 @@ fn file_and_code_give_the_same_quota_for_the_same_text() {
     assert_quotas(&with("preset = 'realtime_messaging'"), &[]);
 }
 
-/// Checks the preset, also after its effective settings were written and read.
+/// Checks the builder, also after its configuration was written and read.
 #[track_caller]
-fn assert_quotas(settings: &ServiceSettings, expected: &[Quota]) {
-    assert_eq!(settings.preset().unwrap().quotas(), expected, "{:?}", settings.limit);
-    let written = toml::to_string(&settings.effective().unwrap()).unwrap();
-    assert_eq!(toml(&written).preset().unwrap().quotas(), expected, "{written}");
+fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
+    let quotas = |config| StackBuilder::from_config(config).unwrap().quotas().to_vec();
+    assert_eq!(quotas(config), expected, "{config:?}");
+    let written = toml::to_string(config).unwrap();
+    assert_eq!(quotas(&toml(&written)), expected, "{written}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_limiter_may_start_empty() {
     let wait = async |text: &str| {
-        let limit: LimitSettings = toml::from_str(text).unwrap();
+        let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
         limit.token_bucket().acquire(PermitRequest::default()).await.unwrap();
         limit.sliding_window().acquire(PermitRequest::default()).await.unwrap();
         start.elapsed()
     };
     assert!(wait("quota = '10/1s'").await.is_zero());
-    assert!(wait("quota = '10/1s'\nstarting_empty = true").await >= SECOND);
-    let shown = |text| format!("{:?}", with(text).preset().unwrap());
-    assert_ne!(shown("limit.starting_empty = true"), shown(""));
+    assert!(wait("quota = '10/1s'\ninitial_burst = 0").await >= SECOND);
+    let shown = |text| format!("{:?}", builder(text));
+    assert_ne!(shown("limit.initial_burst = 0"), shown(""));
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,33 +214,28 @@ async fn statuses_of_ones_own_are_tried_again_or_not() {
             let response = http::Response::builder().status(StatusCode::from_u16(status).unwrap());
             std::future::ready(response.body(http_body_util::Empty::<bytes::Bytes>::new()))
         });
-        let service = with(text).retry.layer().unwrap().layer(inner);
+        let config: RetryConfig = toml::from_str(text).unwrap();
+        let service = RetryLayer::from_config(&config).layer(inner);
         let request = http::Request::get("https://host/").body(http_body_util::Empty::<bytes::Bytes>::new());
         service.oneshot(request.unwrap()).await.unwrap();
         count.into_inner()
     };
     assert_eq!(attempts(409, "").await, 1);
-    assert_eq!(attempts(409, "retry.retry_on = [425, 409]").await, 3);
-    assert_eq!(attempts(409, "retry = { retry_on = 409, never_on = 409 }").await, 1);
+    assert_eq!(attempts(409, "retry_on = [425, 409]").await, 3);
+    assert_eq!(attempts(409, "retry_on = 409\nnever_on = 409").await, 1);
     assert_eq!(attempts(503, "").await, 3);
-    assert_eq!(attempts(503, "retry.never_on = '503'").await, 1);
+    assert_eq!(attempts(503, "never_on = '503'").await, 1);
 }
 
 #[test]
 fn names_a_service_by_any_visible_text() {
     let name = |name: &str| {
-        let mut settings = with("");
-        settings.name = Some(name.to_owned());
-        settings.preset().map(|preset| preset.name().to_owned())
+        let config = with(&format!("name = {}", toml::Value::from(name)));
+        StackBuilder::from_config(&config).map(|builder| builder.name().to_owned())
     };
-    // More names than a capped interner would accept.
-    for number in 0..2_000 {
-        let tenant = format!("tenant-{number}");
-        assert_eq!(name(&tenant).unwrap(), tenant);
-    }
+    assert_eq!(name("tenant-7").unwrap(), "tenant-7");
     for bad in ["a b", "é", "line\n", &"x".repeat(65)] {
         assert_eq!(name(bad).unwrap_err().path(), Some("name"), "{bad}");
     }
-    assert_eq!(with("").preset().unwrap().name(), "currency_rates");
-    assert_eq!(with("").preset, Some(PresetName::CurrencyRates));
+    assert_eq!(builder("").name(), "currency_rates");
 }

@@ -1,0 +1,45 @@
+//! Configuration from files: what it makes, what it rejects and in which words, and that no key is shown.
+#![cfg(feature = "serde")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod made;
+mod rejected;
+mod round;
+mod sample;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tower_outbound::{preset::StackConfig, stack::StackBuilder};
+
+pub(crate) const KEY: &str = "k3y-of-the-tests";
+
+/// A user's own file.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Services {
+    pub(crate) services: BTreeMap<String, StackConfig>,
+}
+
+#[track_caller]
+pub(crate) fn toml(text: &str) -> StackConfig {
+    toml::from_str(text).unwrap()
+}
+
+/// A service with a key and a URL, and with `text` over them.
+#[track_caller]
+pub(crate) fn with(text: &str) -> StackConfig {
+    let base =
+        format!("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'\napi_key = '{KEY}'");
+    let mut table: toml::Table = toml::from_str(&base).unwrap();
+    let given: toml::Table = toml::from_str(text).unwrap();
+    if given.contains_key("key_env") || given.contains_key("key_file") {
+        table.remove("api_key");
+    }
+    table.extend(given);
+    table.try_into().unwrap()
+}
+
+#[track_caller]
+pub(crate) fn builder(text: &str) -> StackBuilder {
+    StackBuilder::from_config(&with(text)).unwrap()
+}

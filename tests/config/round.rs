@@ -1,0 +1,98 @@
+//! Out and in again: what is written is read as it was, but for the key.
+
+use proptest::prelude::*;
+use tower_outbound::{preset::StackConfig, stack::StackBuilder};
+
+use crate::{KEY, toml, with};
+
+const EVERY_FIELD: &str = "
+    preset = 'email_delivery'
+    name = 'mail'
+    base_url = 'https://host/v1'
+    allow_plaintext = true
+    allowed_origins = ['https://a:444', 'http://[::1]:1']
+    key_file = '/run/key'
+    key_file_interval = '1m30s'
+    key_placement = 'query:api;key'
+    limit = { quota = ['10/1s, margin 250ms', '100/60s, burst 20'], initial_burst = 3, max_wait = '250ms', max_queue = 7 }
+    timeout = { total = '50s', attempt = '5s', body_idle = '6s' }
+    request_id = { header = 'x-id', server_headers = ['x-a', 'x-b'] }
+    attempt_span.header = 'x-attempt'
+    transport = { connect_timeout = '1s', idle_timeout = '2s', http = 'http2' }
+    [retry]
+    max_attempts = 5
+    max_retry_after = '8s'
+    replay_limit = 9
+    retry_on = [409, 425]
+    never_on = [503]
+    backoff = { base = '1500ms', cap = '11s', jitter = '12%' }
+    throttled_backoff = { base = '13ms', cap = '14s', jitter = '0%' }
+    budget = { enabled = true, capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
+    honoured_idempotency_key = { quoted = true, header = 'x-token' }";
+
+/// Compares what `Debug` shows, which is every field. What retries may still spend is the same in unused budgets.
+fn shown(config: &StackConfig) -> String {
+    format!("{config:#?}")
+}
+
+#[test]
+fn reads_what_it_wrote() {
+    for text in
+        [EVERY_FIELD, "", "base_url = 'https://host'", "retry.budget.enabled = false\nlimit.quota = []"]
+    {
+        let config = toml(text);
+        let written = toml::to_string(&config).unwrap();
+        assert_eq!(shown(&toml(&written)), shown(&config), "{written}");
+        let written = serde_json::to_string(&config).unwrap();
+        let read: StackConfig = serde_json::from_str(&written).unwrap();
+        assert_eq!(shown(&read), shown(&config), "{written}");
+    }
+    assert_ne!(shown(&toml(EVERY_FIELD)), shown(&toml("")));
+}
+
+#[test]
+fn uses_a_key_and_never_writes_it() {
+    let config = with("");
+    let shown = [
+        toml::to_string(&config).unwrap(),
+        serde_json::to_string(&config).unwrap(),
+        format!("{config:?} {config:#?}"),
+    ];
+    assert!(!shown.iter().any(|text| text.contains(KEY)), "{shown:?}");
+    config.layer().unwrap();
+    let text = format!(r#"{{"base_url": "https://host", "api_key": "{KEY} "}}"#);
+    let config: StackConfig = serde_json::from_str(&text).unwrap();
+    let error = StackBuilder::from_config(&config).unwrap_err();
+    assert_eq!(error.path(), Some("api_key"));
+    assert!(!format!("{config:?} {error:?} {error}").contains(KEY));
+}
+
+#[test]
+fn a_duration_of_any_length_is_read_as_it_was_written() {
+    proptest!(|(nanos: u64, seconds in 0..u64::MAX)| {
+        let written = std::time::Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).unwrap());
+        let [whole, rest] = [written.as_secs(), u64::from(written.subsec_nanos())];
+        let config = toml(&format!("limit.max_wait = '{whole}s{rest}ns'"));
+        prop_assert_eq!(shown(&toml(&toml::to_string(&config).unwrap())), shown(&config));
+    });
+}
+
+proptest! {
+    /// Whatever a file holds, it is read or rejected, and the error of a key does not quote it.
+    #[test]
+    fn nothing_panics(
+        text in "\\PC{0,40}",
+        name in proptest::sample::select(vec![
+            "preset", "name", "base_url", "api_key", "key_placement", "allowed_origins", "limit.quota", "limit.max_queue",
+            "timeout.total", "retry.retry_on", "retry.backoff.jitter", "retry.budget.enabled", "request_id.header", "é",
+        ]),
+        value in "(\\PC{0,9}|(bearer|header|query|basic)?:?\\PC{0,3})",
+    ) {
+        let _ = toml::from_str::<StackConfig>(&text);
+        let _ = serde_json::from_str::<StackConfig>(&text);
+        let file = format!("{name} = {}", toml::Value::from(value));
+        if let Ok(config) = toml::from_str::<StackConfig>(&file) {
+            let _ = StackBuilder::from_config(&config);
+        }
+    }
+}
