@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{currency_rates, email_delivery, realtime_messaging};
 use crate::{
     attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
-    auth::{ApiKey, KeyFile, KeyPlacement, Origin},
+    auth::{ApiKey, KeyPlacement, Origin},
     client::{Client, Transport},
     config::{
         InvalidConfig,
@@ -151,8 +151,10 @@ impl StackConfig {
             builder = builder.with_key_env(variable.clone());
         }
         if let Some(path) = &self.key_file {
-            let interval = self.key_file_interval.map_or(KeyFile::DEFAULT_INTERVAL, |interval| interval.0);
-            builder = builder.with_key_file_every(path, interval);
+            builder = match self.key_file_interval {
+                Some(interval) => builder.with_key_file_every(path, interval.0),
+                None => builder.with_key_file(path),
+            };
         }
         Ok(builder.with_key_placement(self.key_placement.0.clone()))
     }

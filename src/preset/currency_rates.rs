@@ -1,5 +1,4 @@
-use super::StackBuilder;
-use crate::{error::InvalidConfig, policy::Quota};
+use crate::{error::InvalidConfig, policy::Quota, stack::StackBuilder};
 
 /// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
 ///

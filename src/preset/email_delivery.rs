@@ -1,5 +1,4 @@
-use super::StackBuilder;
-use crate::{error::InvalidConfig, policy::Quota};
+use crate::{error::InvalidConfig, policy::Quota, stack::StackBuilder};
 
 /// Calls a service for email delivery: 1000 requests a minute, a bearer key from `EMAIL_DELIVERY_API_KEY`.
 ///

@@ -1,4 +1,4 @@
-//! Presets: functions that return a [`StackBuilder`] with the published facts of one service.
+//! Presets: functions that return a [`StackBuilder`](crate::stack::StackBuilder) with the published facts of one service.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
@@ -24,12 +24,14 @@
 //! The services publish the quotas, the bearer header and the `content-type`, as figures or in sample calls. All other
 //! values are this crate's. Each setter gives the reason.
 //!
-//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`StackBuilder::with_limiter`] takes any other limiter.
+//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter) takes any other limiter.
 //!
-//! To call another service, start from [`StackBuilder::new`]. For a service that needs no key, add
-//! [`StackBuilder::without_credential`].
+//! To call another service, start from [`Client::builder`](crate::Client::builder). For a service that needs no key, add
+//! [`without_credential`](crate::stack::StackBuilder::without_credential).
 #![cfg_attr(feature = "serde", doc = "")]
 #![cfg_attr(feature = "serde", doc = include_str!("config.md"))]
+#![cfg_attr(feature = "serde", doc = include_str!("sample.toml"))]
+#![cfg_attr(feature = "serde", doc = "```")]
 
 #[cfg(feature = "serde")]
 mod config;
@@ -42,4 +44,3 @@ pub use self::config::StackConfig;
 pub use self::currency_rates::currency_rates;
 pub use self::email_delivery::email_delivery;
 pub use self::realtime_messaging::realtime_messaging;
-use crate::stack::StackBuilder;

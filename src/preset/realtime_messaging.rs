@@ -1,5 +1,4 @@
-use super::StackBuilder;
-use crate::error::InvalidConfig;
+use crate::{error::InvalidConfig, stack::StackBuilder};
 
 /// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///

@@ -38,15 +38,18 @@ pub struct RetryConfig {
     pub(super) never_on: List<StatusCode>,
     #[cfg_attr(
         feature = "serde",
-        serde(serialize_with = "form::backoff", deserialize_with = "form::transient")
+        serde(serialize_with = "form::of_backoff", deserialize_with = "form::transient")
     )]
     pub(super) backoff: ExponentialBackoff,
     #[cfg_attr(
         feature = "serde",
-        serde(serialize_with = "form::backoff", deserialize_with = "form::throttled")
+        serde(serialize_with = "form::of_backoff", deserialize_with = "form::throttled")
     )]
     pub(super) throttled_backoff: ExponentialBackoff,
-    #[cfg_attr(feature = "serde", serde(with = "form::budget"))]
+    #[cfg_attr(
+        feature = "serde",
+        serde(serialize_with = "form::of_budget", deserialize_with = "form::budget")
+    )]
     pub(super) budget: Option<Budget>,
     pub(super) honoured_idempotency_key: Option<IdempotencyKey>,
 }
@@ -128,7 +131,7 @@ mod form {
         Backoff::deserialize(from)?.over(ExponentialBackoff::throttled()).map_err(D::Error::custom)
     }
 
-    pub(super) fn backoff<S: Serializer>(of: &ExponentialBackoff, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn of_backoff<S: Serializer>(of: &ExponentialBackoff, to: S) -> Result<S::Ok, S::Error> {
         let (base, cap, jitter) = (Written(of.base()), Written(of.cap()), Written(of.jitter()));
         Backoff { base: Some(base), cap: Some(cap), jitter: Some(jitter) }.serialize(to)
     }
@@ -145,50 +148,46 @@ mod form {
 
     impl Default for Budget {
         fn default() -> Self {
-            Self::of(&policy::Budget::new())
+            Self::of(Some(&policy::Budget::new()))
         }
     }
 
     impl Budget {
-        fn of(budget: &policy::Budget) -> Self {
-            let [retry_cost, throttled_cost, success_gain] = budget.costs();
-            Self { enabled: true, capacity: budget.capacity(), retry_cost, throttled_cost, success_gain }
+        fn of(budget: Option<&policy::Budget>) -> Self {
+            let default = policy::Budget::new();
+            let shown = budget.unwrap_or(&default);
+            let [retry_cost, throttled_cost, success_gain] = shown.costs();
+            Self {
+                enabled: budget.is_some(),
+                capacity: shown.capacity(),
+                retry_cost,
+                throttled_cost,
+                success_gain,
+            }
         }
 
         fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
-            // The capacity last, because a small one is valid only with small costs.
             let budget = policy::Budget::new();
+            // The capacity last, because a small one is valid only with small costs.
             let large = self.capacity.max(budget.capacity());
-            budget
-                .with_capacity(large)?
-                .with_retry_cost(self.retry_cost)?
-                .with_throttled_cost(self.throttled_cost)?
-                .with_success_gain(self.success_gain)?
-                .with_capacity(self.capacity)
+            let budget = budget.with_capacity(large)?.with_retry_cost(self.retry_cost)?;
+            let budget =
+                budget.with_throttled_cost(self.throttled_cost)?.with_success_gain(self.success_gain)?;
+            budget.with_capacity(self.capacity)
         }
     }
 
-    pub(super) mod budget {
-        use super::{Budget, Deserialize, Deserializer, Error, Serialize, Serializer, leaf, policy};
+    pub(super) fn budget<'de, D: Deserializer<'de>>(from: D) -> Result<Option<policy::Budget>, D::Error> {
+        let written = Budget::deserialize(from)?;
+        let budget = written.checked().map_err(|error| D::Error::custom(leaf(error, "budget ")))?;
+        Ok(written.enabled.then_some(budget))
+    }
 
-        pub(in crate::retry) fn deserialize<'de, D: Deserializer<'de>>(
-            from: D,
-        ) -> Result<Option<policy::Budget>, D::Error> {
-            let written = Budget::deserialize(from)?;
-            let budget = written.checked().map_err(|error| D::Error::custom(leaf(error, "budget ")))?;
-            Ok(written.enabled.then_some(budget))
-        }
-
-        pub(in crate::retry) fn serialize<S: Serializer>(
-            budget: &Option<policy::Budget>,
-            to: S,
-        ) -> Result<S::Ok, S::Error> {
-            match budget {
-                Some(budget) => Budget::of(budget),
-                None => Budget { enabled: false, ..Budget::default() },
-            }
-            .serialize(to)
-        }
+    pub(super) fn of_budget<S: Serializer>(
+        budget: &Option<policy::Budget>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        Budget::of(budget.as_ref()).serialize(to)
     }
 
     /// Adds the path of a field to the error of a setter: `base` for the field `backoff base`.

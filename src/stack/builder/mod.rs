@@ -1,3 +1,6 @@
+mod credential;
+mod headers;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
@@ -26,9 +29,9 @@ use crate::{
 pub struct StackBuilder {
     name: Arc<str>,
     base: BaseUrl,
-    pub(super) credential: Credential,
-    pub(super) allowed: Vec<Origin>,
-    pub(super) headers: DefaultHeadersLayer,
+    credential: Credential,
+    allowed: Vec<Origin>,
+    headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
     limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
@@ -234,7 +237,7 @@ impl StackBuilder {
     /// - a [default header](Self::with_header) frames requests or holds a credential;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
-        let attempt_timeout = self.timeout.attempt_layer()?;
+        let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
         self.headers.check(self.credential.header(), self.request_id.header())?;
         let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
         let origin = self.base.origin().clone();
@@ -242,7 +245,7 @@ impl StackBuilder {
             body_idle: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_default_service(&self.name),
             headers: self.headers.clone(),
-            total: self.timeout.total_layer()?,
+            total,
             retry: self.retry.clone(),
             limit: self.limit.clone().with_feedback_from(move |head| origin.covers(head.uri)),
             attempt_span: self.attempt_span.clone(),
