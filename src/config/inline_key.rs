@@ -55,10 +55,6 @@ impl<'de> Visitor<'de> for KeyVisitor {
         Ok(InlineKey(Some(Zeroizing::new(key.to_owned()))))
     }
 
-    fn visit_string<E: Error>(self, key: String) -> Result<InlineKey, E> {
-        Ok(InlineKey(Some(Zeroizing::new(key))))
-    }
-
     no_text!(visit_bool: bool, visit_i64: i64, visit_i128: i128, visit_u64: u64, visit_u128: u128, visit_f64: f64);
     no_text!(visit_bytes: &[u8]);
 

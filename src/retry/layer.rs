@@ -4,10 +4,11 @@ use http::request;
 use tower_layer::Layer;
 
 use super::{
-    Classify, IdempotencyKey, Outcome, Retry, RetryConfig, Schedule, Standard, per_request::at_least_one,
+    Classify, IdempotencyKey, Outcome, Retry, Schedule, Standard, per_request::at_least_one,
     schedule::Backoff,
 };
 use crate::{
+    body::DEFAULT_REPLAY_LIMIT,
     error::InvalidConfig,
     policy::{Budget, Cause, ExponentialBackoff, Verdict},
     random::Random,
@@ -26,7 +27,7 @@ use crate::{
 /// Clones share the budget, and the source of jitter, so that no two of them draw the same.
 #[derive(Debug, Clone)]
 pub struct RetryLayer {
-    policy: Arc<Policy>,
+    pub(super) policy: Arc<Policy>,
 }
 
 /// What the layer was told, shared by all its services.
@@ -77,24 +78,19 @@ impl Policy {
 }
 
 impl RetryLayer {
-    /// Creates a layer with the defaults of [`RetryConfig`].
+    /// The defaults.
     pub fn new() -> Self {
-        Self::from_config(&RetryConfig::default())
-    }
-
-    /// Creates a layer from its configuration. Layers made from one configuration share its budget.
-    pub fn from_config(config: &RetryConfig) -> Self {
         Self {
             policy: Arc::new(Policy {
-                max_attempts: config.max_attempts,
-                classify: config.classify(),
-                idempotency_key: config.honoured_idempotency_key.clone(),
+                max_attempts: 3,
+                classify: None,
+                idempotency_key: None,
                 idempotent: None,
-                budget: config.budget.clone(),
-                transient: Backoff::Exponential(config.backoff),
-                throttled: Backoff::Exponential(config.throttled_backoff),
-                max_retry_after: config.max_retry_after.0,
-                replay_limit: config.replay_limit,
+                budget: Some(Budget::new()),
+                transient: Backoff::Exponential(ExponentialBackoff::transient()),
+                throttled: Backoff::Exponential(ExponentialBackoff::throttled()),
+                max_retry_after: Duration::from_secs(120),
+                replay_limit: DEFAULT_REPLAY_LIMIT,
                 random: Arc::new(Random::from_entropy()),
                 keys: Arc::new(Random::from_entropy()),
             }),

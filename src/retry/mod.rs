@@ -125,6 +125,7 @@
 //! - A body that the inner service still holds when it responds is not replayed, because the service may still read it.
 
 mod classify;
+#[cfg(feature = "serde")]
 mod config;
 mod future;
 mod grpc;
@@ -141,6 +142,7 @@ mod sent;
 mod service;
 
 pub use self::classify::{Classify, On, Outcome, Standard, When};
+#[cfg(feature = "serde")]
 pub use self::config::RetryConfig;
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
