@@ -1,8 +1,8 @@
 use std::{borrow::Cow, fmt};
 
-/// A setting that can't work, found when it was given and not when the first request needs it.
+/// An invalid configuration, found when it is made and not by the first request.
 ///
-/// Says which field, which value, and what would be right. The value of a key is never in it.
+/// The error names the field, the value and what is expected. It never contains a key.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct InvalidConfig {
 }
 
 impl InvalidConfig {
-    /// `field` can't be `value`; `expected` says what it can be. Never pass a secret as the value.
+    /// Creates an error: `field` cannot be `value`, and `expected` describes a valid one. Never pass a secret as the value.
     pub fn new(
         field: &'static str,
         value: impl Into<Cow<'static, str>>,
@@ -30,7 +30,7 @@ impl InvalidConfig {
         Self { field, value: value.into(), expected: expected.into(), path: None }
     }
 
-    /// Says where the setting stands, for who reads settings from a file: each call goes one level out.
+    /// Adds the name of the table around the field, for configuration from a file. Each call adds an outer one.
     ///
     /// ```
     /// # use tower_outbound::Quota;
@@ -47,17 +47,17 @@ impl InvalidConfig {
         self
     }
 
-    /// Where the setting stands, such as `services.rates.limit.quota`; none when nobody [said](Self::within).
+    /// Returns the path of the field in a file, such as `services.rates.limit.quota`, if [`within`](Self::within) set one.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
 
-    /// The name of the field, such as `quota burst`.
+    /// Returns the name of the field, such as `quota burst`.
     pub fn field(&self) -> &str {
         self.field
     }
 
-    /// The value that was refused, as text; for a key it says where the key came from instead.
+    /// Returns the invalid value as text. For a key it is the source of the key instead.
     pub fn value(&self) -> &str {
         &self.value
     }

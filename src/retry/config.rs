@@ -28,17 +28,11 @@ use crate::{
 /// # Clone
 ///
 /// Clones, and the layers made from them, share the budget.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
 pub struct RetryConfig {
     fields: Fields,
     layer: RetryLayer,
-}
-
-impl Default for RetryConfig {
-    fn default() -> Self {
-        Self { fields: Fields::default(), layer: RetryLayer::new() }
-    }
 }
 
 impl RetryLayer {
@@ -49,7 +43,7 @@ impl RetryLayer {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(rename = "RetryConfig", default, deny_unknown_fields)]
 struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,

@@ -5,20 +5,13 @@
 mod made;
 mod rejected;
 mod round;
+// The sample has the fields of all features.
+#[cfg(feature = "native-roots")]
 mod sample;
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
 pub(crate) const KEY: &str = "k3y-of-the-tests";
-
-/// A user's own file.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Services {
-    pub(crate) services: BTreeMap<String, StackConfig>,
-}
 
 #[track_caller]
 pub(crate) fn toml(text: &str) -> StackConfig {

@@ -1,12 +1,17 @@
 //! The sample file that the documentation shows.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Deserialize;
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
-use crate::Services;
-
 const SAMPLE: &str = include_str!("../../src/preset/sample.toml");
+
+/// A user's own file.
+#[derive(Debug, Deserialize)]
+struct Services {
+    services: BTreeMap<String, StackConfig>,
+}
 
 /// Every field that there is, as `retry.backoff.base`: what an unknown field of each table is said to have been.
 fn fields(path: &str) -> BTreeSet<String> {
