@@ -18,7 +18,7 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// trace is the caller's own, and ours would cut it.
 ///
 /// ```
-/// use tower_outbound::{adapter::TraceContext, attempt::AttemptSpanLayer, preset};
+/// use tower_outbound::{adapter::TraceContext, attempt_span::AttemptSpanLayer, preset};
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
