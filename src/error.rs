@@ -1,4 +1,4 @@
-//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that cannot work.
+//! The errors of this crate: [`Error`] of a call, and [`InvalidConfig`] of a setting.
 
 mod call;
 mod chain;
@@ -21,6 +21,7 @@ pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
+#[cfg(feature = "hyper")]
 pub(crate) use self::transport::{ConnectError, is_rejected};
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.

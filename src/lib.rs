@@ -184,17 +184,30 @@
 //!
 //! # Features
 //!
-//! - `rustls` (default): TLS for the ready client, by rustls with the ring provider and Mozilla's roots.
-//! - `quanta`: a cheaper clock for a limiter, by choice.
-//! - `native-roots`: the roots of the operating system as well, by choice at run time.
-//! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
-//! - `json`: JSON in and out of the ready client.
-//! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
-//! - `redis`: a limiter whose quota several processes share, see [`adapter`].
-//! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
-//! - `serde`: settings from TOML, JSON or the environment, see [`settings`].
-//! - `otel`: the context of each attempt's span in its request, see [`adapter`].
-//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: [`test_util`].
+//! | feature | what it adds |
+//! |---|---|
+//! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
+//! | `hyper` (default) | reads from errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
+//! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
+//! | `native-roots` | the operating system's roots for TLS, if the application asks for them. Brings `rustls` |
+//! | `json` | JSON calls of the client. Brings `client` |
+//! | `serde` | configuration from TOML, JSON or the environment, see [`settings`] |
+//! | `quanta` | a faster clock for a limiter, if the application asks for it |
+//! | `metrics` | counters, gauges and histograms of the `metrics` facade, see [`adapter`] |
+//! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
+//! | `redis` | a limiter that several processes share, see [`adapter`] |
+//! | `reqwest` | the layers over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
+//! | `backoff`, `backon` | retry delays of those crates, see [`adapter`] |
+//! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
+//!
+//! The layers need none of them. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`. Without
+//! it, every error of hyper counts as "maybe processed", so that only idempotent requests are retried. An error then also
+//! shows the text that the server chose for an HTTP/2 GOAWAY.
+//!
+//! ```toml
+//! [dependencies]
+//! tower-outbound = { version = "0.1", default-features = false, features = ["hyper"] }
+//! ```
 //!
 //! # Examples
 //!
@@ -215,12 +228,16 @@
 //!
 // Links to what is not built: there is a page of it all the same.
 #![cfg_attr(
-    not(feature = "serde"),
+    not(all(feature = "client", feature = "serde")),
     doc = "[`settings`]: https://docs.rs/tower-outbound/latest/tower_outbound/settings/"
 )]
 #![cfg_attr(
     not(feature = "test-util"),
     doc = "[`test_util`]: https://docs.rs/tower-outbound/latest/tower_outbound/test_util/"
+)]
+#![cfg_attr(
+    not(feature = "client"),
+    doc = "[`Client`]: https://docs.rs/tower-outbound/latest/tower_outbound/struct.Client.html"
 )]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -229,6 +246,7 @@ pub mod attempt_span;
 pub mod auth;
 pub mod body;
 pub mod call;
+#[cfg(feature = "client")]
 pub mod client;
 mod clock;
 pub mod error;
@@ -237,11 +255,12 @@ mod id;
 pub mod interplay;
 pub mod limit;
 pub mod policy;
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the ready client uses all of the builder"))]
 pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
-#[cfg(feature = "serde")]
+#[cfg(all(feature = "client", feature = "serde"))]
 pub mod settings;
 mod telemetry;
 #[cfg(feature = "test-util")]
@@ -251,11 +270,12 @@ pub mod timeout;
 pub use self::auth::ApiKey;
 pub use self::body::Body;
 pub use self::call::Report;
+#[cfg(feature = "client")]
 pub use self::client::Client;
 pub use self::error::{BoxError, Error, ErrorKind, InvalidConfig};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
 
 // Its programs are whole, for who pastes them, and so can't ask for the features that they need.
-#[cfg(all(doctest, feature = "reqwest", feature = "serde"))]
+#[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -125,6 +125,7 @@
 //! - A body that the inner service still holds when it responds is not replayed, because the service may still read it.
 
 mod classify;
+mod delivery;
 mod future;
 mod grpc;
 mod head;
@@ -136,7 +137,6 @@ mod per_request;
 mod reconnect;
 mod refusal;
 mod schedule;
-mod sent;
 mod service;
 
 pub use self::classify::{Classify, On, Outcome, Standard, When};

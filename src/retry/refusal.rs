@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Response;
 
-use super::{classify::should_retry, sent::proof};
+use super::{classify::should_retry, delivery::proof};
 use crate::{
     call::Report,
     clock,
@@ -37,7 +37,7 @@ pub(super) fn of_error(error: &Error) -> Option<Duration> {
     passes.then(|| error.retry_after().unwrap_or_default())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "hyper"))]
 mod tests {
     use std::io;
 

@@ -64,6 +64,7 @@ mod ending;
 mod ids;
 mod script;
 mod seen;
+#[cfg(feature = "client")]
 mod server;
 mod service;
 mod window;
@@ -72,5 +73,6 @@ pub use self::answer::Answer;
 pub use self::arrivals::{Arrival, Arrivals, NoteArrivals};
 pub use self::ids::{SequentialIds, repeatable};
 pub use self::seen::Seen;
+#[cfg(feature = "client")]
 pub use self::server::ScriptedServer;
 pub use self::service::ScriptedService;

@@ -6,6 +6,7 @@ mod cases;
 mod contract;
 mod repeats;
 mod script;
+#[cfg(feature = "client")]
 mod server;
 mod window;
 
