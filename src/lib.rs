@@ -241,6 +241,9 @@
 )]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[macro_use]
+mod macros;
+
 pub mod adapter;
 pub mod attempt_span;
 pub mod auth;

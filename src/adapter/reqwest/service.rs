@@ -172,7 +172,7 @@ where
                 let sent_to = (self.redirects == Redirects::Unknown).then(|| request.url().clone());
                 ReqwestFuture::calling(self.client.call(request), sent_to)
             }
-            Err(error) => ReqwestFuture::refused(error),
+            Err(error) => ReqwestFuture::rejected(error),
         }
     }
 }
