@@ -5,13 +5,8 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
-use super::stack::Connections;
+use super::connections::{Connections, Connector};
 use crate::{auth::Origin, error::InvalidConfig};
-
-#[cfg(feature = "rustls")]
-pub(super) type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
-#[cfg(not(feature = "rustls"))]
-pub(super) type Connector = HttpConnector;
 
 /// How a ready client reaches its service: TLS roots, HTTP version, connections.
 ///

@@ -42,6 +42,7 @@
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
 mod connect;
+mod connections;
 mod future;
 #[cfg(feature = "json")]
 mod json;

@@ -402,8 +402,6 @@ async fn test_kit(seen: &Seen) {
     let arrivals = service.arrivals();
     seen.debug(&arrivals);
     seen.debug(&test_util::Arrival::from(arrivals.times()[0]));
-    seen.layer(arrivals);
-    seen.debug(&test_util::SequentialIds::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = std::thread::spawn(move || runtime.block_on(test_util::ScriptedServer::start(service)));
     seen.debug(&server.join().unwrap().unwrap());

@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::{ReqwestBody, error};
 use crate::{
     clock::{self, Instant},
-    error::{Error, MaybeRejected},
+    error::{Error, MaybeRejected, polled_after_completion},
 };
 
 type Pending = <Client as Service<::reqwest::Request>>::Future;
@@ -28,8 +28,9 @@ pin_project! {
 
 pin_project! {
     struct Sending {
+        // `None` after completion.
         #[pin]
-        pending: Pending,
+        pending: Option<Pending>,
         // The URL, if the client may follow redirects.
         sent_to: Option<Url>,
         since: Instant,
@@ -38,7 +39,13 @@ pin_project! {
 
 impl ReqwestFuture {
     pub(super) fn calling(pending: Pending, sent_to: Option<Url>) -> Self {
-        Self { future: MaybeRejected::calling(|| Sending { pending, sent_to, since: clock::now() }) }
+        Self {
+            future: MaybeRejected::calling(|| Sending {
+                pending: Some(pending),
+                sent_to,
+                since: clock::now(),
+            }),
+        }
     }
 
     pub(super) fn rejected(error: Error) -> Self {
@@ -58,9 +65,11 @@ impl Future for Sending {
     type Output = Result<Response<ReqwestBody>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let redirects = this.sent_to.is_some();
-        Poll::Ready(match ready!(this.pending.poll(cx)) {
+        let mut this = self.project();
+        let Some(pending) = this.pending.as_mut().as_pin_mut() else { polled_after_completion() };
+        let (result, redirects) = (ready!(pending.poll(cx)), this.sent_to.is_some());
+        this.pending.set(None);
+        Poll::Ready(match result {
             Ok(response) if this.sent_to.as_ref().is_some_and(|url| url != response.url()) => {
                 Err(error::followed())
             }
