@@ -226,19 +226,9 @@
 //! | `shared_limit` | four processes with one quota in Redis, which is stopped in the middle | [`adapter`] |
 //! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
 //!
-// Links to what is not built: there is a page of it all the same.
-#![cfg_attr(
-    not(all(feature = "client", feature = "serde")),
-    doc = "[`settings`]: https://docs.rs/tower-outbound/latest/tower_outbound/settings/"
-)]
-#![cfg_attr(
-    not(feature = "test-util"),
-    doc = "[`test_util`]: https://docs.rs/tower-outbound/latest/tower_outbound/test_util/"
-)]
-#![cfg_attr(
-    not(feature = "client"),
-    doc = "[`Client`]: https://docs.rs/tower-outbound/latest/tower_outbound/struct.Client.html"
-)]
+//! [`Client`]: client/struct.Client.html
+//! [`settings`]: settings/index.html
+//! [`test_util`]: test_util/index.html
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[macro_use]
