@@ -5,8 +5,20 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 
-use super::connections::{Connections, Connector};
-use crate::{auth::Origin, error::InvalidConfig};
+use crate::{
+    auth::Origin,
+    body::{Body, ReplayBody},
+    error::InvalidConfig,
+};
+
+#[cfg(feature = "rustls")]
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+#[cfg(not(feature = "rustls"))]
+type Connector = HttpConnector;
+
+/// The client with its pool of connections. Behind a pointer, because the layers clone their inner service for each call,
+/// and the client holds its settings by value.
+pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 
 /// How a ready client reaches its service: TLS roots, HTTP version, connections.
 ///
@@ -136,7 +148,7 @@ impl Transport {
             .pool_idle_timeout(self.idle_timeout)
             .pool_timer(TokioTimer::new())
             .http2_only(self.version == Version::Http2);
-        Ok(Connections(Arc::new(builder.build(self.connector(http, origin)?))))
+        Ok(Arc::new(builder.build(self.connector(http, origin)?)))
     }
 
     #[cfg(feature = "rustls")]

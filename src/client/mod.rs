@@ -42,13 +42,11 @@
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
 mod connect;
-mod connections;
 mod future;
 #[cfg(feature = "json")]
 mod json;
 mod redact;
 mod service;
-mod stack;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;

@@ -114,6 +114,6 @@ mod layer;
 mod service;
 
 pub use self::future::ResponseFuture;
-pub use self::id::{MakeRequestId, RequestId};
+pub use self::id::RequestId;
 pub use self::layer::RequestIdLayer;
 pub use self::service::SetRequestId;

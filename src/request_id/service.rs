@@ -49,7 +49,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let settings = &self.settings;
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
-        let id = || own.clone().unwrap_or_else(|| settings.make.make_request_id());
+        let id = || own.clone().unwrap_or_else(|| (settings.make)());
         let (id, added) = match headers::get_or_insert_with(request.headers_mut(), &settings.header, id) {
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use http_body::Body;
 
@@ -50,12 +50,6 @@ impl<B> Replay<B> {
     /// Returns whether the body returned an error. It is the error of the last attempt, because no attempt follows it.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Lost { failed: true }))
-    }
-}
-
-impl<B> fmt::Debug for Replay<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Replay").finish_non_exhaustive()
     }
 }
 
