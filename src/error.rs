@@ -4,6 +4,7 @@ mod call;
 mod chain;
 mod config;
 mod delivery;
+mod display;
 mod kind;
 mod redacted;
 mod refusal;

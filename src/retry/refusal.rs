@@ -37,7 +37,8 @@ pub(super) fn of_error(error: &Error) -> Option<Duration> {
     passes.then(|| error.retry_after().unwrap_or_default())
 }
 
-#[cfg(all(test, feature = "hyper"))]
+#[cfg(test)]
+#[cfg(feature = "hyper")]
 mod tests {
     use std::io;
 
