@@ -1,8 +1,9 @@
-//! The errors of this crate: [`Error`] for a call that failed, [`InvalidConfig`] for a setting that cannot work.
+//! The errors of this crate: [`Error`] of a call, and [`InvalidConfig`] of a setting.
 
 mod call;
 mod chain;
 mod delivery;
+mod display;
 mod kind;
 mod redacted;
 mod refusal;
@@ -19,6 +20,7 @@ pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
+#[cfg(feature = "hyper")]
 pub(crate) use self::transport::{ConnectError, is_rejected};
 pub(crate) use crate::config::InvalidConfig;
 

@@ -186,18 +186,30 @@
 //!
 //! # Features
 //!
-//! - `rustls` (default): TLS for the ready client, by rustls with the ring provider and Mozilla's roots.
-//! - `quanta`: a cheaper clock for a limiter, by choice.
-//! - `native-roots`: the roots of the operating system as well, by choice at run time.
-//! - `backoff`, `backon`: the back-offs of those crates for [`retry`], see [`adapter`].
-//! - `json`: JSON in and out of the ready client.
-//! - `metrics`: counters, gauges and histograms of the `metrics` facade, see [`adapter`].
-//! - `redis`: a limiter whose quota several processes share, see [`adapter`].
-//! - `reqwest`: a service of a `reqwest::Client` for the layers to go over, see [`adapter`].
-//! - `serde`: `Deserialize` and `Serialize` of the layers' configuration, and a `StackConfig` for a whole service: see
-//!   [`preset`](preset#configuration-from-files).
-//! - `otel`: the context of each attempt's span in its request, see [`adapter`].
-//! - `test-util`: a scripted service and server, and a check of the window, for tests of your own: [`test_util`].
+//! | feature | what it adds |
+//! |---|---|
+//! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
+//! | `hyper` (default) | reads from errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
+//! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
+//! | `native-roots` | the operating system's roots for TLS, if the application asks for them. Brings `rustls` |
+//! | `json` | JSON calls of the client. Brings `client` |
+//! | `serde` | configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
+//! | `quanta` | a faster clock for a limiter, if the application asks for it |
+//! | `metrics` | counters, gauges and histograms of the `metrics` facade, see [`adapter`] |
+//! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
+//! | `redis` | a limiter that several processes share, see [`adapter`] |
+//! | `reqwest` | the layers over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
+//! | `backoff`, `backon` | retry delays of those crates, see [`adapter`] |
+//! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
+//!
+//! The layers need none of them. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`. Without
+//! it, every error of hyper counts as "maybe processed", so that only idempotent requests are retried. An error then also
+//! shows the text that the server chose for an HTTP/2 GOAWAY.
+//!
+//! ```toml
+//! [dependencies]
+//! tower-outbound = { version = "0.1", default-features = false, features = ["hyper"] }
+//! ```
 //!
 //! # Examples
 //!
@@ -216,18 +228,19 @@
 //! | `shared_limit` | four processes with one quota in Redis, which is stopped in the middle | [`adapter`] |
 //! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
 //!
-// Links to what is not built: there is a page of it all the same.
-#![cfg_attr(
-    not(feature = "test-util"),
-    doc = "[`test_util`]: https://docs.rs/tower-outbound/latest/tower_outbound/test_util/"
-)]
+//! [`Client`]: client/struct.Client.html
+//! [`test_util`]: test_util/index.html
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[macro_use]
+mod macros;
 
 pub mod adapter;
 pub mod attempt_span;
 pub mod auth;
 pub mod body;
 pub mod call;
+#[cfg(feature = "client")]
 pub mod client;
 mod clock;
 mod config;
@@ -237,6 +250,7 @@ mod id;
 pub mod interplay;
 pub mod limit;
 pub mod policy;
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the ready client uses all of the builder"))]
 pub mod preset;
 mod random;
 pub mod request_id;
@@ -250,12 +264,13 @@ pub mod timeout;
 pub use self::auth::ApiKey;
 pub use self::body::Body;
 pub use self::call::Report;
+#[cfg(feature = "client")]
 pub use self::client::Client;
 pub use self::config::InvalidConfig;
 pub use self::error::{BoxError, Error, ErrorKind};
 pub use self::policy::{ExponentialBackoff, Jitter, Quota};
 
 // Its programs are whole, for who pastes them, and so can't ask for the features that they need.
-#[cfg(all(doctest, feature = "reqwest", feature = "serde"))]
+#[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

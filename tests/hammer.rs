@@ -1,6 +1,7 @@
 //! The window promise under real threads, in real time, and at a real server.
 //!
 //! One at a time, so that they don't take the processor from one another.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "../examples/support/mod.rs"]

@@ -1,4 +1,5 @@
 //! The presets: what is refused at construction, what is shared, and the whole stack on paused time.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "preset/fields.rs"]

@@ -1,67 +1,45 @@
-//! Optional edges: what other crates bring, put in the form that a layer here takes. A feature and a file for each,
-//! all off by default; nothing else in this crate names them, but for the metrics, which are counted where the events
-//! are told.
+//! Optional integrations with other crates, each behind a feature.
 //!
-//! | feature | type | what it makes |
+//! | feature | type | purpose |
 //! |---|---|---|
-//! | `backoff` | [`FromBackoff`] | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
-//! | `backon` | [`FromBackoffBuilder`] | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
-//! | `otel` | [`TraceContext`] | a [`Propagate`](crate::attempt_span::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
-//! | `reqwest` | [`Reqwest`] | a service of a `reqwest::Client`, for every layer and preset to go over |
-//! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
-//! | `metrics` | [`adapter::metrics`][self::metrics] | counters, gauges and histograms for the recorder of the `metrics` facade |
+//! | `backoff` | [`FromBackoff`] | retry delays from a policy of the `backoff` crate |
+//! | `backon` | [`FromBackoffBuilder`] | retry delays from a builder of the `backon` crate |
+//! | `otel` | [`TraceContext`] | sends OpenTelemetry's span context as W3C `traceparent` |
+//! | `reqwest` | [`Reqwest`] | the layers over a `reqwest::Client` |
+//! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota several processes share |
+//! | `metrics` | [`adapter::metrics`] | counters, gauges and histograms of the `metrics` facade |
+//!
+//! [`FromBackoff`]: struct.FromBackoff.html
+//! [`FromBackoffBuilder`]: struct.FromBackoffBuilder.html
+//! [`TraceContext`]: struct.TraceContext.html
+//! [`Reqwest`]: struct.Reqwest.html
+//! [`RedisLimiter`]: struct.RedisLimiter.html
+//! [`adapter::metrics`]: metrics/index.html
 //!
 //! ```
 //! # #[cfg(feature = "backon")] {
 //! use backon::ExponentialBuilder;
 //! use tower_outbound::{adapter::FromBackoffBuilder, retry::RetryLayer};
 //!
-//! // 1 s, 2 s and 4 s, as `backon` has it by default; two of them fit into the layer's 3 attempts.
+//! // 1 s, 2 s and 4 s, the default of `backon`. The layer's 3 attempts use two of them.
 //! let layer = RetryLayer::new().with_schedule(FromBackoffBuilder::new(ExponentialBuilder::default()));
 //! # }
 //! ```
 //!
-//! What goes for each stands with its type; what goes for schedules, here.
+//! # Notes
 //!
-//! # Surprises
+//! For `backoff` and `backon`:
 //!
-//! - Both bounds hold: the attempts end with the schedule, and at the layer's
-//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX` it is the
-//!   schedule alone that ends them, the budget and the deadline aside.
-//! - What the server asks for goes before: an attempt waits for the longer of the two, and where that is the ask, up to
-//!   half of the schedule's own back-off is added to it, so that callers who were told the same moment don't come back
-//!   together.
-//! - Each call has a new schedule, which begins at the first failure that needs it. The layer uses
+//! - Retrying ends with the schedule or after the layer's
+//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, the schedule, the
+//!   budget and the deadline decide.
+//! - A longer delay that the server requests replaces the schedule's. Up to half of the schedule's delay is added to it as
+//!   jitter.
+//! - Each call has a new schedule, which starts at its first failure. The layer uses
 //!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule) after a 429 or 529, and
 //!   [`with_schedule`](crate::retry::RetryLayer::with_schedule) after any other failure. Set both to use one kind of
 //!   backoff.
-//! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.
-//!
-// Links to what is not built: there is a page of it all the same.
-#![cfg_attr(
-    not(feature = "backoff"),
-    doc = "[`FromBackoff`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.FromBackoff.html"
-)]
-#![cfg_attr(
-    not(feature = "backon"),
-    doc = "[`FromBackoffBuilder`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.FromBackoffBuilder.html"
-)]
-#![cfg_attr(
-    not(feature = "otel"),
-    doc = "[`TraceContext`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.TraceContext.html"
-)]
-#![cfg_attr(
-    not(feature = "redis"),
-    doc = "[`RedisLimiter`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.RedisLimiter.html"
-)]
-#![cfg_attr(
-    not(feature = "reqwest"),
-    doc = "[`Reqwest`]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/struct.Reqwest.html"
-)]
-#![cfg_attr(
-    not(feature = "metrics"),
-    doc = "[self::metrics]: https://docs.rs/tower-outbound/latest/tower_outbound/adapter/metrics/"
-)]
+//! - [`with_seed`](crate::retry::RetryLayer::with_seed) does not affect the jitter of these crates.
 
 #[cfg(feature = "backoff")]
 mod backoff;

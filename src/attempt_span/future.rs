@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tracing::Span;
 
 use crate::{
-    error::{BoxError, Error},
+    error::{BoxError, Error, MaybeRejected},
     telemetry::{Answered, Sending, Within},
 };
 
@@ -18,7 +18,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Within<F>,
+        future: Within<MaybeRejected<F>>,
         sending: Sending,
     }
 
@@ -32,7 +32,7 @@ pin_project! {
 
 impl<F> ResponseFuture<F> {
     #[inline]
-    pub(super) fn new(sending: Sending, span: Span, make: impl FnOnce() -> F) -> Self {
+    pub(super) fn new(sending: Sending, span: Span, make: impl FnOnce() -> MaybeRejected<F>) -> Self {
         match span.is_disabled() {
             true => Self { sending, future: Within::disabled(span, make) },
             false => Self { sending, future: Within::new(span, make) },
@@ -49,7 +49,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
+        let result = ready!(this.future.as_mut().poll(cx));
         this.sending.ended(this.future.span(), result.as_ref().map(Answered::of));
         Poll::Ready(result)
     }

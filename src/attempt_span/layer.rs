@@ -9,8 +9,7 @@ use super::{AttemptSpan, AttemptSpanConfig, Propagate};
 ///
 /// # Default
 ///
-/// Nothing is written into the request: whose servers these are is not known, and neither how often a call was tried nor
-/// the ids of one's traces is theirs to know unasked.
+/// Sends nothing in the request, so that third-party servers do not learn attempt counts or trace ids.
 #[derive(Clone, Default)]
 pub struct AttemptSpanLayer {
     settings: Settings,
@@ -34,7 +33,7 @@ impl AttemptSpanLayer {
         Self { settings: Settings { header, propagate: None } }
     }
 
-    /// Sends the number of the attempt, from 1, in this header, and in place of what the caller has put there.
+    /// Sends the number of the attempt, from 1, in this header. Replaces a value of the caller.
     pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
         self.settings.header = Some(header);
         self
@@ -57,21 +56,15 @@ impl<S> Layer<S> for AttemptSpanLayer {
 
 impl fmt::Debug for AttemptSpanLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt_as("AttemptSpanLayer", f)
-    }
-}
-
-impl Settings {
-    fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(name)
-            .field("header", &self.header)
-            .field("propagates", &self.propagate.is_some())
-            .finish()
+        self.settings.fmt(f)
     }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_as("Settings", f)
+        f.debug_struct("AttemptSpanLayer")
+            .field("header", &self.header)
+            .field("propagates", &self.propagate.is_some())
+            .finish()
     }
 }

@@ -26,6 +26,8 @@ impl<S> AttemptSpan<S> {
     pub(super) fn new(inner: S, settings: Settings) -> Self {
         Self { inner, settings }
     }
+
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for AttemptSpan<S>
@@ -34,7 +36,7 @@ where
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<MaybeRejected<S::Future>>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_service)

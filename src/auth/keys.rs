@@ -103,6 +103,7 @@ impl KeySource {
     }
 
     /// The key that was there last, valid or not.
+    #[cfg(feature = "client")]
     pub(crate) fn known(&self) -> Option<CurrentKey> {
         match &self.source {
             Source::Fixed(key) => Some(key.clone()),

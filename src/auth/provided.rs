@@ -76,6 +76,7 @@ impl Provided {
         self.lock().error.clone()
     }
 
+    #[cfg(feature = "client")]
     pub(super) fn known(&self) -> Option<CurrentKey> {
         self.lock().held.as_ref().map(|held| held.key.clone())
     }

@@ -1,8 +1,8 @@
 use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame};
+use http_body::Body as HttpBody;
 use http_body_util::Full;
 
-use super::{Body, ReplayBody, tape::Recording};
+use super::{Body, ReplayBody};
 use crate::error::BoxError;
 
 /// A request's body that can be made of bytes in memory: what a layer that has read a body, to sign it, hands on.
@@ -33,8 +33,6 @@ where
     B: HttpBody<Error: Into<BoxError>> + Send + 'static,
 {
     fn from_buffered(data: Bytes) -> Self {
-        let mut recording = Recording::new(data.len(), true);
-        recording.push(&Frame::data(data));
-        Self::playing(recording.finish())
+        Self::of_bytes(data)
     }
 }

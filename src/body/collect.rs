@@ -1,19 +1,19 @@
-use std::{fmt, future::poll_fn, mem, task::Poll};
+use std::{fmt, mem};
 
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt;
 
-use super::{FRAMES_PER_POLL, any::Body};
+use super::{FRAMES_PER_POLL, body::Body};
 use crate::error::BoxError;
 
-/// Most that is set aside before the bytes came, 64 KiB: a length that a server announced is not yet memory spent.
+/// The most memory to reserve for an announced length: 64 KiB. A server may announce more than it sends.
 const RESERVE_AT_MOST: usize = 64 * 1024;
 
 impl Body {
-    /// Reads the whole body into memory, at most `limit` bytes; trailers are dropped.
+    /// Reads the whole body into memory, up to `limit` bytes. Drops trailers.
     ///
-    /// One chunk is given without a copy.
+    /// Does not copy a body of one chunk.
     ///
     /// ```
     /// use tower_outbound::{Body, body::BodyTooLarge};
@@ -27,7 +27,8 @@ impl Body {
     ///
     /// # Errors
     ///
-    /// [`BodyTooLarge`] over `limit`, before anything is read when the length is announced; else the body's own error.
+    /// Returns [`BodyTooLarge`] for a body above the limit, without reading it if its length is announced. Returns the
+    /// body's own error if it fails.
     pub async fn collect(mut self, limit: usize) -> Result<Bytes, BoxError> {
         let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
@@ -53,31 +54,18 @@ impl Body {
             }
             frames += 1;
             if frames % FRAMES_PER_POLL == 0 {
-                yield_once().await;
+                tokio::task::yield_now().await;
             }
         }
         Ok(if whole.is_empty() { first } else { whole.freeze() })
     }
 }
 
-/// tokio's own `yield_now` needs its runtime feature.
-async fn yield_once() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-/// Why [`Body::collect`] gave up: the body is larger than the limit.
+/// The error of [`Body::collect`] for a body above the limit.
 ///
 /// ```
 /// # fn show(error: tower_outbound::body::BodyTooLarge) {
-/// println!("answer is over {} bytes", error.limit());
+/// println!("response body is larger than {} bytes", error.limit());
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +74,7 @@ pub struct BodyTooLarge {
 }
 
 impl BodyTooLarge {
-    /// The limit, in bytes.
+    /// Returns the limit, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -107,7 +95,7 @@ mod tests {
 
     use super::super::{
         replay::ReplayBody,
-        script::{Failure, Script, Step},
+        test_body::{Failure, Script, Step},
     };
     use super::*;
 
@@ -116,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn gathers_data_and_drops_trailers() {
+    async fn collects_data_and_drops_trailers() {
         let steps =
             [Step::data(0), Step::data(3), Step::Wait, Step::data(0), Step::data(2), Step::trailers(9)];
         assert_eq!(boxed(Script::new(steps)).collect(5).await.unwrap(), [0_u8, 1, 2, 0, 1].as_slice());
@@ -136,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_announced_length_over_the_limit_is_not_read() {
+    async fn does_not_read_a_body_that_announces_too_much() {
         let script = Script::new([Step::data(9)]).knowing_its_size();
         let given = script.given();
         assert!(boxed(script).collect(8).await.is_err());
@@ -144,21 +132,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_of_the_body_is_passed_on() {
+    async fn returns_the_error_of_the_body() {
         assert!(
             boxed(Script::new([Step::data(1), Step::Fail])).collect(9).await.unwrap_err().is::<Failure>()
         );
     }
 
     #[tokio::test]
-    async fn one_chunk_is_not_copied() {
+    async fn does_not_copy_one_chunk() {
         let bytes = Bytes::from(vec![7; 9]);
         let whole = Body::new(Full::new(bytes.clone())).collect(9).await.unwrap();
         assert_eq!(whole.as_ptr(), bytes.as_ptr());
     }
 
     #[test]
-    fn an_endless_stream_of_nothing_yields() {
+    fn yields_during_endless_empty_frames() {
         let frames = std::iter::repeat_with(|| Ok::<_, Failure>(http_body::Frame::data(Bytes::new())));
         let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).collect(9));
         for _ in 0..3 {

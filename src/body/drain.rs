@@ -11,16 +11,11 @@ use pin_project_lite::pin_project;
 use super::FRAMES_PER_POLL;
 
 pin_project! {
-    /// Reads a failed response to its end and throws it away, so that its connection can be used again.
+    /// Reads the body of a failed response and drops it, so that the connection can be used again.
     ///
-    /// Gives `true` when the end was reached; `false` when the body failed or is over `limit` bytes, and then the
-    /// connection is lost with it. A limit of 0 reads nothing, and neither does a body that announces more than the
-    /// limit. Every frame counts as one byte at least, so that empty ones can't go on for ever. Time is bounded by the
-    /// caller.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping it drops the body where it is.
+    /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit, which closes the
+    /// connection. Reads nothing of a body that announces more than the limit. Each frame counts as at least one byte, so
+    /// that endless empty frames exceed the limit, too. The caller bounds the time.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {
@@ -32,7 +27,7 @@ pin_project! {
 }
 
 impl<B: Body> Drain<B> {
-    /// Throws away `body`, reading at most `limit` bytes of it, and the one frame that shows that there are more.
+    /// Reads at most `limit` bytes of `body`, and the frame that exceeds it.
     pub(crate) fn new(body: B, limit: u64) -> Self {
         let whole = if body.is_end_stream() {
             Some(true)
@@ -58,7 +53,7 @@ impl<B: Body> Future for Drain<B> {
                 None => Some(true),
                 Some(Err(_)) => Some(false),
                 Some(Ok(frame)) => match frame.data_ref().map(Buf::remaining) {
-                    // Trailers are the last that there is.
+                    // Trailers are the last frame.
                     None => Some(true),
                     Some(len) => match this.left.checked_sub(u64::try_from(len).unwrap_or(u64::MAX).max(1)) {
                         None => Some(false),
@@ -83,10 +78,10 @@ impl<B: Body> Future for Drain<B> {
 mod tests {
     use tokio_test::{assert_pending, assert_ready_eq, task::spawn};
 
-    use super::super::script::{Script, Step};
+    use super::super::test_body::{Script, Step};
     use super::*;
 
-    /// Whether the end was reached, the polls that it took, and the frames read.
+    /// Returns whether the end was reached, the number of polls, and the number of frames.
     fn drain(script: Script, limit: u64) -> (bool, usize, usize) {
         let given = script.given();
         let mut task = spawn(Drain::new(script, limit));
@@ -109,19 +104,19 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_no_end() {
+    fn returns_false_after_an_error() {
         assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (false, 1, 1));
     }
 
     #[test]
-    fn what_can_not_fit_is_not_read() {
+    fn does_not_read_a_body_that_announces_too_much() {
         assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (false, 1, 0));
         assert_eq!(drain(Script::new([Step::data(1)]), 0), (false, 1, 0));
         assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (true, 1, 0));
     }
 
     #[test]
-    fn endless_empty_frames_yield_and_then_end() {
+    fn yields_during_endless_empty_frames_and_stops() {
         let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
         let script = endless();
         let given = script.given();

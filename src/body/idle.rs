@@ -12,18 +12,17 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{BoxError, Error, redact};
 
-// tower-http's `TimeoutBody` arms its timer before it looks at the body, so that a reader that comes back late
-// loses a frame that is there; it hides the length and the end of the body, and its error doesn't tell the limit.
+// tower-http's `TimeoutBody` polls its timer before the body, so a late reader loses a frame that has arrived. It also
+// hides the length and the end of the body, and its error does not show the limit.
 pin_project! {
-    /// Hands on a response's body, and ends it with an error when nothing of it came for a while.
+    /// A response's body, which fails if it stalls for longer than its idle timeout.
     ///
-    /// Made by [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout), which tells when the time begins, or with `from`
-    /// for a body without a limit, which is only passed on.
+    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it. `From` passes a body on without a limit.
     ///
     /// # Errors
     ///
-    /// An [`Error`] with [`is_timeout`](Error::is_timeout) in the box when the body stalled: it is dropped then, its
-    /// connection or stream with it, and this one is at its end. Otherwise what the body failed with.
+    /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. This drops the body, which closes its
+    /// connection or resets its stream. Otherwise returns the body's own error.
     ///
     /// ```
     /// use http_body::Body as _;
@@ -34,14 +33,14 @@ pin_project! {
     /// assert_eq!(body.size_hint().exact(), Some(5));
     /// ```
     pub struct IdleBody<B> {
-        // `None` once it stalled.
+        // `None` after it stalled.
         #[pin]
         body: Option<B>,
         limit: Option<Duration>,
-        // Boxed: a body without a limit, or one that is there at once, doesn't carry it along.
+        // Boxed, because most bodies need none.
         timer: Option<Pin<Box<Sleep>>>,
-        // Else the timer belongs to an earlier wait, and is set anew before it counts: that is cheaper than to take
-        // it off the clock at each frame, and the worst that it does meanwhile is to wake the reader once.
+        // Whether the timer is set for the current wait. A timer of an earlier wait stays, because that is cheaper than
+        // to cancel it at each frame. It wakes the reader once at worst.
         armed: bool,
     }
 }
@@ -72,7 +71,7 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut this = self.project();
         let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-        // The body before the timer: a frame that is there counts, however late the reader comes for it.
+        // The body before the timer, so that a late reader gets a frame that has arrived.
         if let Poll::Ready(frame) = body.poll_frame(cx) {
             *this.armed = false;
             if !matches!(frame, Some(Ok(_))) {
@@ -82,7 +81,7 @@ where
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {
-            // A moment that the clock can't hold never comes.
+            // The clock cannot represent such a time, so it never comes.
             let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
             match this.timer {
                 Some(timer) => timer.as_mut().reset(ends),

@@ -1,66 +1,56 @@
-//! Bodies: one type for the ready client, one that can be sent again, and what becomes of the rest.
+//! The bodies of requests and responses.
 //!
-//! - [`Body`] is the one erased body that the ready client takes and gives. Nothing, bytes in memory and hyper's own
-//!   body cost no allocation; any other body is boxed.
-//! - [`ReplayBody`] hands a request's body on unchanged and records it on the way, up to a cap, so that the retry layer
-//!   can send the same request again. [`Replay`] is the handle that gives the next body, or says in [`NotReplayable`]
-//!   why it can't.
-//! - [`FromBuffered`] is a body that a signing layer can read whole and hand on.
-//! - [`IdleBody`] ends a response's body that stands still, when [`timeout`](crate::timeout) was told to.
-//! - A failed response's body is read to its end, bounded in bytes, and thrown away, because an HTTP/1 connection whose
-//!   last response was left unread is closed and not used again.
+//! - [`Body`] is the body of the ready client, of any type.
+//! - [`ReplayBody`] is the request's body under a [`retry`](crate::retry) layer, which can send it again.
+//! - [`IdleBody`] is the response's body above a [`BodyIdleTimeoutLayer`](crate::timeout::BodyIdleTimeoutLayer).
+//! - [`FromBuffered`] is a request's body that a signing layer can read and replace.
 //!
 //! ```
-//! use tower_outbound::{Body, body::{DEFAULT_REPLAY_LIMIT, ReplayBody}};
+//! use tower_outbound::Body;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_outbound::error::BoxError> {
-//! let (first, replay) = ReplayBody::record(Body::from("to=ann"), DEFAULT_REPLAY_LIMIT);
-//! assert_eq!(Body::new(first).collect(64).await?, "to=ann");
-//!
-//! let second = replay.body()?;
-//! assert_eq!(Body::new(second).collect(64).await?, "to=ann");
+//! let body = Body::from("to=ann");
+//! assert_eq!(body.collect(64).await?, "to=ann");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # Caps
+//! # Limits
 //!
-//! | what | cap |
+//! | what | limit |
 //! |---|---|
-//! | bytes recorded for a call | [`DEFAULT_REPLAY_LIMIT`], 1 MiB, or the limit given to [`ReplayBody::record`] |
-//! | bytes held by [`Body::collect`] | the limit given to it |
-//! | bytes of a failed response read | given by the layer that drains |
+//! | bytes recorded for retries, of data and trailers | [`RetryLayer::with_replay_limit`](crate::retry::RetryLayer::with_replay_limit), 1 MiB by default |
+//! | bytes that [`Body::collect`] reads | its argument |
+//! | bytes of a failed response read before a retry, so that its HTTP/1 connection can be used again | 64 KiB |
 //!
-//! # Surprises
+//! # Notes
 //!
-//! - The cap of a recording counts bytes of data and of trailers. A chunk is kept by reference count, not copied, so a
-//!   chunk cut from a larger buffer keeps that buffer alive until the call ends.
-//! - A body that was cut off in the middle can't be sent again: its source is part way through. One that was not begun
-//!   can, whatever its size: after a connect error nothing was read from it.
-//! - A stream that doesn't know its end, sent over HTTP/1 under a `content-length` that the caller wrote, counts as cut
-//!   off: hyper stops reading at that length, before the stream says that there is no more.
+//! A body of unknown length sent over HTTP/1 with a `content-length` of the caller counts as read in part. hyper stops
+//! reading at that length, before the body reports its end.
 
-mod any;
+#[expect(clippy::module_inception, reason = "its type is the room's own")]
+mod body;
 mod buffered;
 mod collect;
 mod drain;
-mod handle;
 mod idle;
 mod replay;
 #[cfg(test)]
-mod script;
-mod tape;
+mod test_body;
 
-pub use self::any::Body;
+pub use self::body::Body;
 pub use self::buffered::FromBuffered;
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
-pub use self::handle::Replay;
 pub use self::idle::IdleBody;
-pub use self::replay::{DEFAULT_REPLAY_LIMIT, ReplayBody};
-pub use self::tape::NotReplayable;
+pub(crate) use self::replay::Replay;
+pub use self::replay::ReplayBody;
 
-/// Frames read in one poll before the task yields: a stream that is always ready must not starve its neighbours nor the
-/// caller's timer. 32 frames as large as hyper's first read buffer, 8 KiB, are 256 KiB.
+/// The default limit of a recording, 1 MiB. A recorded body that is in memory already costs nothing more, so the limit bounds
+/// streams: 100 calls at once hold at most 100 MiB.
+pub(crate) const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
+
+/// The number of frames read in one poll before the task yields, so that an endless stream does not starve other tasks or
+/// the caller's timer. 32 frames of hyper's first read buffer, 8 KiB, are 256 KiB.
 const FRAMES_PER_POLL: usize = 32;

@@ -10,13 +10,21 @@ use hyper_util::{
 #[cfg(feature = "rustls")]
 use rustls::{RootCertStore, pki_types::CertificateDer};
 
-use super::stack::Connections;
-use crate::{auth::Origin, config::text::Written, error::InvalidConfig};
+use crate::{
+    auth::Origin,
+    body::{Body, ReplayBody},
+    config::text::Written,
+    error::InvalidConfig,
+};
 
 #[cfg(feature = "rustls")]
-pub(super) type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
+type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "rustls"))]
-pub(super) type Connector = HttpConnector;
+type Connector = HttpConnector;
+
+/// The client with its pool of connections. Behind a pointer, because the layers clone their inner service for each call,
+/// and the client holds its settings by value.
+pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 
 /// How a ready client reaches its service: connections, HTTP version, TLS roots.
 ///
@@ -190,7 +198,7 @@ impl Transport {
             .pool_idle_timeout(self.idle_timeout.0)
             .pool_timer(TokioTimer::new())
             .http2_only(self.http == Version::Http2);
-        Ok(Connections(Arc::new(builder.build(self.connector(http, origin)?))))
+        Ok(Arc::new(builder.build(self.connector(http, origin)?)))
     }
 
     #[cfg(feature = "rustls")]

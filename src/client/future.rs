@@ -7,11 +7,13 @@ use std::{
 
 use http::Response;
 
-use super::stack::Called;
 use crate::{
     body::Body,
     error::{Error, MaybeRejected},
 };
+
+/// The future of the stack.
+pub(super) type Called = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// The future of a [`Client`](super::Client)'s call.
 pub struct ResponseFuture(MaybeRejected<Called>);

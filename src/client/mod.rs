@@ -47,7 +47,6 @@ mod future;
 mod json;
 mod redact;
 mod service;
-mod stack;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;

@@ -9,7 +9,7 @@ use http::{Method, Request, Response};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::{ResponseFuture, Transport, stack::Stack};
+use super::{ResponseFuture, Transport, future::Called};
 use crate::{
     auth::KeySource,
     body::{Body, IdleBody, ReplayBody},
@@ -24,7 +24,8 @@ use crate::{
 /// Cheap. Clones share the limiter and the connections.
 #[derive(Clone)]
 pub struct Client {
-    stack: Arc<dyn Stack>,
+    /// The whole stack as one type. A call costs one box, of its future.
+    stack: Arc<dyn Fn(Request<Body>) -> Called + Send + Sync>,
     base_url: Arc<BaseUrl>,
     pub(super) keys: Option<KeySource>,
     /// Whether JSON calls set `accept`, because the preset does not.
@@ -49,7 +50,8 @@ impl StackBuilder {
     /// Returns an error as [`client`](Self::client) does.
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
-        self.clone().with_default_user_agent().client_of(connections, Body::incoming)
+        let service = tower::service_fn(move |request| connections.request(request));
+        self.clone().with_default_user_agent().client_of(service, Body::incoming)
     }
 
     /// Makes a ready client over a custom service: another HTTP client, or a test double.
@@ -105,7 +107,8 @@ impl StackBuilder {
             .layer(layer)
             .service(service);
         Ok(Client {
-            stack: Arc::new(stack),
+            // Always ready, because the retry layer waits for its inner service in its future.
+            stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
             base_url: Arc::new(self.base().clone()),
             keys,
             #[cfg(feature = "json")]
@@ -161,7 +164,7 @@ impl Client {
 
     fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
         match self.made(method, path, body) {
-            Ok(request) => ResponseFuture::calling(self.stack.begin(request)),
+            Ok(request) => ResponseFuture::calling((self.stack)(request)),
             Err(error) => ResponseFuture::failed(error),
         }
     }
@@ -188,7 +191,7 @@ impl Service<Request<Body>> for Client {
         match self.base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                ResponseFuture::calling(self.stack.begin(request))
+                ResponseFuture::calling((self.stack)(request))
             }
             Err(error) => ResponseFuture::failed(error),
         }

@@ -1,14 +1,14 @@
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use http::HeaderValue;
 
 use super::{
     BoxError, ErrorKind, Reason, Refusal,
-    chain::{chain, write_causes},
+    chain::chain,
     redacted::{original, redact},
     transport,
 };
-use crate::call::{CallContext, Report, StopReason};
+use crate::call::{CallContext, Report};
 
 /// A call that failed: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
 ///
@@ -292,57 +292,6 @@ impl Error {
     /// Returns the id of the call, as sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report().and_then(Report::request_id)
-    }
-
-    /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
-    fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.inner.kind {
-            Kind::Timeout { scope, part, limit } => {
-                let limit = rounded(limit);
-                match (part, scope) {
-                    (Part::Body, _) => write!(f, "response body stalled for {limit:?}"),
-                    (Part::Head, Scope::Call) => write!(f, "deadline of {limit:?} exceeded"),
-                    (Part::Head, Scope::Attempt) => write!(f, "no response within {limit:?}"),
-                }
-            }
-            _ => f.write_str(self.kind().sentence()),
-        }?;
-        let attempts = self.report().map_or(0, Report::attempt_count);
-        if attempts > 1 {
-            write!(f, " after {attempts} attempts")?;
-        }
-        let id = self.request_id();
-        let id = id.as_ref().and_then(|id| id.to_str().ok());
-        match (stop.map(|stop| stop.as_str()), id) {
-            (Some(stop), Some(id)) => write!(f, " ({stop}, request id {id})"),
-            (Some(stop), None) => write!(f, " ({stop})"),
-            (None, Some(id)) => write!(f, " (request id {id})"),
-            (None, None) => Ok(()),
-        }
-    }
-}
-
-/// Rounds to milliseconds. A limit that was measured, such as the distance to a deadline, has nanoseconds.
-fn rounded(limit: Duration) -> Duration {
-    if limit < Duration::from_millis(1) {
-        return limit;
-    }
-    let millis = limit.saturating_add(Duration::from_micros(500)).as_millis();
-    u64::try_from(millis).map_or(limit, Duration::from_millis)
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(None, f)?;
-        if f.alternate() { write_causes(self, f) } else { Ok(()) }
-    }
-}
-
-/// Shows the message, the stop reason and the chain of causes on one line, because `main` prints it.
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(self.report().and_then(Report::ended), f)?;
-        write_causes(self, f)
     }
 }
 

@@ -55,49 +55,34 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Returns the kind as one word, such as `connect_refused`.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::ConnectRefused => "connect_refused",
-            Self::ConnectTimeout => "connect_timeout",
-            Self::Connect => "connect",
-            Self::Tls => "tls",
-            Self::Reset => "reset",
-            Self::Closed => "closed",
-            Self::Protocol => "protocol",
-            Self::Body => "body",
-            Self::AttemptTimeout => "attempt_timeout",
-            Self::Deadline => "deadline",
-            Self::BodyTimeout => "body_timeout",
-            Self::RateLimited => "rate_limited",
-            Self::TooCostly => "too_costly",
-            Self::Auth => "auth",
-            Self::InvalidRequest => "invalid_request",
-            Self::NotReady => "not_ready",
-            Self::Other => "other",
-        }
+        self.texts().0
     }
 
     /// Returns the kind as the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
     pub(crate) fn sentence(self) -> &'static str {
+        self.texts().1
+    }
+
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Dns => "dns lookup failed",
-            Self::ConnectRefused => "connection refused",
-            Self::ConnectTimeout => "timed out while connecting",
-            Self::Connect => "could not connect",
-            Self::Tls => "tls handshake failed",
-            Self::Reset => "reset by the server",
-            Self::Closed => "connection closed before the response",
-            Self::Protocol => "http protocol error",
-            Self::Body => "request body failed",
-            Self::AttemptTimeout => "attempt timed out",
-            Self::Deadline => "deadline exceeded",
-            Self::BodyTimeout => "response body stalled",
-            Self::RateLimited => "refused by the rate limiter",
-            Self::TooCostly => "request costs more permits than the rate limiter can grant",
-            Self::Auth => "credential could not be attached",
-            Self::InvalidRequest => "invalid request",
-            Self::NotReady => "service did not become ready",
-            Self::Other => "service failed",
+            Self::Dns => ("dns", "dns lookup failed"),
+            Self::ConnectRefused => ("connect_refused", "connection refused"),
+            Self::ConnectTimeout => ("connect_timeout", "timed out while connecting"),
+            Self::Connect => ("connect", "could not connect"),
+            Self::Tls => ("tls", "tls handshake failed"),
+            Self::Reset => ("reset", "reset by the server"),
+            Self::Closed => ("closed", "connection closed before the response"),
+            Self::Protocol => ("protocol", "http protocol error"),
+            Self::Body => ("body", "request body failed"),
+            Self::AttemptTimeout => ("attempt_timeout", "attempt timed out"),
+            Self::Deadline => ("deadline", "deadline exceeded"),
+            Self::BodyTimeout => ("body_timeout", "response body stalled"),
+            Self::RateLimited => ("rate_limited", "refused by the rate limiter"),
+            Self::TooCostly => ("too_costly", "request costs more permits than the rate limiter can grant"),
+            Self::Auth => ("auth", "credential could not be attached"),
+            Self::InvalidRequest => ("invalid_request", "invalid request"),
+            Self::NotReady => ("not_ready", "service did not become ready"),
+            Self::Other => ("other", "service failed"),
         }
     }
 }

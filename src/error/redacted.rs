@@ -1,3 +1,5 @@
+#![cfg_attr(not(feature = "hyper"), allow(unused_variables, reason = "every known reason needs hyper"))]
+
 use std::{error::Error as StdError, fmt};
 
 use super::{BoxError, ErrorKind, chain::chain};
@@ -12,6 +14,7 @@ pub(crate) struct Redacted {
 
 enum Reason {
     /// The server chose the debug data of its GOAWAY.
+    #[cfg(feature = "hyper")]
     GoAway(h2::Reason),
     /// The server chose the names in its certificate. This one is the client's.
     #[cfg(feature = "rustls")]
@@ -41,6 +44,7 @@ pub(super) fn original<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdE
 impl Redacted {
     pub(super) fn kind(&self) -> ErrorKind {
         match self.reason {
+            #[cfg(feature = "hyper")]
             Reason::GoAway(_) => ErrorKind::Closed,
             #[cfg(feature = "rustls")]
             Reason::NotValidFor(_) => ErrorKind::Tls,
@@ -50,6 +54,7 @@ impl Redacted {
 
 impl Reason {
     fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
+        #[cfg(feature = "hyper")]
         if let Some(error) = error.downcast_ref::<h2::Error>() {
             return error.reason().filter(|_| error.is_go_away() && error.is_remote()).map(Self::GoAway);
         }
@@ -67,12 +72,15 @@ impl Reason {
 
 impl fmt::Display for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.reason {
+        match self.reason {
+            #[cfg(feature = "hyper")]
             Reason::GoAway(reason) => {
                 write!(f, "http2: connection closed by the server (GOAWAY, {reason:?})")
             }
             #[cfg(feature = "rustls")]
-            Reason::NotValidFor(name) => write!(f, "invalid peer certificate: not valid for name {name:?}"),
+            Reason::NotValidFor(ref name) => {
+                write!(f, "invalid peer certificate: not valid for name {name:?}")
+            }
         }
     }
 }

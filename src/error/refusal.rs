@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-/// A limiter's no: why, and how long the request would have had to wait. Nothing was spent.
+/// The error of a limiter that refused a request, which spent nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,
@@ -8,60 +8,64 @@ pub struct Refusal {
     largest: Option<u32>,
 }
 
-/// What a request that was refused did not fit in.
+/// Why a limiter refused a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The wait would have ended after the call's deadline.
+    /// The wait would end after the call's deadline.
     Deadline,
-    /// The wait would have been longer than the layer's `max_wait`.
+    /// The wait would be longer than the layer's `max_wait`.
     MaxWait,
-    /// As many requests are waiting already as the layer's `max_queue` lets.
+    /// The queue has reached the layer's `max_queue`.
     QueueFull,
-    /// There is no room for another key, and none of those that were looked at is idle.
+    /// The keyed limiter has no room for another key, and found no idle one.
     TooManyKeys,
-    /// The request costs more permits than the quota can ever give at once: no wait helps.
+    /// The request costs more permits than the quota can ever grant at once.
     TooCostly,
-    /// The store that the quota is shared through can't be asked, and there is no share to fall back to.
+    /// The store of a shared quota is unavailable, and the limiter has no fallback.
     Unavailable,
 }
 
 impl Reason {
-    /// The reason in one word, as it stands in the metrics.
+    /// Returns the reason as one word, as in the metrics.
     pub fn as_str(&self) -> &'static str {
+        self.texts().0
+    }
+
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Deadline => "deadline",
-            Self::MaxWait => "max_wait",
-            Self::QueueFull => "queue_full",
-            Self::TooManyKeys => "too_many_keys",
-            Self::TooCostly => "too_costly",
-            Self::Unavailable => "unavailable",
+            Self::Deadline => ("deadline", "the wait ends after the deadline"),
+            Self::MaxWait => ("max_wait", "the wait is longer than the longest allowed"),
+            Self::QueueFull => ("queue_full", "the queue is full"),
+            Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
+            Self::TooCostly => ("too_costly", "the request costs more permits than can ever be had at once"),
+            Self::Unavailable => ("unavailable", "the limiter's store can't be asked"),
         }
     }
 }
 
 impl Refusal {
-    /// A refusal for `reason`, after which a request would have had to wait for `wait`, where that is known.
+    /// Creates a refusal for `reason`. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
         Self { reason, wait: wait.into(), largest: None }
     }
 
-    /// A refusal of a request that costs more than `largest`, the most permits that can ever be had at once.
+    /// Creates the refusal of a request that costs more than `largest`, the most permits that the quota can grant at once.
     pub fn too_costly(largest: u32) -> Self {
         Self { reason: Reason::TooCostly, wait: None, largest: Some(largest) }
     }
 
-    /// What the request did not fit in.
+    /// Returns why the limiter refused the request.
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The most permits that can ever be had at once, when the request asked for more.
+    /// Returns the most permits that the quota can grant at once, if the request costs more.
     pub fn largest(&self) -> Option<u32> {
         self.largest
     }
 
-    /// How long the request would have had to wait.
+    /// Returns the wait that the request would have needed.
     pub fn wait(&self) -> Option<Duration> {
         self.wait
     }
@@ -69,14 +73,7 @@ impl Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.reason {
-            Reason::Deadline => "the wait ends after the deadline",
-            Reason::MaxWait => "the wait is longer than the longest allowed",
-            Reason::QueueFull => "the queue is full",
-            Reason::TooManyKeys => "there is no room for another key",
-            Reason::TooCostly => "the request costs more permits than can ever be had at once",
-            Reason::Unavailable => "the limiter's store can't be asked",
-        })?;
+        f.write_str(self.reason.texts().1)?;
         if let Some(largest) = self.largest {
             write!(f, ", which is {largest}")?;
         }

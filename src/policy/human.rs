@@ -1,8 +1,8 @@
-//! Durations, quotas and jitters as people write them: `1m30s`, `100/60s`, `50%`.
+//! Durations and jitters as text: `1m30s`, `50%`.
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Jitter, Quota};
+use super::Jitter;
 use crate::error::InvalidConfig;
 
 /// The units, longest first: the order in which they follow one another.
@@ -89,56 +89,8 @@ impl fmt::Display for Human {
     }
 }
 
-/// Parses the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
-///
-/// ```
-/// use tower_outbound::Quota;
-///
-/// let quota: Quota = "100/60s, burst 20, margin 2s".parse()?;
-/// assert_eq!(format!("{quota:#}"), "100/60s, burst 20, margin 2s");
-/// assert_eq!("100/1m".parse::<Quota>()?, Quota::per_minute(100)?);
-/// assert_eq!("100/60s, margin 0s".parse::<Quota>()?, Quota::per_minute(100)?.without_margin());
-/// assert_eq!(
-///     "100/60".parse::<Quota>().unwrap_err().to_string(),
-///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
-/// );
-/// # Ok::<(), tower_outbound::InvalidConfig>(())
-/// ```
-impl FromStr for Quota {
-    type Err = InvalidConfig;
-
-    fn from_str(text: &str) -> Result<Self, InvalidConfig> {
-        let invalid = || {
-            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s";
-            InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
-        };
-        let mut parts = text.split(',').map(str::trim);
-        let rate = parts.next().unwrap_or_default();
-        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
-        let limit = whole(limit.trim()).ok_or_else(invalid)?;
-        let mut quota = Self::new(limit, parse_duration(window.trim())?)?;
-        let (mut burst, mut margin) = (None, None);
-        for part in parts {
-            match part.split_once(' ') {
-                Some(("burst", number)) if burst.is_none() => {
-                    burst = Some(whole(number.trim()).ok_or_else(invalid)?);
-                }
-                Some(("margin", duration)) if margin.is_none() => {
-                    margin = Some(parse_duration(duration.trim())?);
-                }
-                _ => return Err(invalid()),
-            }
-        }
-        // The margin first: a long burst may refill within 146 years without the default margin only.
-        if let Some(margin) = margin {
-            quota = quota.with_margin(margin)?;
-        }
-        burst.map_or(Ok(quota), |burst| quota.with_burst(burst))
-    }
-}
-
-/// Digits alone: `parse` takes a sign, too.
-fn whole(digits: &str) -> Option<u32> {
+/// Parses digits only. `parse` accepts a sign, too.
+pub(super) fn whole(digits: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
@@ -174,7 +126,7 @@ impl FromStr for Jitter {
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::Quota, *};
 
     #[test]
     fn a_duration_is_whole_numbers_with_units_the_longer_ones_first() {

@@ -10,7 +10,7 @@ use tracing::Span;
 
 use crate::{
     call::{CallContext, Report},
-    error::{BoxError, Error},
+    error::{BoxError, Error, MaybeRejected},
     telemetry::{self, Answered, Subject, Within},
 };
 
@@ -19,7 +19,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Within<F>,
+        future: Within<MaybeRejected<F>>,
         call: CallContext,
         // `None` if no subscriber listened at the start.
         subject: Option<Box<Subject>>,
@@ -32,7 +32,7 @@ impl<F> ResponseFuture<F> {
         call: CallContext,
         subject: Option<Box<Subject>>,
         span: Span,
-        make: impl FnOnce() -> F,
+        make: impl FnOnce() -> MaybeRejected<F>,
     ) -> Self {
         match span.is_disabled() {
             true => Self { call, subject, future: Within::disabled(span, make) },
@@ -50,12 +50,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let mut result = ready!(this.future.as_mut().poll(cx)).map_err(Error::from_service);
+        let mut result = ready!(this.future.as_mut().poll(cx));
         if let Ok(response) = &mut result {
-            let told = response.extensions().get::<Report>();
-            let (any, own) = (told.is_some(), told.is_some_and(|report| this.call.is_told_by(report)));
-            // A retry layer further in has put it there already, and has seen to the server's id. Another call's, of a
-            // client of its own below, stays.
+            let report = response.extensions().get::<Report>();
+            let (any, own) = (report.is_some(), report.is_some_and(|report| this.call.is_told_by(report)));
+            // An inner retry layer has added the report already, and recorded the server's id. The report of another
+            // call, of a client below, stays.
             if !own {
                 this.call.answered(response.headers());
             }

@@ -1,11 +1,11 @@
 use std::{fmt, sync::Arc};
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use tower_layer::Layer;
 use tracing::Level;
 
-use super::{MakeRequestId, RequestIdConfig, SetRequestId, id::UuidV7};
-use crate::{call::Naming, random::Random};
+use super::{RequestIdConfig, SetRequestId};
+use crate::{call::Naming, id, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
 ///
@@ -28,7 +28,7 @@ pub(super) struct Settings {
     pub(super) header: HeaderName,
     pub(super) naming: Arc<Naming>,
     pub(super) level: Level,
-    pub(super) make: Arc<dyn MakeRequestId>,
+    pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }
 
 impl RequestIdLayer {
@@ -44,7 +44,7 @@ impl RequestIdLayer {
                 header: config.header.0.clone(),
                 naming: Arc::new(Naming { service: None, server_headers: config.server_headers.0.clone() }),
                 level: Level::INFO,
-                make: Arc::new(UuidV7(Random::from_entropy())),
+                make: uuid_v7(Random::from_entropy()),
             }),
         }
     }
@@ -97,7 +97,7 @@ impl RequestIdLayer {
         self.set(|settings| settings.level = level)
     }
 
-    /// Makes ids of another form, for the calls that bring none.
+    /// Makes the ids of calls that have none.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,14 +107,13 @@ impl RequestIdLayer {
     /// let count = AtomicU64::new(0);
     /// RequestIdLayer::new().with_maker(move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed)));
     /// ```
-    pub fn with_maker(self, make: impl MakeRequestId + 'static) -> Self {
+    pub fn with_maker(self, make: impl Fn() -> HeaderValue + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.make = Arc::new(make))
     }
 
-    /// Draws the random part of the ids from this seed, for a test. In place of
-    /// [`with_maker`](Self::with_maker).
+    /// Draws the random part of the ids from this seed, for a test. Replaces [`with_maker`](Self::with_maker).
     pub fn with_seed(self, seed: u64) -> Self {
-        self.with_maker(UuidV7(Random::seeded(seed)))
+        self.set(|settings| settings.make = uuid_v7(Random::seeded(seed)))
     }
 
     fn name(self, change: impl FnOnce(&mut Naming)) -> Self {
@@ -125,6 +124,10 @@ impl RequestIdLayer {
         change(Arc::make_mut(&mut self.settings));
         self
     }
+}
+
+fn uuid_v7(random: Random) -> Arc<dyn Fn() -> HeaderValue + Send + Sync> {
+    Arc::new(move || id::uuid_v7(&random))
 }
 
 impl Default for RequestIdLayer {

@@ -116,6 +116,6 @@ mod service;
 
 pub use self::config::RequestIdConfig;
 pub use self::future::ResponseFuture;
-pub use self::id::{MakeRequestId, RequestId};
+pub use self::id::RequestId;
 pub use self::layer::RequestIdLayer;
 pub use self::service::SetRequestId;

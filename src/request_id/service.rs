@@ -30,6 +30,8 @@ impl<S> SetRequestId<S> {
     pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
         Self { inner, settings }
     }
+
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for SetRequestId<S>
@@ -38,7 +40,7 @@ where
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<MaybeRejected<S::Future>>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_service)
@@ -47,7 +49,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let settings = &self.settings;
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
-        let id = || own.clone().unwrap_or_else(|| settings.make.make_request_id());
+        let id = || own.clone().unwrap_or_else(|| (settings.make)());
         let (id, added) = match headers::get_or_insert_with(request.headers_mut(), &settings.header, id) {
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),

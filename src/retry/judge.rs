@@ -79,7 +79,7 @@ impl<B: Body> Kept<B> {
     pub(super) fn of(request: Request<B>, policy: &Policy) -> (Self, Request<ReplayBody<B>>) {
         let (mut head, body) = request.into_parts();
         let announced = announced(&head, &body);
-        let (body, replay) = ReplayBody::record_announced(body, policy.replay_limit, announced);
+        let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(RetryOverride::new());
         let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
         let (keyed, rejected) = match key {
@@ -186,7 +186,7 @@ impl<B: Body> Kept<B> {
             call.set_retry_after(wait);
             return Err(StopReason::Deadline);
         }
-        let body = self.replay.body().map_err(|_| StopReason::NotReplayable)?;
+        let body = self.replay.body().ok_or(StopReason::NotReplayable)?;
         // Last, for what is given up here costs nothing.
         match (cause, &policy.budget) {
             (Some(cause), Some(budget)) => {

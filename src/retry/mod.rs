@@ -127,6 +127,7 @@
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
+mod delivery;
 mod future;
 mod grpc;
 mod head;
@@ -138,7 +139,6 @@ mod per_request;
 mod reconnect;
 mod refusal;
 mod schedule;
-mod sent;
 mod service;
 
 pub use self::classify::{Classify, On, Outcome, Standard, When};

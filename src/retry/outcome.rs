@@ -1,6 +1,6 @@
 //! Reads the outcome of an attempt from its error.
 
-use super::sent::proof;
+use super::delivery::proof;
 use crate::{
     call,
     error::{Error, Kind, Scope},

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Response;
 
-use super::{classify::should_retry, sent::proof};
+use super::{classify::should_retry, delivery::proof};
 use crate::{
     call::Report,
     clock,
@@ -38,6 +38,7 @@ pub(super) fn of_error(error: &Error) -> Option<Duration> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "hyper")]
 mod tests {
     use std::io;
 

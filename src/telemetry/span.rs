@@ -1,7 +1,5 @@
 //! The two spans. Each costs one check if no subscriber listens.
 
-use std::fmt;
-
 use http::{HeaderValue, Request, Uri};
 use tracing::{Level, Span, field::Empty, info_span, span};
 
@@ -60,7 +58,7 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
         http.request.resend_count = Empty,
         server.address = address(uri).as_deref(),
         server.port = port(uri).map(i64::from),
-        url.full = Url::of(uri).map(tracing::field::display),
+        url.full = full_url(uri).map(tracing::field::display),
         http.response.status_code = Empty,
         network.protocol.version = Empty,
         rpc.response.status_code = Empty,
@@ -135,27 +133,9 @@ fn error(span: &Span, kind: &str) {
     span.record("otel.status_code", "error");
 }
 
-/// A URL without user info and query, because both may contain keys.
-struct Url<'a> {
-    scheme: &'a str,
-    host: &'a str,
-    port: Option<u16>,
-    path: &'a str,
-}
-
-impl<'a> Url<'a> {
-    fn of(uri: &'a Uri) -> Option<Self> {
-        let (scheme, host) = (uri.scheme_str()?, uri.host()?);
-        Some(Self { scheme, host, port: uri.port_u16(), path: uri.path() })
-    }
-}
-
-impl fmt::Display for Url<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme, self.host)?;
-        if let Some(port) = self.port {
-            write!(f, ":{port}")?;
-        }
-        f.write_str(self.path)
-    }
+/// The URL without user info and query, because both may contain keys.
+fn full_url(uri: &Uri) -> Option<String> {
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
+    let port = uri.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    Some(format!("{scheme}://{host}{port}{}", uri.path()))
 }

@@ -10,10 +10,11 @@ use tracing::Span;
 use crate::error::polled_after_completion;
 
 pin_project! {
-    /// A future whose span is current when it is polled and when it is dropped. As `tracing::Instrumented`, but made in
-    /// its place: the future of a whole stack is 2 KB, and each move of it costs as much as a layer.
+    /// A future whose span is current while it is polled and dropped, as `tracing::Instrumented`. Constructed in place,
+    /// because the future of a whole stack has 2 KB, and moving it costs as much as a layer.
     #[derive(Debug)]
     pub(crate) struct Within<F> {
+        // `None` after completion.
         #[pin]
         future: Option<F>,
         span: Span,
@@ -29,7 +30,7 @@ pin_project! {
 }
 
 impl<F> Within<F> {
-    /// Of the future that `make` makes within the span.
+    /// Creates the future that `make` returns within the span.
     #[inline]
     pub(crate) fn new(span: Span, make: impl FnOnce() -> F) -> Self {
         let future = {
@@ -39,7 +40,7 @@ impl<F> Within<F> {
         Self { span, future }
     }
 
-    /// The same of a span that is disabled, and not in the way then.
+    /// Creates a future with a disabled span.
     #[inline]
     pub(crate) fn disabled(span: Span, make: impl FnOnce() -> F) -> Self {
         Self { span, future: Some(make()) }
@@ -55,12 +56,13 @@ impl<F: Future> Future for Within<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
+        let mut this = self.project();
         let _entered = this.span.enter();
-        match this.future.as_pin_mut() {
-            Some(future) => future.poll(cx),
-            // The drop of the whole future takes it.
-            None => polled_after_completion(),
+        let Some(future) = this.future.as_mut().as_pin_mut() else { polled_after_completion() };
+        let polled = future.poll(cx);
+        if polled.is_ready() {
+            this.future.set(None);
         }
+        polled
     }
 }

@@ -1,19 +1,21 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
 
-use super::ending::{Broken, End};
 use crate::{body::Body, error::BoxError};
 
-/// What comes of one request: a response, an error, or nothing; how much of the request is read before it, and how
-/// long it takes.
+/// The scripted result of a request: a response, an error, or none. Also sets its delay, and how much of the request's body
+/// is read before it.
 ///
-/// A bare number is the answer of that status.
+/// A number converts to a response of that status.
 ///
 /// # Default
 ///
-/// The request's body is read to its end, then the answer comes at once, without a body.
+/// Reads the request's body to its end, then responds immediately, without a body.
 ///
 /// ```
 /// use std::{io::ErrorKind, time::Duration};
@@ -34,14 +36,22 @@ pub struct Answer {
     comes: Comes,
 }
 
-/// How much of the request's body is read before the answer.
+/// How much of the request's body is read before the result.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reads {
     All,
     FirstFrame,
     Nothing,
-    /// Nothing, and it is not dropped either.
+    /// Nothing, and the body is kept.
     Keeps,
+}
+
+/// How a response's body ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Whole,
+    CutOff(io::ErrorKind),
+    Stalled,
 }
 
 #[derive(Clone)]
@@ -52,11 +62,11 @@ enum Comes {
 }
 
 impl Answer {
-    /// A response of this status.
+    /// Returns a response of this status.
     ///
     /// # Panics
     ///
-    /// When it is not a status of three digits.
+    /// Panics if it does not have three digits.
     #[track_caller]
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status)
@@ -65,31 +75,31 @@ impl Answer {
         Self::after_reading(Reads::All, Comes::Response { status, headers, body, end })
     }
 
-    /// An I/O error of this kind, after the request was read: as of a connection that broke, it may have been processed.
+    /// Returns an I/O error of this kind after the request was read, as a broken connection does.
     pub fn io_error(kind: io::ErrorKind) -> Self {
         Self::error(move || io::Error::from(kind).into())
     }
 
-    /// A refused connection: nothing of the request was read.
+    /// Returns the error of a refused connection. Reads nothing of the request.
     pub fn refused() -> Self {
         Self::io_error(io::ErrorKind::ConnectionRefused).before_body()
     }
 
-    /// Another error, such as the client's that you stand in for.
+    /// Returns a custom error, such as the one of another client.
     pub fn error(make: impl Fn() -> BoxError + Send + Sync + 'static) -> Self {
         Self::after_reading(Reads::All, Comes::Error(Arc::new(make)))
     }
 
-    /// Nothing, for as long as anybody waits.
+    /// Never responds.
     pub fn never() -> Self {
         Self::after_reading(Reads::All, Comes::Never)
     }
 
-    /// One more header; of one name there may be several.
+    /// Adds a header field.
     ///
     /// # Panics
     ///
-    /// When it is no header, or the answer no response.
+    /// Panics if the name or value is invalid, or if there is no response.
     #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
@@ -104,11 +114,11 @@ impl Answer {
         self
     }
 
-    /// The response's body.
+    /// Sets the response's body.
     ///
     /// # Panics
     ///
-    /// When the answer is no response.
+    /// Panics if there is no response.
     #[must_use]
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
@@ -119,57 +129,56 @@ impl Answer {
         self
     }
 
-    /// The response's body fails after the last of its bytes.
+    /// Fails the response's body after its last byte.
     ///
     /// # Panics
     ///
-    /// When the answer is no response.
+    /// Panics if there is no response.
     #[must_use]
     #[track_caller]
     pub fn with_body_cut_off(self, kind: io::ErrorKind) -> Self {
         self.ending(End::CutOff(kind))
     }
 
-    /// The response's body stands still after the last of its bytes.
+    /// Stalls the response's body after its last byte.
     ///
     /// # Panics
     ///
-    /// When the answer is no response.
+    /// Panics if there is no response.
     #[must_use]
     #[track_caller]
     pub fn with_body_stalled(self) -> Self {
         self.ending(End::Stalled)
     }
 
-    /// So much later, on tokio's clock.
+    /// Delays the result, on tokio's clock.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Before anything of the request's body was read; it is dropped unread.
+    /// Responds before the request's body is read, and drops it.
     #[must_use]
     pub fn before_body(mut self) -> Self {
         self.reads = Reads::Nothing;
         self
     }
 
-    /// After the first frame of the request's body; the rest is dropped unread.
+    /// Responds after the first frame of the request's body, and drops the rest.
     #[must_use]
     pub fn after_first_frame(mut self) -> Self {
         self.reads = Reads::FirstFrame;
         self
     }
 
-    /// With the request's body unread and kept for as long as the service lives, as by a client that goes on sending.
+    /// Responds before the request's body is read, and keeps it while the service exists, as a client that is still sending.
     #[must_use]
     pub fn keeping_body(mut self) -> Self {
         self.reads = Reads::Keeps;
         self
     }
 
-    /// What the caller gets.
     pub(super) async fn come(self) -> Result<Response<Body>, BoxError> {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
@@ -178,7 +187,8 @@ impl Answer {
             Comes::Response { status, headers, body, end } => {
                 let body = match end {
                     End::Whole => Body::from(body),
-                    _ => Body::new(Broken::new(body, end)),
+                    End::CutOff(kind) => broken(body, Some(kind)),
+                    End::Stalled => broken(body, None),
                 };
                 let mut response = Response::new(body);
                 *response.status_mut() = status;
@@ -202,6 +212,18 @@ impl Answer {
         }
         self
     }
+}
+
+/// A body that returns an error after its data, or stalls without one.
+fn broken(data: Bytes, error: Option<io::ErrorKind>) -> Body {
+    let end = async move {
+        let Some(kind) = error else { return std::future::pending().await };
+        // A server flushes only while it waits. Without it, an immediate error would discard the data.
+        tokio::task::yield_now().await;
+        Err(io::Error::from(kind))
+    };
+    let data = stream::iter((!data.is_empty()).then(|| Ok(Frame::data(data))));
+    Body::new(StreamBody::new(data.chain(stream::once(end))))
 }
 
 impl From<u16> for Answer {

@@ -1,28 +1,27 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
     time::Duration,
 };
 
-use tower_layer::Layer;
-use tower_service::Service;
-
-use super::window::{Overrun, fullest};
+use super::{
+    arrival::Arrival,
+    window::{Overrun, fullest},
+};
 use crate::{
     clock::{self, Instant},
     policy::Quota,
 };
 
-/// When requests arrived, and the check of the window: at most N in any window of length W, both of its ends counted.
+/// Records when requests arrive, and asserts that no window contains more of them than a quota allows. A window includes
+/// both of its ends.
 ///
-/// Filled as a layer below a limiter, where each call counts for one permit when it is made; by hand, with
-/// [`note`](Self::note) and [`extend`](Extend::extend); from a list of instants; or by
+/// Filled by [`note`](Self::note), by [`extend`](Extend::extend), from an iterator of instants, or by
 /// [`ScriptedService::arrivals`](super::ScriptedService::arrivals).
 ///
 /// # Clone
 ///
-/// Clones, and the services that they make as layers, share one record.
+/// Clones share one record.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,10 +32,13 @@ use crate::{
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let quota = Quota::per_second(10)?;
 /// let arrivals = Arrivals::new();
+/// let server = arrivals.clone();
 /// let mut service = ServiceBuilder::new()
 ///     .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
-///     .layer(&arrivals)
-///     .service_fn(|_: http::Request<()>| async { Ok::<_, std::io::Error>(http::Response::new(())) });
+///     .service_fn(move |_: http::Request<()>| {
+///         server.note();
+///         async { Ok::<_, std::io::Error>(http::Response::new(())) }
+///     });
 /// for _ in 0..25 {
 ///     service.ready().await?.call(http::Request::new(())).await?;
 /// }
@@ -50,67 +52,30 @@ pub struct Arrivals {
     noted: Arc<Mutex<Vec<Arrival>>>,
 }
 
-/// One arrival: its time, as exactly as that is known, and the permits that it cost.
-///
-/// Made of an instant, it happened then and cost one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Arrival {
-    pub(super) earliest: Instant,
-    pub(super) latest: Instant,
-    pub(super) permits: u32,
-}
-
-impl Arrival {
-    /// One that happened some time between the two: before and after a grant of a limiter under real threads, say. It
-    /// counts in the windows that both are in, so that what is counted is never more than what was.
-    ///
-    /// # Panics
-    ///
-    /// When they are the wrong way round.
-    #[track_caller]
-    pub fn between(earliest: Instant, latest: Instant) -> Self {
-        assert!(earliest <= latest, "an arrival ends {:?} before it began", earliest - latest);
-        Self { earliest, latest, permits: 1 }
-    }
-
-    /// It cost so many.
-    #[must_use]
-    pub fn with_permits(mut self, permits: u32) -> Self {
-        self.permits = permits;
-        self
-    }
-}
-
-impl From<Instant> for Arrival {
-    fn from(at: Instant) -> Self {
-        Self { earliest: at, latest: at, permits: 1 }
-    }
-}
-
 impl Arrivals {
-    /// Nothing yet.
+    /// Creates an empty record.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One arrives now, by tokio's clock.
+    /// Records an arrival now, on tokio's clock.
     pub fn note(&self) {
         self.noted().push(clock::now().into());
     }
 
-    /// When each of them arrived, in the order in which they were noted; of one that is known between two times, the
-    /// later.
+    /// Returns the time of each arrival, in the order of the record. Returns the later time of an
+    /// [`Arrival::between`] two.
     pub fn times(&self) -> Vec<Instant> {
         self.noted().iter().map(|arrival| arrival.latest).collect()
     }
 
-    /// How many there are.
+    /// Returns the number of arrivals.
     pub fn count(&self) -> usize {
         self.noted().len()
     }
 
-    /// The most permits in any window of this length, both of its ends counted: two that are exactly `window` apart
-    /// are in one.
+    /// Returns the largest number of permits in any window of this length. Two arrivals exactly `window` apart are in one
+    /// window.
     ///
     /// ```
     /// use std::time::Duration;
@@ -150,7 +115,7 @@ impl Arrivals {
 
 impl<A: Into<Arrival>> Extend<A> for Arrivals {
     fn extend<I: IntoIterator<Item = A>>(&mut self, more: I) {
-        // Collected first: the iterator may note something itself.
+        // Collected before the lock, because the iterator may call `note`.
         let more: Vec<_> = more.into_iter().map(Into::into).collect();
         self.noted().extend(more);
     }
@@ -166,35 +131,5 @@ impl<A: Into<Arrival>> FromIterator<A> for Arrivals {
 impl fmt::Debug for Arrivals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arrivals").field("count", &self.count()).finish_non_exhaustive()
-    }
-}
-
-impl<S> Layer<S> for Arrivals {
-    type Service = NoteArrivals<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        NoteArrivals { inner, arrivals: self.clone() }
-    }
-}
-
-/// Notes each request when it is called, and hands it on: made by [`Arrivals`] as a layer.
-#[derive(Debug, Clone)]
-pub struct NoteArrivals<S> {
-    inner: S,
-    arrivals: Arrivals,
-}
-
-impl<S: Service<R>, R> Service<R> for NoteArrivals<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: R) -> S::Future {
-        self.arrivals.note();
-        self.inner.call(request)
     }
 }

@@ -41,17 +41,9 @@ impl fmt::Debug for Seen {
             .field("attempt", &self.attempt)
             .field("method", &self.head.method)
             .field("path", &self.head.uri.path())
-            .field("headers", &Names(&self.head.headers))
+            .field("headers", &self.head.headers.keys().collect::<Vec<_>>())
             .field("body_bytes", &self.body.as_ref().map(Bytes::len))
-            .field("trailers", &self.trailers.as_ref().map(Names))
+            .field("trailers", &self.trailers.as_ref().map(|trailers| trailers.keys().collect::<Vec<_>>()))
             .finish_non_exhaustive()
-    }
-}
-
-struct Names<'a>(&'a HeaderMap);
-
-impl fmt::Debug for Names<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
     }
 }

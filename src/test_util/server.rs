@@ -76,11 +76,6 @@ impl ScriptedServer {
         format!("http://{}", self.address)
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// How many connections were made to it.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)

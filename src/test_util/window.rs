@@ -1,17 +1,17 @@
-//! The fullest window of a list of arrivals.
+//! Finds the window with the most arrivals.
 
 use std::{fmt, time::Duration};
 
-use super::Arrival;
+use super::arrival::Arrival;
 use crate::{clock::Instant, policy::Quota};
 
-/// The window of this length in which the most permits arrived, both of its ends counted; none without arrivals.
+/// Returns the window of this length with the most permits, including both of its ends, or `None` without arrivals.
 ///
-/// An arrival counts in the windows that all of it lies in: then it happened there, whenever exactly that was.
+/// An arrival counts in the windows that contain both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<Fullest> {
     let within = |end: Instant, start: Instant| end.duration_since(start) <= length;
-    // One that took longer than the window lies in none. Of the others none that began before a window ends after it, so
-    // those in it are those that ended by its end, less those that began before it.
+    // An arrival that is longer than the window is in none. Any other that began before a window ends within it. So a
+    // window contains those that ended by its end, minus those that began before it.
     let fitting = arrivals.iter().filter(|arrival| within(arrival.latest, arrival.earliest));
     let (mut begins, mut ends): (Vec<_>, Vec<_>) = fitting
         .map(|Arrival { earliest, latest, permits }| ((*earliest, *permits), (*latest, *permits)))
@@ -38,11 +38,11 @@ pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<Fullest>
 #[derive(Debug)]
 pub(super) struct Fullest {
     pub(super) permits: u64,
-    /// It begins with an arrival: a window that does not can be moved there and loses nothing.
+    /// An arrival. Any other window can be moved to start with one, and loses none.
     pub(super) start: Instant,
 }
 
-/// What is told of a window that is over its quota.
+/// Describes a window above its quota.
 pub(super) struct Overrun<'a> {
     pub(super) quota: Quota,
     pub(super) arrivals: &'a [Arrival],

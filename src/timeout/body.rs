@@ -14,12 +14,10 @@ use tower_service::Service;
 
 use crate::{body::IdleBody, error::InvalidConfig};
 
-/// Lets a response's body stand still for so long at most; then reading it ends in
-/// [`Error::is_timeout`](crate::Error::is_timeout).
+/// Ends a response's body that stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
 ///
-/// The time begins when the reader finds nothing there and begins anew at each frame. A reader that does something
-/// else meanwhile loses nothing by it, and a body that always trickles on is not cut off: its length in bytes is for
-/// [`Body::collect`](crate::Body::collect) to bound, or for you.
+/// The time runs while the reader waits for a frame, and starts again at each frame. It does not run while the reader does
+/// not read. A slow body that never stalls is not ended. [`Body::collect`](crate::Body::collect) bounds its size.
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};
@@ -51,11 +49,11 @@ pub struct BodyIdleTimeoutLayer {
 }
 
 impl BodyIdleTimeoutLayer {
-    /// At most `limit` without a frame while the reader waits for one.
+    /// Waits at most `limit` for each frame.
     ///
     /// # Errors
     ///
-    /// When `limit` is zero.
+    /// Returns an error if `limit` is zero.
     pub fn new(limit: Duration) -> Result<Self, InvalidConfig> {
         if limit.is_zero() {
             return Err(InvalidConfig::new("body idle timeout", "0ns", "more than zero"));
@@ -63,7 +61,7 @@ impl BodyIdleTimeoutLayer {
         Ok(Self { limit: Some(limit) })
     }
 
-    /// No limit: bodies are passed on, under the same type and with no timer.
+    /// Passes bodies on without a limit, as the same type.
     pub const fn none() -> Self {
         Self { limit: None }
     }
@@ -81,11 +79,15 @@ impl<S> Layer<S> for BodyIdleTimeoutLayer {
 ///
 /// # Errors
 ///
-/// Those of the inner service; its own come from the body, see [`IdleBody`].
+/// Returns the inner service's error. A stalled body returns its own, see [`IdleBody`].
 #[derive(Debug, Clone)]
 pub struct BodyIdleTimeout<S> {
     inner: S,
     limit: Option<Duration>,
+}
+
+impl<S> BodyIdleTimeout<S> {
+    inner_service!();
 }
 
 impl<S, T, R> Service<T> for BodyIdleTimeout<S>

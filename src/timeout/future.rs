@@ -12,38 +12,53 @@ use tokio::time::Sleep;
 use crate::{
     call::{CallContext, StopReason},
     clock::Instant,
-    error::{BoxError, Error, Scope},
+    error::{BoxError, Error, MaybeRejected, Scope, polled_after_completion},
 };
 
 pin_project! {
     /// The future of [`Timeout`](super::Timeout).
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
-        // None when time was over before it began.
         #[pin]
-        future: Option<F>,
+        future: MaybeRejected<F>,
         #[pin]
         timer: Option<Sleep>,
-        ends: Instant,
-        scope: Scope,
-        limit: Duration,
-        call: Option<CallContext>,
-        // It has told its end, and has no second one.
-        over: bool,
+        expiry: Expiry,
+        completed: bool,
+    }
+}
+
+/// When a request expires, and what its error says.
+#[derive(Debug)]
+pub(super) struct Expiry {
+    pub(super) ends: Instant,
+    pub(super) scope: Scope,
+    pub(super) limit: Duration,
+    pub(super) call: Option<CallContext>,
+}
+
+impl Expiry {
+    fn error(&self) -> Error {
+        let limit = match (self.scope, &self.call) {
+            (Scope::Call, Some(call)) => {
+                call.end(StopReason::Deadline);
+                self.ends.saturating_duration_since(call.started())
+            }
+            _ => self.limit,
+        };
+        Error::timeout(self.scope, limit)
     }
 }
 
 impl<F> ResponseFuture<F> {
-    /// Of the future that `make` makes, which is none when time is over before it begins.
+    /// Calls the inner service, unless the request has expired.
     #[inline]
-    pub(super) fn new(
-        ends: Instant,
-        scope: Scope,
-        limit: Duration,
-        call: Option<CallContext>,
-        make: impl FnOnce() -> Option<F>,
-    ) -> Self {
-        Self { timer: None, ends, scope, limit, call, over: false, future: make() }
+    pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
+        let future = match expired {
+            false => MaybeRejected::calling(call),
+            true => MaybeRejected::rejected(expiry.error()),
+        };
+        Self { future, timer: None, expiry, completed: false }
     }
 }
 
@@ -56,37 +71,26 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if *this.over {
-            return Poll::Pending;
+        if *this.completed {
+            polled_after_completion();
         }
-        // The work before the timer: an answer that is there counts, however late the task got its turn.
-        if let Some(Poll::Ready(result)) = this.future.as_mut().as_pin_mut().map(|future| future.poll(cx)) {
-            *this.over = true;
-            return Poll::Ready(
-                result.map_err(|error| reported(Error::from_service(error), this.call.as_ref())),
-            );
-        }
-        if this.future.is_some() && this.timer.is_none() {
-            this.timer.set(Some(tokio::time::sleep_until(*this.ends)));
-        }
-        if let Some(timer) = this.timer.as_pin_mut() {
-            ready!(timer.poll(cx));
-        }
-        *this.over = true;
-        let limit = match (*this.scope, this.call.as_ref()) {
-            (Scope::Call, Some(call)) => {
-                call.end(StopReason::Deadline);
-                this.ends.saturating_duration_since(call.started())
+        // The inner future before the timer: a response that has arrived counts, however late the task is polled.
+        let result = match this.future.poll(cx) {
+            Poll::Ready(result) => result,
+            Poll::Pending => {
+                if this.timer.is_none() {
+                    this.timer.set(Some(tokio::time::sleep_until(this.expiry.ends)));
+                }
+                if let Some(timer) = this.timer.as_pin_mut() {
+                    ready!(timer.poll(cx));
+                }
+                Err(this.expiry.error())
             }
-            _ => *this.limit,
         };
-        Poll::Ready(Err(reported(Error::timeout(*this.scope, limit), this.call.as_ref())))
-    }
-}
-
-fn reported(error: Error, call: Option<&CallContext>) -> Error {
-    match call {
-        Some(call) => error.reported(call),
-        None => error,
+        *this.completed = true;
+        Poll::Ready(result.map_err(|error| match &this.expiry.call {
+            Some(call) => error.reported(call),
+            None => error,
+        }))
     }
 }

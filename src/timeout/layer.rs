@@ -5,8 +5,7 @@ use tower_layer::Layer;
 use super::Timeout;
 use crate::error::{InvalidConfig, Scope};
 
-/// Bounds the time of a call or of one attempt; what runs over is dropped and ends in
-/// [`Error::is_timeout`](crate::Error::is_timeout).
+/// Bounds the time of a call or of one attempt, with [`Error::is_timeout`](crate::Error::is_timeout).
 #[derive(Debug, Clone, Copy)]
 pub struct TimeoutLayer {
     scope: Scope,
@@ -14,20 +13,20 @@ pub struct TimeoutLayer {
 }
 
 impl TimeoutLayer {
-    /// One deadline for all that stands further in. An earlier deadline that the call already has is kept.
+    /// Sets one deadline for all inner layers. Keeps an earlier deadline of the call.
     ///
     /// # Errors
     ///
-    /// When `limit` is zero.
+    /// Returns an error if `limit` is zero.
     pub fn total(limit: Duration) -> Result<Self, InvalidConfig> {
         Self::new(Scope::Call, "total timeout", limit)
     }
 
-    /// At most `limit` for what stands further in, and never past the call's deadline.
+    /// Bounds each request through the inner layers by `limit`, and by the call's deadline.
     ///
     /// # Errors
     ///
-    /// When `limit` is zero.
+    /// Returns an error if `limit` is zero.
     pub fn per_attempt(limit: Duration) -> Result<Self, InvalidConfig> {
         Self::new(Scope::Attempt, "attempt timeout", limit)
     }

@@ -6,7 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::ResponseFuture;
+use super::{ResponseFuture, future::Expiry};
 use crate::{
     call::{CallContext, Deadline},
     clock,
@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// [`Error::is_timeout`] when time ran out; otherwise what the inner service failed with.
+/// Returns [`Error::is_timeout`] if the time is exceeded. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     inner: S,
@@ -29,6 +29,8 @@ impl<S> Timeout<S> {
     pub(super) fn new(inner: S, scope: Scope, limit: Duration) -> Self {
         Self { inner, scope, limit }
     }
+
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for Timeout<S>
@@ -58,15 +60,12 @@ where
                 (call, deadline)
             }
         };
-        // Whichever comes first names the error: an attempt cut off by the deadline is not a slow attempt.
+        // The earlier one names the error: an attempt that the deadline ended is no slow attempt.
         let (ends, scope) = match deadline {
             Some(deadline) if deadline <= own => (deadline, Scope::Call),
             _ => (own, self.scope),
         };
-        // What is over before it begins is not sent.
-        match now <= ends {
-            true => ResponseFuture::new(ends, scope, self.limit, call, || Some(self.inner.call(request))),
-            false => ResponseFuture::new(ends, scope, self.limit, call, || None),
-        }
+        let expiry = Expiry { ends, scope, limit: self.limit, call };
+        ResponseFuture::new(expiry, now > ends, || self.inner.call(request))
     }
 }

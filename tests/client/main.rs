@@ -1,4 +1,5 @@
 //! The ready client against real servers on loopback: HTTP/1.1, HTTP/2 and TLS.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod answers;

@@ -41,12 +41,12 @@ async fn a_call_that_is_dropped_after_any_poll_takes_nobody_along() {
 }
 
 #[tokio::test]
-async fn a_future_that_is_polled_again_does_not_panic() {
+async fn panics_clearly_if_polled_after_completion() {
     let server = ScriptedServer::start(Probe::new([Is(200)])).await.unwrap();
     let mut reqwest = reqwest();
     let mut future = Box::pin(reqwest.call(get(&server.url())));
     assert!(poll_fn(|cx| future.as_mut().poll(cx)).await.is_ok());
     let mut cx = Context::from_waker(Waker::noop());
     let again = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx).is_pending()));
-    assert!(again.unwrap_or_else(|panic| panic!("{}", text_of(&*panic))));
+    assert_eq!(text_of(&*again.unwrap_err()), "future polled after completion");
 }

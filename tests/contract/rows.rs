@@ -22,7 +22,7 @@ use tower_outbound::{
     request_id::RequestIdLayer,
     retry::RetryLayer,
     stack::{StackBuilder, StackLayer},
-    test_util::{Arrivals, repeatable},
+    test_util::deterministic,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -155,7 +155,7 @@ fn retry() -> (RetryLayer, Books) {
 
 /// By its own settings but for the quota, with nothing left to chance.
 fn preset(preset: StackBuilder) -> (StackLayer, Books) {
-    let preset = repeatable(preset.with_quota(quota()), 7);
+    let preset = deterministic(preset.with_quota(quota()), 7);
     let limiter = preset.limiter().clone();
     let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
     (preset.layer().unwrap(), Books::limiter(quota(), snapshot))
@@ -166,7 +166,7 @@ fn with_all_that_a_preset_takes() -> (StackLayer, Books) {
     let preset = preset::currency_rates(URI).unwrap().with_keys(provided()).with_limiter(window);
     let (retry, budget) = retry();
     let preset = preset.with_retry(retry).with_body_idle_timeout(secs(60));
-    (repeatable(preset, 7).layer().unwrap(), Books { budget: budget.budget, ..books })
+    (deterministic(preset, 7).layer().unwrap(), Books { budget: budget.budget, ..books })
 }
 
 pub(crate) fn rows() -> Vec<Row> {
@@ -208,7 +208,6 @@ pub(crate) fn rows() -> Vec<Row> {
         row("of an attempt", || plain(TimeoutLayer::per_attempt(secs(60)).unwrap())),
         row("60 s", || plain(BodyIdleTimeoutLayer::new(secs(60)).unwrap())).unready(Passes),
         row("none", || plain(BodyIdleTimeoutLayer::none())).unready(Passes),
-        row("a note of each", || plain(Arrivals::new())).unready(Passes),
         row("a preset without a credential", || {
             preset(StackBuilder::new(URI).unwrap().with_name("custom").without_credential())
         })

@@ -1,4 +1,5 @@
 //! Errors name their cause by kind, message and chain. They show no text from the server.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "../probe/capture.rs"]

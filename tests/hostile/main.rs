@@ -51,6 +51,7 @@
 //! | a head by the byte; a body by the byte | as over HTTP/1.1 | 84 | as over HTTP/1.1 |
 //! | `SETTINGS`, `PING`, `WINDOW_UPDATE`, unknown frames without an end, its ears open or shut | the attempt's timeout | 76 | h2 reads no further while it can't answer |
 //! | 10,000 `RST_STREAM` | an error of the transport | 76 | |
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod bodies;

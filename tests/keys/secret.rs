@@ -74,6 +74,7 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     assert_pending!(call.poll());
 
     // What a server says of a request is shown without the key in use, whatever its source.
+    #[cfg(feature = "client")]
     for keys in [file, KeySource::from(super::provided(Duration::ZERO, &[Fetch::Lasting]).0)] {
         let key = keys.current().await.unwrap().key().expose().to_owned();
         let client = preset::currency_rates(URI).unwrap().with_keys(keys);

@@ -58,7 +58,7 @@ async fn who_keeps_to_it_is_let_through_however_often_it_is_pending() {
     for polls in [0, 1, 3] {
         let service = ScriptedService::new([200]).with_pending_polls(polls);
         let arrivals = Arrivals::new();
-        let mut stack = ServiceBuilder::new().layer(&arrivals).service(service.clone());
+        let mut stack = ServiceBuilder::new().map_request(noting(&arrivals)).service(service.clone());
         for _ in 0..2 {
             let mut ready = task::spawn(ServiceExt::<Request<Full<Bytes>>>::ready(&mut stack));
             for _ in 0..polls {

@@ -6,6 +6,7 @@ mod cases;
 mod contract;
 mod repeats;
 mod script;
+#[cfg(feature = "client")]
 mod server;
 mod window;
 
@@ -15,7 +16,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::ServiceExt;
-use tower_outbound::{Body, BoxError, test_util::ScriptedService};
+use tower_outbound::{
+    Body, BoxError,
+    test_util::{Arrivals, ScriptedService},
+};
 
 const URL: &str = "https://api.example.com/v1?key=s3cret";
 
@@ -25,6 +29,15 @@ fn secs(secs: u64) -> Duration {
 
 fn get() -> Request<Full<Bytes>> {
     Request::get(URL).body(Full::from("hello")).unwrap()
+}
+
+/// Records each request.
+fn noting(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
+    let arrivals = arrivals.clone();
+    move |request| {
+        arrivals.note();
+        request
+    }
 }
 
 async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {

@@ -67,7 +67,7 @@ async fn a_ready_client_can_be_tested_over_it() {
     let response = preset.client().unwrap().get("/v1").await.unwrap();
     assert_eq!(response.status(), 200);
     assert!(script.seen().iter().all(|seen| seen.header("authorization") == Some("Bearer s3cret")));
-    assert_eq!((script.calls(), server.address().port() > 0), (2, true));
+    assert_eq!(script.calls(), 2);
 }
 
 #[tokio::test]

@@ -99,9 +99,9 @@ async fn below_a_limiter_it_sees_what_leaves_and_above_it_what_comes() {
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
     let stack = ServiceBuilder::new()
-        .layer(&above)
+        .map_request(noting(&above))
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
-        .layer(&below)
+        .map_request(noting(&below))
         .service(service.clone());
     let calls = (0..35).map(|_| stack.clone().oneshot(get()));
     assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));

@@ -1,6 +1,7 @@
 //! The key goes to its own origin, and nowhere else: whole stacks run with every subscriber's field of every crate
 //! captured, through all that can become of a call, and nothing of the key is in what was logged, in `Debug` and
 //! `Display` of what is public, in an error's chain, in a report or in a panic's message.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod answers;

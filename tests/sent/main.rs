@@ -2,6 +2,7 @@
 //! they do, a POST is never processed twice, one that was provably not sent is sent again, and a GET always arrives.
 //!
 //! tests/stacks/reqwest runs the same over reqwest, but for what is done to hyper-util's own tasks.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod body;

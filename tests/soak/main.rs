@@ -50,6 +50,7 @@
 //! moments: real sockets and real timers, that all are late at once when it goes on. And the same stacks run on tokio's paused clock over a
 //! scripted service, where time jumps by up to 70 s: no sockets, but every promise to the nanosecond, with the presets' own
 //! quotas, and the same calls from the same seed.
+#![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod caller;

@@ -72,7 +72,7 @@ fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Unde
         (Some(window), _) => Box::new(move || window.snapshot()),
         (None, any) => Box::new(move || any.downcast_ref::<TokenBucket>().unwrap().snapshot()),
     };
-    let client = test_util::repeatable(preset, seed).client_with_service(api.clone()).unwrap();
+    let client = test_util::deterministic(preset, seed).client_with_service(api.clone()).unwrap();
     Under { name, client, quota, api, asked, snapshot, full }
 }
 

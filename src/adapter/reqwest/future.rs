@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::{ReqwestBody, error};
 use crate::{
     clock::{self, Instant},
-    error::Error,
+    error::{Error, MaybeRejected, polled_after_completion},
 };
 
 type Pending = <Client as Service<::reqwest::Request>>::Future;
@@ -22,27 +22,34 @@ pin_project! {
     /// The future of [`Reqwest`](super::Reqwest).
     pub struct ReqwestFuture {
         #[pin]
-        state: State,
+        future: MaybeRejected<Sending>,
     }
 }
 
 pin_project! {
-    #[project = StateProj]
-    enum State {
-        // `sent_to` is there for a client that may follow redirects.
-        Calling { #[pin] pending: Pending, sent_to: Option<Url>, since: Instant },
-        // None once it was told, and after any other end.
-        Refused { error: Option<Error> },
+    struct Sending {
+        // `None` after completion.
+        #[pin]
+        pending: Option<Pending>,
+        // The URL, if the client may follow redirects.
+        sent_to: Option<Url>,
+        since: Instant,
     }
 }
 
 impl ReqwestFuture {
     pub(super) fn calling(pending: Pending, sent_to: Option<Url>) -> Self {
-        Self { state: State::Calling { pending, sent_to, since: clock::now() } }
+        Self {
+            future: MaybeRejected::calling(|| Sending {
+                pending: Some(pending),
+                sent_to,
+                since: clock::now(),
+            }),
+        }
     }
 
-    pub(super) fn refused(error: Error) -> Self {
-        Self { state: State::Refused { error: Some(error) } }
+    pub(super) fn rejected(error: Error) -> Self {
+        Self { future: MaybeRejected::rejected(error) }
     }
 }
 
@@ -50,26 +57,29 @@ impl Future for ReqwestFuture {
     type Output = Result<Response<ReqwestBody>, Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
-        let result = match state.as_mut().project() {
-            StateProj::Calling { pending, sent_to, since } => match ready!(pending.poll(cx)) {
-                Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
-                    Err(error::followed())
-                }
-                Ok(response) => Ok(Response::<Content>::from(response).map(ReqwestBody::new)),
-                Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
-            },
-            StateProj::Refused { error } => match error.take() {
-                Some(error) => Err(error),
-                None => return Poll::Pending,
-            },
-        };
-        state.set(State::Refused { error: None });
-        Poll::Ready(result)
+        self.project().future.poll(cx)
     }
 }
 
-/// Shows nothing of reqwest's own future, which has the URL in it.
+impl Future for Sending {
+    type Output = Result<Response<ReqwestBody>, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let Some(pending) = this.pending.as_mut().as_pin_mut() else { polled_after_completion() };
+        let (result, redirects) = (ready!(pending.poll(cx)), this.sent_to.is_some());
+        this.pending.set(None);
+        Poll::Ready(match result {
+            Ok(response) if this.sent_to.as_ref().is_some_and(|url| url != response.url()) => {
+                Err(error::followed())
+            }
+            Ok(response) => Ok(Response::<Content>::from(response).map(ReqwestBody::new)),
+            Err(error) => Err(error::of(error, this.since.elapsed(), redirects)),
+        })
+    }
+}
+
+/// Hides reqwest's future, because its `Debug` shows the URL.
 impl fmt::Debug for ReqwestFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReqwestFuture").finish_non_exhaustive()

@@ -91,16 +91,8 @@ use crate::error::{BoxError, Error, InvalidConfig};
 #[derive(Clone)]
 pub struct Reqwest {
     client: Client,
-    redirects: Redirects,
-}
-
-/// What is known of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Redirects {
-    /// It follows none.
-    Off,
-    /// It was made elsewhere, and its policy can't be read.
-    Unknown,
+    /// Whether the client may follow redirects. Its policy cannot be read.
+    may_redirect: bool,
 }
 
 impl Reqwest {
@@ -120,7 +112,7 @@ impl Reqwest {
             let why = format!("{:#}", Error::from_service(error.without_url()));
             InvalidConfig::new("reqwest client", why, "settings of which reqwest can make a client")
         })?;
-        Ok(Self { client, redirects: Redirects::Off })
+        Ok(Self { client, may_redirect: false })
     }
 
     /// Over a client that there is already. **It must have been built with `redirect::Policy::none()`**, and
@@ -145,7 +137,7 @@ impl Reqwest {
     /// # }
     /// ```
     pub fn from_client(client: Client) -> Self {
-        Self { client, redirects: Redirects::Unknown }
+        Self { client, may_redirect: true }
     }
 
     /// The client, with its pool of connections. What is sent by it directly goes past all layers.
@@ -169,10 +161,10 @@ where
     fn call(&mut self, request: Request<B>) -> ReqwestFuture {
         match request::translate(request) {
             Ok(request) => {
-                let sent_to = (self.redirects == Redirects::Unknown).then(|| request.url().clone());
+                let sent_to = self.may_redirect.then(|| request.url().clone());
                 ReqwestFuture::calling(self.client.call(request), sent_to)
             }
-            Err(error) => ReqwestFuture::refused(error),
+            Err(error) => ReqwestFuture::rejected(error),
         }
     }
 }
@@ -180,6 +172,6 @@ where
 /// Shows nothing of the client, whose own shows its default headers and its proxies.
 impl fmt::Debug for Reqwest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reqwest").field("redirects", &self.redirects).finish_non_exhaustive()
+        f.debug_struct("Reqwest").field("may_redirect", &self.may_redirect).finish_non_exhaustive()
     }
 }

@@ -8,15 +8,16 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+#[cfg(feature = "hyper")]
 use hyper::body::Incoming;
 
+#[cfg(feature = "hyper")]
 use super::IdleBody;
 use crate::error::BoxError;
 
-/// Carries a request's or a response's content through the ready client, whatever it is made of.
+/// The body of a request or response of the ready client, of any type.
 ///
-/// Nothing, bytes in memory, and the body that hyper received cost no allocation; any other body is boxed.
-/// Once it has ended or failed, it stays at its end.
+/// An empty body, bytes in memory and hyper's own body need no allocation. Any other body is boxed.
 ///
 /// ```
 /// use tower_outbound::Body;
@@ -32,6 +33,10 @@ use crate::error::BoxError;
 /// # Default
 ///
 /// [`Body::empty`].
+///
+/// # Notes
+///
+/// After its end or an error, polling it returns `None`.
 #[derive(Default)]
 pub struct Body {
     kind: Kind,
@@ -41,14 +46,15 @@ pub struct Body {
 enum Kind {
     #[default]
     Empty,
-    /// Never without bytes: that is `Empty`.
+    /// Never empty.
     Full(Bytes),
+    #[cfg(feature = "hyper")]
     Incoming(IdleBody<Incoming>),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl Body {
-    /// Sends no content.
+    /// Creates an empty body.
     ///
     /// ```
     /// use http_body::Body as _;
@@ -59,10 +65,9 @@ impl Body {
         Self::default()
     }
 
-    /// Sends what `body` gives, data and trailers, unchanged.
+    /// Passes on the data and trailers of `body`.
     ///
-    /// A `Body`, a body that hyper received, under an idle timeout or not, and a body that is at its end already are
-    /// not boxed.
+    /// Does not box a `Body`, an empty body, or hyper's body of a response, also under an idle timeout.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -83,9 +88,11 @@ impl Body {
         if let Some(body) = any.downcast_mut::<Option<Self>>() {
             return body.take().unwrap_or_default();
         }
+        #[cfg(feature = "hyper")]
         if let Some(body) = any.downcast_mut::<Option<Incoming>>() {
             return body.take().map(Self::incoming).unwrap_or_default();
         }
+        #[cfg(feature = "hyper")]
         if let Some(body) = any.downcast_mut::<Option<IdleBody<Incoming>>>() {
             return body.take().map(Self::incoming).unwrap_or_default();
         }
@@ -93,7 +100,8 @@ impl Body {
             .unwrap_or_default()
     }
 
-    /// Hands on the body that hyper received. Not `From`: hyper's type is no part of the public interface.
+    /// Passes on the body that hyper received. Not `From`, because hyper's type is not part of the public API.
+    #[cfg(feature = "hyper")]
     pub(crate) fn incoming(body: impl Into<IdleBody<Incoming>>) -> Self {
         Self { kind: Kind::Incoming(body.into()) }
     }
@@ -102,6 +110,7 @@ impl Body {
         match self.kind {
             Kind::Empty => "empty",
             Kind::Full(_) => "full",
+            #[cfg(feature = "hyper")]
             Kind::Incoming(_) => "incoming",
             Kind::Boxed(_) => "boxed",
         }
@@ -124,10 +133,11 @@ impl http_body::Body for Body {
                 this.kind = Kind::Empty;
                 return Poll::Ready(Some(Ok(Frame::data(data))));
             }
+            #[cfg(feature = "hyper")]
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
-        // Not every body can be polled after its end, and what it holds is not needed any more.
+        // Some bodies cannot be polled after their end. This also frees what they hold.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             this.kind = Kind::Empty;
         }
@@ -138,6 +148,7 @@ impl http_body::Body for Body {
         match &self.kind {
             Kind::Empty => true,
             Kind::Full(_) => false,
+            #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.is_end_stream(),
             Kind::Boxed(body) => body.is_end_stream(),
         }
@@ -147,6 +158,7 @@ impl http_body::Body for Body {
         match &self.kind {
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
+            #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.size_hint(),
             Kind::Boxed(body) => body.size_hint(),
         }
@@ -186,20 +198,16 @@ from_bytes!(Vec<u8>, String, &'static str, &'static [u8]);
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http_body_util::{Empty, Full};
-    use hyper_util::rt::TokioIo;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::super::{
         replay::ReplayBody,
-        script::{Failure, Script, Step},
+        test_body::{Failure, Script, Step},
     };
     use super::*;
 
     #[tokio::test]
-    async fn bytes_in_memory_know_their_length_and_are_not_copied() {
+    async fn announces_the_length_of_bytes_and_does_not_copy_them() {
         let bytes = Bytes::from(vec![7; 9]);
         let mut body = Body::from(bytes.clone());
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(9), false));
@@ -210,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_at_its_end() {
+    async fn an_empty_body_has_ended() {
         let nothing =
             [Body::default(), ().into(), "".into(), Vec::new().into(), Body::new(Empty::<Bytes>::new())];
         for mut body in nothing {
@@ -221,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_not_boxed_twice() {
+    fn does_not_box_a_body_twice() {
         assert_eq!(Body::new(Body::from("x")).name(), "full");
         assert_eq!(Body::new(Body::new(Full::from("x"))).name(), "boxed");
     }
 
     #[tokio::test]
-    async fn every_source_reads_back() {
+    async fn returns_the_bytes_of_every_source() {
         let slice: &'static [u8] = b"x";
         for body in
             ["x".into(), slice.into(), vec![b'x'].into(), "x".to_owned().into(), Body::new(Full::from("x"))]
@@ -237,25 +245,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_the_end_and_keeps_its_source() {
+    async fn ends_after_an_error() {
         let mut body = Body::new(ReplayBody::from(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
         assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
         assert!(body.frame().await.is_none());
     }
 
+    #[cfg(feature = "hyper")]
     #[tokio::test]
-    async fn what_hyper_received_passes_through_without_a_box() {
+    async fn does_not_box_the_body_of_hyper() {
+        use std::time::Duration;
+
+        use hyper_util::rt::TokioIo;
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
         for idle in [false, true] {
             let (near, mut far) = tokio::io::duplex(1024);
             let (mut send, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(near)).await.unwrap();
             tokio::spawn(connection);
-            let answer = async {
+            let server = async {
                 assert_ne!(far.read(&mut [0; 1024]).await.unwrap(), 0);
                 far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await.unwrap();
             };
-            let (response, ()) = tokio::join!(send.send_request(http::Request::new(Body::empty())), answer);
+            let (response, ()) = tokio::join!(send.send_request(http::Request::new(Body::empty())), server);
             let incoming = response.unwrap().into_body();
             let limit = Some(Duration::from_secs(1));
             let body = if idle { Body::new(IdleBody::new(incoming, limit)) } else { Body::new(incoming) };
@@ -265,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_has_no_content_and_it_can_be_sent_to_another_thread() {
+    fn debug_shows_no_content_and_the_body_is_send() {
         fn send<T: Send + Unpin>(value: T) -> T {
             value
         }

@@ -1,4 +1,4 @@
-//! A body for tests that does what it is told, frame by frame, and panics when it is polled after its end.
+//! A scripted body for tests, which panics if it is polled after its end.
 
 use std::{
     collections::VecDeque,

@@ -4,55 +4,19 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-/// Chunks under 64 bytes that follow another are gathered: kept one by one, each costs 32 bytes of bookkeeping, and a
-/// body written byte by byte would hold 32 times its cap.
+/// Chunks under 64 bytes are copied into one, except the first. Each recorded chunk costs 32 bytes of bookkeeping, so a
+/// body of single bytes would take 32 times its limit.
 const SMALL: usize = 64;
 
-/// Why a request's body can't be sent again.
-///
-/// ```
-/// use tower_outbound::{Body, body::{NotReplayable, ReplayBody}};
-///
-/// let (_sent, replay) = ReplayBody::record(Body::from("hello"), 4);
-/// assert_eq!(replay.body().unwrap_err(), NotReplayable::TooLarge { limit: 4 });
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NotReplayable {
-    /// It is larger than the cap of the recording, and reading it has begun.
-    TooLarge {
-        /// The cap, in bytes of data and trailers together.
-        limit: usize,
-    },
-    /// It was not read to its end: the attempt failed part way, or still holds the body.
-    Incomplete,
-    /// The body itself failed with an error.
-    Failed,
-}
-
-impl fmt::Display for NotReplayable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooLarge { limit } => {
-                write!(f, "request body is larger than the {limit} bytes kept for a retry")
-            }
-            Self::Incomplete => f.write_str("request body was not read to its end"),
-            Self::Failed => f.write_str("request body failed while it was read"),
-        }
-    }
-}
-
-impl std::error::Error for NotReplayable {}
-
-/// Takes down the frames of a body until it ends or is over the limit.
-#[derive(Debug)]
+/// The frames of a body, until it ends or exceeds the limit.
+#[derive(Debug, Default)]
 pub(super) struct Recording {
-    /// Bytes that may still come.
+    /// Bytes left up to the limit.
     room: usize,
     len: u64,
-    /// Whether the source knew its length, which trailers don't change.
+    /// Whether the source knew its length.
     exact: bool,
-    /// On its own, so that a body of one chunk needs no list.
+    /// By itself, so that a body of one chunk needs no list.
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,
@@ -61,18 +25,10 @@ pub(super) struct Recording {
 
 impl Recording {
     pub(super) fn new(limit: usize, exact: bool) -> Self {
-        Self {
-            room: limit,
-            len: 0,
-            exact,
-            first: None,
-            chunks: Vec::new(),
-            small: BytesMut::new(),
-            trailers: None,
-        }
+        Self { room: limit, exact, ..Self::default() }
     }
 
-    /// False when the frame doesn't fit: the recording is then worth nothing.
+    /// Adds a frame. Returns `false` if it exceeds the limit. The recording is unusable then.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
         let size = match (frame.data_ref(), frame.trailers_ref()) {
             (Some(data), _) => data.len(),
@@ -93,7 +49,7 @@ impl Recording {
     }
 
     fn push_data(&mut self, data: &Bytes) {
-        // An endless stream of nothing must not fill the memory.
+        // Endless empty frames must not fill the memory.
         if data.is_empty() {
         } else if self.first.is_none() {
             self.first = Some(data.clone());
@@ -111,30 +67,29 @@ impl Recording {
         }
     }
 
-    /// How much data there is so far.
+    /// Returns the length of the data so far.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    pub(super) fn finish(mut self) -> Tape {
+    pub(super) fn finish(mut self) -> Recorded {
         self.flush();
         let exact = self.exact || self.trailers.is_none();
         let rest = (!self.chunks.is_empty() || self.trailers.is_some())
             .then(|| Arc::new(Rest { chunks: self.chunks, trailers: self.trailers }));
-        Tape { first: self.first, rest, at: 0, left: self.len, exact }
+        Recorded { first: self.first, rest, at: 0, left: self.len, exact }
     }
 }
 
-/// A whole body and how far it has been played; a clone made before the first `next` plays it from the start.
+/// A whole body, as an iterator over the frames that are left. A clone made before the first `next` returns all of them.
 #[derive(Clone)]
-pub(super) struct Tape {
+pub(super) struct Recorded {
     first: Option<Bytes>,
-    /// `None` when nothing of it is left to play.
+    /// `None` if none of it is left.
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
-    /// Whether a length may go before it: not before trailers that came after a body of unknown length, for over
-    /// HTTP/1 they would be lost.
+    /// Whether the length may be announced. HTTP/1 drops trailers after an announced length.
     exact: bool,
 }
 
@@ -143,7 +98,12 @@ struct Rest {
     trailers: Option<HeaderMap>,
 }
 
-impl Tape {
+impl Recorded {
+    pub(super) fn of(data: Bytes) -> Self {
+        let left = data.len() as u64;
+        Self { first: (!data.is_empty()).then_some(data), rest: None, at: 0, left, exact: true }
+    }
+
     pub(super) fn is_end(&self) -> bool {
         self.first.is_none() && self.rest.is_none()
     }
@@ -158,7 +118,7 @@ impl Tape {
     }
 }
 
-impl Iterator for Tape {
+impl Iterator for Recorded {
     type Item = Frame<Bytes>;
 
     fn next(&mut self) -> Option<Frame<Bytes>> {
@@ -181,10 +141,10 @@ impl Iterator for Tape {
     }
 }
 
-/// Shows how much is left, never the content.
-impl fmt::Debug for Tape {
+/// Shows how many bytes are left, never the content.
+impl fmt::Debug for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tape").field("bytes_left", &self.left).field("is_end", &self.is_end()).finish()
+        f.debug_struct("Recorded").field("bytes_left", &self.left).field("is_end", &self.is_end()).finish()
     }
 }
 
@@ -197,21 +157,21 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_is_kept_by_reference_and_needs_no_list() {
+    fn records_one_chunk_without_a_copy_or_list() {
         let sent = Bytes::from(vec![1; 10]);
         let mut recording = Recording::new(10, false);
         assert!(recording.push(&Frame::data(sent.clone())));
-        let mut tape = recording.finish();
-        assert!(tape.rest.is_none());
-        assert_eq!(tape.size_hint().exact(), Some(10));
-        let played = tape.next().unwrap().into_data().unwrap();
+        let mut recorded = recording.finish();
+        assert!(recorded.rest.is_none());
+        assert_eq!(recorded.size_hint().exact(), Some(10));
+        let played = recorded.next().unwrap().into_data().unwrap();
         assert_eq!(played.as_ptr(), sent.as_ptr());
-        assert!(tape.is_end());
-        assert!(tape.next().is_none());
+        assert!(recorded.is_end());
+        assert!(recorded.next().is_none());
     }
 
     #[test]
-    fn small_chunks_are_gathered_and_empty_ones_dropped() {
+    fn merges_small_chunks_and_drops_empty_ones() {
         let mut recording = Recording::new(1000, false);
         for _ in 0..100 {
             assert!(recording.push(&data("")));
@@ -225,19 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn trailers_count_and_are_the_end() {
+    fn counts_trailers_and_ends_with_them() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("12345"));
         assert!(!Recording::new(9, false).push(&Frame::trailers(trailers.clone())));
         let mut recording = Recording::new(13, false);
         assert!(recording.push(&data("abc")));
         assert!(recording.push(&Frame::trailers(trailers.clone())));
-        let mut tape = recording.finish();
-        assert_eq!((tape.size_hint().lower(), tape.size_hint().exact()), (3, None));
-        assert!(tape.next().unwrap().is_data());
-        assert!(!tape.is_end());
-        assert_eq!(tape.next().unwrap().into_trailers().unwrap(), trailers);
-        assert!(tape.is_end());
+        let mut recorded = recording.finish();
+        assert_eq!((recorded.size_hint().lower(), recorded.size_hint().exact()), (3, None));
+        assert!(recorded.next().unwrap().is_data());
+        assert!(!recorded.is_end());
+        assert_eq!(recorded.next().unwrap().into_trailers().unwrap(), trailers);
+        assert!(recorded.is_end());
     }
 
     #[test]

@@ -9,81 +9,55 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{
-    handle::{Recorder, Replay, Unread},
-    tape::{NotReplayable, Tape},
+    recording::Recorded,
+    source::{Recorder, Unread},
 };
 
-/// Records up to 1 MiB of a call's request body.
+/// The request's body under a [`retry`](crate::retry) layer, which can send it again.
 ///
-/// Most bodies sent to an API are in memory already: recording them copies nothing, it only holds them until the call
-/// ends. So the number bounds what a stream may hold: 100 calls at once hold 100 MiB at the worst.
-pub const DEFAULT_REPLAY_LIMIT: usize = 1024 * 1024;
-
-/// Hands a request's body on unchanged, recording it up to a cap so that the same request can be sent again.
+/// The retry layer passes the first body on unchanged and records it, up to [its limit]. The next attempt sends the
+/// recording. `Bytes` are recorded without a copy, except chunks under 64 bytes after the first one. Above the limit the
+/// recording is dropped, and the attempt continues.
 ///
-/// Made by [`record`](Self::record), or by `From`, and then it only passes on and records nothing. Chunks are
-/// recorded as they are sent, trailers too; `Bytes` are kept by reference count, and only chunks under 64 bytes that
-/// follow another are copied. Over the cap the recording is dropped at once and the body goes on.
+/// `From` passes a body on without recording it.
 ///
-/// One word wide: what it carries is behind a pointer, but for a recorded body without content, which is nothing.
-///
-/// Once it has ended or failed, it stays at its end. Trailers are the end.
+/// [its limit]: crate::retry::RetryLayer::with_replay_limit
 ///
 /// ```
 /// use http_body::Body as _;
 /// use tower_outbound::{Body, body::ReplayBody};
 ///
-/// let (first, _replay) = ReplayBody::record(Body::from("hello"), 1024);
-/// assert_eq!(first.size_hint().exact(), Some(5));
-/// let passed_on_only = ReplayBody::from(Body::from("hello"));
+/// let body = ReplayBody::from(Body::from("hello"));
+/// assert_eq!(body.size_hint().exact(), Some(5));
 /// ```
 ///
 /// # Default
 ///
 /// The default `B`, not recorded.
+///
+/// # Notes
+///
+/// - After its end or an error, polling it returns `None`.
+/// - A chunk cut from a larger buffer keeps that buffer in memory until the call ends.
+/// - A body that an attempt has read in part cannot be sent again. A body that nothing was read from can, whatever its size,
+///   for example after a connect error.
 pub struct ReplayBody<B> {
-    /// A request is moved some thirty times on its way through a stack and hyper, and what has 256 bytes or more costs
-    /// twice as much to copy. None at its end.
+    /// `None` at its end. Boxed, because a request is moved about thirty times on its way through a stack and hyper, and
+    /// values of 256 bytes or more cost twice as much to copy.
     state: Option<Pin<Box<State<B>>>>,
 }
 
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // Not pinned yet, so that it can go back to the handle when nothing was read from it.
+        // Not pinned, so that the next attempt can have it if nothing was read from it.
         Unread { unread: Unread<B> },
         Reading {
             #[pin]
             source: B,
             recorder: Option<Recorder<B>>,
         },
-        Playing { tape: Tape },
-    }
-}
-
-impl<B: Body> ReplayBody<B> {
-    /// Records `body` while it is sent, at most `limit` bytes of data and trailers, and gives the handle for sending it
-    /// again.
-    ///
-    /// A body without content costs nothing and can always be sent again. One that announces more than `limit` bytes is
-    /// never recorded; [`DEFAULT_REPLAY_LIMIT`] is a good limit.
-    pub fn record(body: B, limit: usize) -> (Self, Replay<B>) {
-        Self::record_announced(body, limit, None)
-    }
-
-    /// The same for a body of this length with no trailers after it: whoever has read so much has read all of it, even
-    /// if it did not ask whether there is more.
-    pub(crate) fn record_announced(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
-        if body.is_end_stream() {
-            return (Self::ENDED, Replay::empty());
-        }
-        let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        let out = match least > limit {
-            true => NotReplayable::TooLarge { limit },
-            false => NotReplayable::Incomplete,
-        };
-        let (unread, replay) = Replay::new(body, limit, announced, out);
-        (Self::unread(unread), replay)
+        Playing { recorded: Recorded },
     }
 }
 
@@ -94,8 +68,12 @@ impl<B> ReplayBody<B> {
         Self::of(State::Unread { unread })
     }
 
-    pub(super) fn playing(tape: Tape) -> Self {
-        if tape.is_end() { Self::ENDED } else { Self::of(State::Playing { tape }) }
+    pub(super) fn playing(recorded: Recorded) -> Self {
+        if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded }) }
+    }
+
+    pub(in crate::body) fn of_bytes(data: Bytes) -> Self {
+        Self::playing(Recorded::of(data))
     }
 
     fn of(state: State<B>) -> Self {
@@ -120,32 +98,25 @@ impl<B: Body> Body for ReplayBody<B> {
         }
         let (polled, ended) = match state.as_mut().project() {
             Proj::Reading { mut source, recorder } => {
+                // Free for `Bytes`.
+                let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
                 let polled = ready!(source.as_mut().poll_frame(cx));
-                let taken = recorder.take();
-                match polled {
-                    Some(Ok(frame)) => {
-                        // Free for `Bytes`.
-                        let frame = frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
-                        let ended = frame.is_trailers() || source.is_end_stream();
-                        *recorder = taken.and_then(|recorder| recorder.push(&frame, ended));
-                        (Some(Ok(frame)), ended)
-                    }
-                    Some(Err(error)) => {
-                        taken.into_iter().for_each(Recorder::failed);
-                        (Some(Err(error)), true)
-                    }
-                    None => {
-                        taken.into_iter().for_each(Recorder::whole);
-                        (None, true)
-                    }
+                let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
+                let ended = match &polled {
+                    Some(Ok(frame)) => frame.is_trailers() || source.is_end_stream(),
+                    Some(Err(_)) | None => true,
+                };
+                if let Some(recorder) = recorder {
+                    recorder.record(polled.as_ref(), ended);
                 }
+                (polled, ended)
             }
-            Proj::Playing { tape } => (tape.next().map(Ok), tape.is_end()),
-            // Started above, which it is once.
+            Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
+            // Started above.
             Proj::Unread { .. } => (None, true),
         };
         if ended {
-            // Not every body can be polled after its end.
+            // Some bodies cannot be polled after their end.
             this.state = None;
         }
         Poll::Ready(polled)
@@ -153,18 +124,18 @@ impl<B: Body> Body for ReplayBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match self.state.as_deref() {
-            Some(State::Unread { unread }) => unread.source().is_none_or(Body::is_end_stream),
+            Some(State::Unread { unread }) => unread.body().is_none_or(Body::is_end_stream),
             Some(State::Reading { source, .. }) => source.is_end_stream(),
-            Some(State::Playing { tape }) => tape.is_end(),
+            Some(State::Playing { recorded }) => recorded.is_end(),
             None => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self.state.as_deref() {
-            Some(State::Unread { unread }) => unread.source().map(Body::size_hint).unwrap_or_default(),
+            Some(State::Unread { unread }) => unread.body().map(Body::size_hint).unwrap_or_default(),
             Some(State::Reading { source, .. }) => source.size_hint(),
-            Some(State::Playing { tape }) => tape.size_hint(),
+            Some(State::Playing { recorded }) => recorded.size_hint(),
             None => SizeHint::with_exact(0),
         }
     }
@@ -183,13 +154,12 @@ impl<B: Default> Default for ReplayBody<B> {
     }
 }
 
-/// Shows what it does, never the content.
+/// Shows the state, never the content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state.as_deref() {
             Some(State::Unread { .. }) => "unread",
-            Some(State::Reading { recorder: Some(recorder), .. }) if recorder.is_recording() => "recording",
-            Some(State::Reading { .. }) => "passing",
+            Some(State::Reading { .. }) => "reading",
             Some(State::Playing { .. }) => "playing",
             None => "ended",
         };
@@ -202,7 +172,7 @@ mod tests {
     use http_body_util::Full;
     use proptest::prelude::*;
 
-    use super::super::script::{Read, Script, Step, read, read_all};
+    use super::super::super::test_body::{Read, Script, Step, read, read_all};
     use super::*;
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -220,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_pass_is_the_same_or_the_reason_is_right(
+        fn every_replay_is_complete(
             steps in steps(), limit in 0..500_usize, cut in prop_oneof![Just(usize::MAX), 0..8_usize],
             knows_end: bool, knows_size: bool,
         ) {
@@ -241,7 +211,7 @@ mod tests {
             let source = if knows_size { source.knowing_its_size() } else { source };
             let given = source.given();
             let announced = usize::try_from(source.size_hint().lower()).unwrap();
-            let (first, replay) = ReplayBody::record(source, limit);
+            let (first, replay) = ReplayBody::record(source, limit, None);
             let ended = {
                 let mut first = std::pin::pin!(first);
                 let pass = read(first.as_mut(), cut);
@@ -251,11 +221,11 @@ mod tests {
                 first.is_end_stream()
             };
             match replay.body() {
-                Ok(second) if given.get() == 0 && !ended => {
+                Some(second) if given.get() == 0 && !ended => {
                     prop_assert_eq!(cut, 0);
                     prop_assert_eq!(read_all(second), sent);
                 }
-                Ok(second) => {
+                Some(second) => {
                     prop_assert!(total <= limit && !sent.failed && ended);
                     if sent.trailers.is_none() {
                         prop_assert_eq!(second.size_hint().exact(), Some(sent.data.len() as u64));
@@ -270,17 +240,16 @@ mod tests {
                     prop_assert_eq!(read(second, usize::MAX), read(third, usize::MAX));
                     prop_assert_eq!(read_all(replay.body().unwrap()), sent);
                 }
-                Err(NotReplayable::TooLarge { limit: l }) => {
-                    prop_assert!(l == limit && total.max(announced) > limit);
+                None => {
+                    let too_large = total.max(announced) > limit;
+                    prop_assert!(too_large || sent.failed || cut < usize::MAX && !ended);
                 }
-                Err(NotReplayable::Failed) => prop_assert!(sent.failed),
-                Err(NotReplayable::Incomplete) => prop_assert!(cut < usize::MAX && !ended),
             }
         }
     }
 
     #[test]
-    fn from_only_passes_on() {
+    fn from_passes_a_body_on_unrecorded() {
         let passed = read_all(ReplayBody::from(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());

@@ -1,0 +1,165 @@
+use std::sync::Arc;
+
+use http_body::Body;
+
+use super::{
+    body::ReplayBody,
+    source::{Shared, Source, Unread},
+};
+
+/// Returns the body for each further attempt.
+///
+/// Works while a connection still holds the body of an earlier attempt, and shares the recorded chunks with it.
+pub(crate) struct Replay<B> {
+    /// `None` for a body without content.
+    shared: Option<Arc<Shared<B>>>,
+}
+
+impl<B: Body> ReplayBody<B> {
+    /// Records `body` while it is sent, up to `limit` bytes of data and trailers.
+    ///
+    /// A body without content costs nothing and can always be sent again. `announced` is the length of a body without
+    /// trailers, as sent in `content-length`.
+    pub(crate) fn record(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
+        if body.is_end_stream() {
+            return (Self::ENDED, Replay { shared: None });
+        }
+        let shared = Shared::new(limit, announced);
+        let unread = Unread::new(body, Arc::clone(&shared));
+        (Self::unread(unread), Replay { shared: Some(shared) })
+    }
+}
+
+impl<B> Replay<B> {
+    /// Returns the body again, from its start. A body that an attempt has read to its end is returned any number of times.
+    ///
+    /// A body that nothing was read from is returned whatever its size, and recorded as the first one was. Returns `None`
+    /// if the body is too large, failed, was read in part, or is still being sent.
+    pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
+        let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
+        match &mut *shared.lock() {
+            Source::Unread(body) => {
+                let body = body.take()?;
+                Some(ReplayBody::unread(Unread::new(body, Arc::clone(shared))))
+            }
+            Source::Whole(recorded) => Some(ReplayBody::playing(recorded.clone())),
+            Source::Recording(_) | Source::Lost { .. } => None,
+        }
+    }
+
+    /// Returns whether the body returned an error. It is the error of the last attempt, because no attempt follows it.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Lost { failed: true }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use bytes::Bytes;
+    use http_body::Frame;
+    use http_body_util::{Empty, Full};
+
+    use super::super::super::test_body::{Failure, Read, Script, Step, read, read_all};
+    use super::*;
+
+    #[test]
+    fn sends_an_empty_body_again_without_allocation() {
+        let counted = allocation_counter::measure(|| {
+            let (first, replay) = ReplayBody::record(Empty::<Bytes>::new(), 0, None);
+            assert_eq!((first.size_hint().exact(), first.is_end_stream()), (Some(0), true));
+            assert_eq!(read_all(first), Read::default());
+            assert!(replay.body().unwrap().is_end_stream());
+        });
+        assert_eq!(counted.count_total, 0);
+    }
+
+    #[test]
+    fn replays_one_chunk_with_four_allocations_and_without_a_copy() {
+        let data = Bytes::from(vec![3; 1000]);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let counted = allocation_counter::measure(|| {
+            let (mut first, replay) = ReplayBody::record(Full::new(data.clone()), 1000, None);
+            assert_eq!(first.size_hint().exact(), Some(1000));
+            assert!(Pin::new(&mut first).poll_frame(cx).is_ready());
+            assert!(first.is_end_stream());
+            let mut second = replay.body().unwrap();
+            let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut second).poll_frame(cx) else {
+                panic!("no frame")
+            };
+            assert_eq!(frame.data_ref().unwrap().as_ptr(), data.as_ptr());
+        });
+        // `Bytes` made from a `Vec` allocates its count at the first clone.
+        assert!(counted.count_total <= 4, "{counted:?}");
+    }
+
+    #[test]
+    fn replays_an_unread_body_of_any_size() {
+        let (first, replay) = ReplayBody::record(Full::<Bytes>::from("hello"), 1, None);
+        assert!(replay.body().is_none());
+        drop(first);
+        let second = replay.body().unwrap();
+        assert!(replay.body().is_none());
+        assert_eq!(second.size_hint().exact(), Some(5));
+        assert_eq!(read_all(second).data, b"hello");
+        assert!(replay.body().is_none());
+    }
+
+    #[test]
+    fn records_an_unread_body_in_the_next_attempt() {
+        let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 10, None);
+        drop(first);
+        assert_eq!(read_all(replay.body().unwrap()).data, [0, 1, 2]);
+        assert_eq!(read_all(replay.body().unwrap()).data, [0, 1, 2]);
+    }
+
+    #[test]
+    fn does_not_replay_a_part() {
+        let (first, replay) = ReplayBody::record(Script::new([Step::data(3), Step::data(3)]), 10, None);
+        let mut first = Box::pin(first);
+        assert_eq!(read(first.as_mut(), 1).data.len(), 3);
+        assert!(replay.body().is_none());
+        drop(first);
+        assert!(replay.body().is_none());
+    }
+
+    #[test]
+    fn frees_the_recording_over_the_limit_and_sends_on() {
+        let data = Bytes::from(vec![3; 8]);
+        let frames =
+            [data.clone(), Bytes::from_static(b"0123456789")].map(|d| Ok::<_, Failure>(Frame::data(d)));
+        let source = http_body_util::StreamBody::new(futures_util::stream::iter(frames));
+        let (first, replay) = ReplayBody::record(source, 10, None);
+        let mut first = Box::pin(first);
+        drop(read(first.as_mut(), 1));
+        assert!(!data.is_unique());
+        assert_eq!(read(first.as_mut(), 1).data.len(), 10);
+        assert!(data.is_unique());
+        assert!(replay.body().is_none());
+    }
+
+    #[test]
+    fn reports_a_failed_body_that_is_not_recorded() {
+        let steps = [Step::data(3), Step::Fail];
+        for (limit, known) in [(10, false), (1, false), (1, true)] {
+            let source = Script::new(steps.clone());
+            let source = if known { source.knowing_its_size() } else { source };
+            let (first, replay) = ReplayBody::record(source, limit, None);
+            let mut first = Box::pin(first);
+            drop(read(first.as_mut(), 1));
+            assert!(!replay.has_failed(), "{limit} {known}");
+            assert!(read(first.as_mut(), 1).failed);
+            assert!(replay.has_failed(), "{limit} {known}");
+            drop(first);
+            assert!(replay.has_failed(), "{limit} {known}");
+            assert!(replay.body().is_none());
+        }
+        let (first, replay) = ReplayBody::record(Script::new([Step::data(3)]), 1, None);
+        drop(read_all(first));
+        assert!(!replay.has_failed() && !Replay::<Script> { shared: None }.has_failed());
+    }
+}

@@ -1,0 +1,39 @@
+use std::io;
+
+use super::super::ErrorKind;
+
+/// What the errors so far show.
+pub(super) struct Found {
+    /// The kind, unless a deeper error is known.
+    pub(super) kind: ErrorKind,
+    /// Whether the connection was still being made.
+    pub(super) connecting: bool,
+}
+
+impl Found {
+    #[cfg(feature = "hyper")]
+    pub(super) fn connect(&mut self) {
+        self.connecting = true;
+        self.kind = ErrorKind::Connect;
+    }
+
+    pub(super) fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {
+        use io::ErrorKind::*;
+        Some(match kind {
+            ConnectionRefused => ErrorKind::ConnectRefused,
+            // They also end an established connection, whose error is `Closed` so far.
+            HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
+                ErrorKind::Connect
+            }
+            ConnectionReset | ConnectionAborted => ErrorKind::Reset,
+            TimedOut if self.connecting => ErrorKind::ConnectTimeout,
+            // Without an error of hyper above it: the timeout of a custom service.
+            TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
+            // TCP is established by then, so the connection ended during the handshake.
+            UnexpectedEof if self.connecting => ErrorKind::Tls,
+            // h2 reports the end of a connection as a broken pipe.
+            BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,
+            _ => return None,
+        })
+    }
+}

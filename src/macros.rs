@@ -1,0 +1,19 @@
+/// Adds access to the inner service of a layer's service.
+macro_rules! inner_service {
+    () => {
+        /// Returns a reference to the inner service.
+        pub fn get_ref(&self) -> &S {
+            &self.inner
+        }
+
+        /// Returns a mutable reference to the inner service.
+        pub fn get_mut(&mut self) -> &mut S {
+            &mut self.inner
+        }
+
+        /// Returns the inner service.
+        pub fn into_inner(self) -> S {
+            self.inner
+        }
+    };
+}

@@ -1,0 +1,205 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// The arithmetic of a token bucket, on a clock of integer nanoseconds.
+struct Gcra {
+    interval: u64,
+    tolerance: u64,
+    next: u64,
+}
+
+impl Gcra {
+    fn new(interval: Duration, burst: u32) -> Self {
+        let interval = saturating_nanos(interval);
+        Self { interval, tolerance: interval * u64::from(burst - 1), next: 0 }
+    }
+
+    fn earliest(&self) -> u64 {
+        self.next.saturating_sub(self.tolerance)
+    }
+
+    fn admit(&mut self, now: u64) -> bool {
+        let admitted = now >= self.earliest();
+        if admitted {
+            self.next = self.next.max(now) + self.interval;
+        }
+        admitted
+    }
+}
+
+/// The most admitted in any closed window of that length.
+fn most_in_window(admitted: &[u64], length: Duration) -> usize {
+    let length = saturating_nanos(length);
+    let mut first = 0;
+    let counts = admitted.iter().enumerate().map(|(last, at)| {
+        while at - admitted[first] > length {
+            first += 1;
+        }
+        last - first + 1
+    });
+    counts.max().unwrap_or(0)
+}
+
+fn greedy(interval: Duration, burst: u32, count: usize) -> Vec<u64> {
+    let mut gcra = Gcra::new(interval, burst);
+    let mut now = 1_000_000;
+    let mut admitted = Vec::new();
+    while admitted.len() < count {
+        now = now.max(gcra.earliest());
+        assert!(gcra.admit(now));
+        admitted.push(now);
+    }
+    admitted
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let scale = prop_oneof![Just(1), Just(1_000), Just(1_000_000_007)];
+    (1u32..60, 1u64..5_000, scale, any::<u32>(), 0u64..=100).prop_map(
+        |(limit, window, scale, burst, margin)| {
+            let window = window * scale;
+            let burst = 1 + burst % (limit - 1).max(1);
+            let margin = Duration::from_nanos(window / 100 * margin);
+            let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
+            quota.with_burst(burst).unwrap().with_margin(margin).unwrap()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn no_window_admits_more_than_the_limit(
+        quota in quotas(),
+        gaps in prop::collection::vec((0u8..8, any::<u32>()), 400),
+    ) {
+        let mut gcra = Gcra::new(quota.refill_interval(), quota.burst());
+        let length = quota.window() + quota.margin();
+        let (mut now, mut admitted) = (0, Vec::new());
+        for (kind, random) in gaps {
+            let up_to = match kind {
+                0..4 => 0, // as soon as it may
+                4 => gcra.interval / 2,
+                5 => gcra.interval * 2,
+                6 => gcra.interval * u64::from(quota.burst()),
+                _ => saturating_nanos(length),
+            };
+            let gap = ((u128::from(up_to) + 1) * u128::from(random)) >> 32;
+            now = if kind < 4 { now.max(gcra.earliest()) } else { now + gap as u64 };
+            if gcra.admit(now) {
+                admitted.push(now);
+            }
+        }
+        prop_assert!(most_in_window(&admitted, length) <= quota.limit() as usize, "{quota}");
+    }
+
+    #[test]
+    fn every_quota_is_refused_or_fits_a_limiters_clock(
+        limit: u32, burst: u32, window: Duration, margin: Duration,
+    ) {
+        let short = Duration::from_nanos(u64::from(window.subsec_nanos()) + 1);
+        for (window, margin) in [(window, margin), (short, margin), (LONGEST, LONGEST)] {
+            let quota = Quota::new(limit, window).and_then(|quota| quota.with_burst(burst));
+            if let Ok(quota) = quota.and_then(|quota| quota.with_margin(margin)) {
+                let burst = quota.refill_interval().as_nanos() * u128::from(quota.burst());
+                prop_assert!(!quota.refill_interval().is_zero() && burst <= LONGEST_BURST);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bucket_of_the_whole_limit_admits_nearly_twice_the_quota() {
+    let minute = Duration::from_secs(60);
+    let naive = greedy(Duration::from_millis(600), 100, 400);
+    assert_eq!(most_in_window(&naive, minute - Duration::from_nanos(1)), 199);
+
+    let quota = Quota::per_minute(100).unwrap().without_margin();
+    let ours = greedy(quota.refill_interval(), quota.burst(), 400);
+    assert_eq!(most_in_window(&ours, minute), 99); // 100 but for the rounding
+}
+
+#[test]
+fn errors_name_the_field_and_what_is_valid() {
+    let quota = Quota::per_minute(100).unwrap();
+    let second = Duration::from_secs(1);
+    let cases = [
+        (Quota::per_hour(0), "invalid quota limit `0`: expected at least 1"),
+        (Quota::new(1, Duration::ZERO), "invalid quota window `0ns`: expected more than zero"),
+        (Quota::new(1, LONGEST + second), "invalid quota window `31622401s`: expected more than zero"),
+        (quota.with_burst(0), "invalid quota burst `0`: expected 1 to 99"),
+        (quota.with_burst(101), "invalid quota burst `101`: expected 1 to 99"),
+        (quota.with_burst(100), "invalid quota burst `100`: expected at most 99: a burst of the whole"),
+        (quota.with_margin(second * 61), "invalid quota margin `61s`: expected at most the window, 60s"),
+    ];
+    for (result, text) in cases {
+        let error = result.unwrap_err().to_string();
+        assert!(error.starts_with(text), "{error}");
+    }
+
+    let endless = Quota::new(1_001, LONGEST).unwrap().with_burst(1_000);
+    assert_eq!(endless.unwrap_err().field(), "quota burst");
+    let nearly = Quota::new(101, LONGEST).unwrap().with_burst(100).unwrap();
+    assert_eq!(nearly.with_margin(LONGEST).unwrap_err().field(), "quota margin");
+}
+
+#[test]
+fn default_margin_is_a_sixteenth_of_the_window_and_at_most_a_second() {
+    let margin = |window| Quota::new(10, window).unwrap().margin();
+    for (window, expected) in [(1, 62_500), (8, 500_000), (16, 1_000_000), (17, 1_000_000), (60, 1_000_000)] {
+        assert_eq!(margin(Duration::from_secs(window)), Duration::from_micros(expected), "{window} s");
+    }
+    assert_eq!(margin(Duration::from_millis(1)), Duration::from_nanos(62_500));
+    assert_eq!(margin(LONGEST), Duration::from_secs(1));
+}
+
+#[test]
+fn quotas_are_equal_if_all_four_parts_are() {
+    let quota = Quota::per_minute(100).unwrap();
+    assert_eq!(quota, quota.with_margin(Duration::from_secs(1)).unwrap());
+    assert_eq!(quota.without_margin(), quota.with_margin(Duration::ZERO).unwrap());
+    let others = [
+        Ok(quota.without_margin()),
+        quota.with_margin(Duration::from_nanos(1)),
+        quota.with_burst(11),
+        Quota::per_minute(101).and_then(|it| it.with_burst(10)),
+        Quota::new(100, Duration::from_secs(61)),
+    ];
+    assert!(others.into_iter().all(|other| other.unwrap() != quota));
+}
+
+#[test]
+fn displays_the_sustained_rate_with_four_digits() {
+    let shown = |quota: Result<Quota, InvalidConfig>| quota.unwrap().to_string();
+    let second = Duration::from_secs(1);
+    for (quota, expected) in [
+        (Quota::per_second(10), "10 per 1s, burst 1, margin 62500us, sustains 8.471 per second"),
+        (
+            Quota::per_second(10).map(Quota::without_margin),
+            "10 per 1s, burst 1, margin 0s, sustains 9 per second",
+        ),
+        (
+            Quota::new(1, 100_000 * second).map(Quota::without_margin),
+            "1 per 100000s, burst 1, margin 0s, sustains 0.00001 per second",
+        ),
+        (
+            Quota::per_second(40_000).and_then(|quota| quota.with_margin(second)),
+            "40000 per 1s, burst 4000, margin 1s, sustains 18000 per second",
+        ),
+        (
+            Quota::new(u32::MAX, Duration::from_nanos(1)),
+            "4294967295 per 1ns, burst 429496729, margin 0s, sustains 1000000000 per second",
+        ),
+    ] {
+        assert_eq!(shown(quota), expected);
+    }
+}
+
+#[test]
+fn a_limit_of_one_is_one_in_a_closed_window() {
+    let quota = Quota::per_second(1).unwrap().with_burst(1).unwrap();
+    assert_eq!(quota.refill_interval(), Duration::from_nanos(1_062_500_001));
+    assert_eq!(quota.without_margin().refill_interval(), Duration::from_nanos(1_000_000_001));
+    assert!(quota.with_burst(2).is_err());
+}

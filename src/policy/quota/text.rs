@@ -1,0 +1,82 @@
+//! Quotas as text: `100/60s, burst 10, margin 1s`.
+
+use std::{fmt, str::FromStr};
+
+use super::{
+    super::human::{Human, parse_duration, whole},
+    Quota,
+};
+use crate::error::InvalidConfig;
+
+/// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes `100/60s, burst 10,
+/// margin 1s`, the form of settings, which `parse` reads back as an equal quota.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { limit, window, burst, margin } = *self;
+        let (per, window, margin) = (if f.alternate() { "/" } else { " per " }, Human(window), Human(margin));
+        write!(f, "{limit}{per}{window}, burst {burst}, margin {margin}")?;
+        if f.alternate() {
+            return Ok(());
+        }
+        write!(f, ", sustains {} per second", Rounded(self.sustained()))
+    }
+}
+
+/// A positive number with four significant digits, without trailing zeros.
+struct Rounded(f64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = (3.0 - self.0.log10().floor()).max(0.0) as usize;
+        let digits = format!("{:.decimals$}", self.0);
+        f.write_str(if decimals > 0 { digits.trim_end_matches('0').trim_end_matches('.') } else { &digits })
+    }
+}
+
+/// Parses the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
+///
+/// ```
+/// use tower_outbound::Quota;
+///
+/// let quota: Quota = "100/60s, burst 20, margin 2s".parse()?;
+/// assert_eq!(format!("{quota:#}"), "100/60s, burst 20, margin 2s");
+/// assert_eq!("100/1m".parse::<Quota>()?, Quota::per_minute(100)?);
+/// assert_eq!("100/60s, margin 0s".parse::<Quota>()?, Quota::per_minute(100)?.without_margin());
+/// assert_eq!(
+///     "100/60".parse::<Quota>().unwrap_err().to_string(),
+///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
+/// );
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+impl FromStr for Quota {
+    type Err = InvalidConfig;
+
+    fn from_str(text: &str) -> Result<Self, InvalidConfig> {
+        let invalid = || {
+            let expected = "LIMIT/WINDOW, such as 100/60s, and optionally a burst and a margin: 100/60s, burst 10, margin 1s";
+            InvalidConfig::new("quota", text.escape_debug().to_string(), expected)
+        };
+        let mut parts = text.split(',').map(str::trim);
+        let rate = parts.next().unwrap_or_default();
+        let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
+        let limit = whole(limit.trim()).ok_or_else(invalid)?;
+        let mut quota = Self::new(limit, parse_duration(window.trim())?)?;
+        let (mut burst, mut margin) = (None, None);
+        for part in parts {
+            match part.split_once(' ') {
+                Some(("burst", number)) if burst.is_none() => {
+                    burst = Some(whole(number.trim()).ok_or_else(invalid)?);
+                }
+                Some(("margin", duration)) if margin.is_none() => {
+                    margin = Some(parse_duration(duration.trim())?);
+                }
+                _ => return Err(invalid()),
+            }
+        }
+        // The margin first: a long burst may refill within 146 years without the default margin only.
+        if let Some(margin) = margin {
+            quota = quota.with_margin(margin)?;
+        }
+        burst.map_or(Ok(quota), |burst| quota.with_burst(burst))
+    }
+}

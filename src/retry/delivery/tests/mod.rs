@@ -1,0 +1,90 @@
+//! Errors whose delivery does not depend on the feature `hyper`.
+
+#[cfg(feature = "hyper")]
+mod transport;
+
+use std::fmt;
+
+use io::ErrorKind::{
+    AddrNotAvailable, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
+};
+
+use super::*;
+use crate::error::BoxError;
+
+/// The error of an unknown client or body.
+#[derive(Debug)]
+struct Unknown(BoxError);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("unknown")
+    }
+}
+
+impl StdError for Unknown {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+fn refused() -> io::Error {
+    ConnectionRefused.into()
+}
+
+fn not_sent() -> DeliveryError {
+    DeliveryError::not_sent("no free connection")
+}
+
+fn maybe() -> DeliveryError {
+    DeliveryError::maybe_processed(refused())
+}
+
+fn check(table: impl IntoIterator<Item = (&'static str, BoxError, Proof)>) {
+    for (name, error, expected) in table {
+        let error = Error::from_service(error);
+        assert_eq!(proof(&error), expected, "{name}: {error:?}");
+    }
+}
+
+#[test]
+fn the_service_itself_or_a_marker_decides_without_a_transport_error() {
+    check([
+        ("refused", refused().into(), NOT_SENT),
+        ("reset", io::Error::from(ConnectionReset).into(), MAYBE),
+        ("refused, in an unknown error", Unknown(refused().into()).into(), MAYBE),
+        ("refused, in an I/O error", io::Error::other(refused()).into(), MAYBE),
+        ("marked not sent", not_sent().into(), NOT_SENT),
+        ("marked not sent, in an unknown error", Unknown(not_sent().into()).into(), MAYBE),
+        ("marked not sent, in an I/O error", io::Error::other(not_sent()).into(), MAYBE),
+        ("marked maybe processed", maybe().into(), MAYBE),
+        ("marked maybe processed, in an unknown error", Unknown(maybe().into()).into(), MAYBE),
+        ("marked maybe processed, around not sent", DeliveryError::maybe_processed(not_sent()).into(), MAYBE),
+        ("marked not sent, around maybe processed", DeliveryError::not_sent(maybe()).into(), NOT_SENT),
+        (
+            "marked maybe processed, in a refused connection",
+            io::Error::new(ConnectionRefused, maybe()).into(),
+            MAYBE,
+        ),
+        ("shed", Overloaded::new().into(), NOT_SENT),
+        ("shed, in an I/O error", io::Error::other(Overloaded::new()).into(), MAYBE),
+        ("no transport error", "text".into(), MAYBE),
+        (
+            "of a retry layer below, after an attempt that may have been processed",
+            Unknown(Error::from_service(refused()).after_processing().into()).into(),
+            MAYBE,
+        ),
+    ]);
+}
+
+#[test]
+fn an_unreachable_address_of_an_unknown_connection_proves_nothing() {
+    for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable] {
+        let error = || io::Error::from(kind);
+        check([
+            ("unreachable, of the service itself", error().into(), MAYBE),
+            ("unreachable, in an unknown error", Unknown(error().into()).into(), MAYBE),
+            ("unreachable, in an I/O error", io::Error::other(error()).into(), MAYBE),
+        ]);
+    }
+}

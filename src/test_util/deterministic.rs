@@ -1,0 +1,26 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::HeaderValue;
+
+use crate::stack::StackBuilder;
+
+/// Makes a stack's calls repeatable: draws the jitter from `seed`, and makes the request ids `req-1`, `req-2` and so on.
+///
+/// Clones and layers of the builder share both sequences. Idempotency keys stay random, and so does the jitter of a key
+/// provider that fails.
+///
+/// ```
+/// use tower_outbound::{preset, test_util};
+///
+/// let rates = test_util::deterministic(preset::currency_rates("https://rates.example.com")?, 7);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[must_use]
+pub fn deterministic(builder: StackBuilder, seed: u64) -> StackBuilder {
+    let count = AtomicU64::new(0);
+    let make = move || {
+        let number = count.fetch_add(1, Ordering::Relaxed) + 1;
+        HeaderValue::try_from(format!("req-{number}")).unwrap_or_else(|_| HeaderValue::from(number))
+    };
+    builder.map_chance(|retry| retry.with_seed(seed), |ids| ids.with_maker(make))
+}
