@@ -250,11 +250,11 @@ mod id;
 pub mod interplay;
 pub mod limit;
 pub mod policy;
-#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the ready client uses all of the builder"))]
 pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+#[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client uses all of the builder"))]
 pub mod stack;
 mod telemetry;
 #[cfg(feature = "test-util")]

@@ -3,10 +3,11 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{currency_rates, email_delivery, realtime_messaging};
+#[cfg(feature = "client")]
+use crate::client::{Client, Transport};
 use crate::{
     attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
     auth::{ApiKey, KeyPlacement, Origin},
-    client::{Client, Transport},
     config::{
         InvalidConfig,
         inline_key::InlineKey,
@@ -60,6 +61,7 @@ pub struct StackConfig {
     timeout: TimeoutConfig,
     request_id: RequestIdConfig,
     attempt_span: AttemptSpanConfig,
+    #[cfg(feature = "client")]
     transport: Transport,
 }
 
@@ -131,6 +133,7 @@ impl StackConfig {
     /// # Errors
     ///
     /// Returns an error as [`layer`](Self::layer) and [`StackBuilder::client_with_transport`] do, with the path of the field.
+    #[cfg(feature = "client")]
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         let builder = StackBuilder::from_config(self)?;
         builder.client_with_transport(self.transport.clone()).map_err(|error| self.placed(error))
