@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::{AttemptSpan, AttemptSpanConfig, Propagate};
+use super::{AttemptSpan, Propagate};
 
 /// Gives each attempt a span of its own.
 ///
@@ -22,15 +22,9 @@ pub(super) struct Settings {
 }
 
 impl AttemptSpanLayer {
-    /// Creates a layer with the defaults.
+    /// The defaults.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Creates a layer from its configuration.
-    pub fn from_config(config: &AttemptSpanConfig) -> Self {
-        let header = config.header.clone().map(|header| header.0);
-        Self { settings: Settings { header, propagate: None } }
     }
 
     /// Sends the number of the attempt, from 1, in this header. Replaces a value of the caller.

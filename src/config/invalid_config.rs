@@ -57,7 +57,7 @@ impl InvalidConfig {
         self.field
     }
 
-    /// Returns the invalid value as text. For a key it is the source of the key instead.
+    /// Returns the invalid value as text, or the source of an invalid key.
     pub fn value(&self) -> &str {
         &self.value
     }

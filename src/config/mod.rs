@@ -1,4 +1,4 @@
-//! What configuration is made of: the error of an invalid value, and the forms in which files write values.
+//! The error of an invalid configuration, and the forms in which files write values.
 
 #[cfg(feature = "serde")]
 pub(crate) mod inline_key;

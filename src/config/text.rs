@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 
-/// Values that are written as a list of texts. One text alone is read as a list of one.
+/// Values that are written as a list of texts. A single text is also accepted.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket};
 use crate::{
     config::text::{List, Written},
@@ -20,15 +22,12 @@ use crate::{
 /// ```
 /// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
 ///
-/// # #[cfg(feature = "serde")] {
 /// let config: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '5s'")?;
 /// let layer = RateLimitLayer::from_config(config.token_bucket(), &config);
-/// # }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct RateLimitConfig {
     quota: Option<List<Quota>>,
     initial_burst: Option<u32>,
@@ -45,7 +44,6 @@ impl Default for RateLimitConfig {
 
 impl RateLimitConfig {
     /// Returns this configuration with these quotas if it has none.
-    #[cfg(feature = "serde")]
     pub(crate) fn or_quotas(mut self, quotas: &[Quota]) -> Self {
         self.quota.get_or_insert_with(|| List(quotas.to_vec()));
         self

@@ -65,6 +65,7 @@
 mod abandoned;
 mod any;
 mod any_select;
+#[cfg(feature = "serde")]
 mod config;
 mod core;
 mod erased;
@@ -93,6 +94,7 @@ mod ticket;
 
 pub use self::any::{AnyAcquire, AnyLimiter};
 pub use self::any_select::AnySelect;
+#[cfg(feature = "serde")]
 pub use self::config::RateLimitConfig;
 pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;

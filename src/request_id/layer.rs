@@ -4,7 +4,7 @@ use http::{HeaderName, HeaderValue};
 use tower_layer::Layer;
 use tracing::Level;
 
-use super::{RequestIdConfig, SetRequestId};
+use super::SetRequestId;
 use crate::{call::Naming, id, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
@@ -20,7 +20,7 @@ use crate::{call::Naming, id, random::Random};
 /// Clones share the source of ids, so that no two of them make the same.
 #[derive(Debug, Clone)]
 pub struct RequestIdLayer {
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
 }
 
 #[derive(Clone)]
@@ -32,17 +32,17 @@ pub(super) struct Settings {
 }
 
 impl RequestIdLayer {
-    /// Creates a layer with the defaults.
+    /// The defaults.
     pub fn new() -> Self {
-        Self::from_config(&RequestIdConfig::default())
-    }
-
-    /// Creates a layer from its configuration.
-    pub fn from_config(config: &RequestIdConfig) -> Self {
+        const SERVER_HEADERS: [&str; 5] =
+            ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
         Self {
             settings: Arc::new(Settings {
-                header: config.header.0.clone(),
-                naming: Arc::new(Naming { service: None, server_headers: config.server_headers.0.clone() }),
+                header: HeaderName::from_static("x-request-id"),
+                naming: Arc::new(Naming {
+                    service: None,
+                    server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
+                }),
                 level: Level::INFO,
                 make: uuid_v7(Random::from_entropy()),
             }),

@@ -108,12 +108,14 @@
 //! - An attempt that the total deadline ends has no event. `attempts` counts it, and its span's `error.type` is
 //!   `deadline`.
 
+#[cfg(feature = "serde")]
 mod config;
 mod future;
 mod id;
 mod layer;
 mod service;
 
+#[cfg(feature = "serde")]
 pub use self::config::RequestIdConfig;
 pub use self::future::ResponseFuture;
 pub use self::id::RequestId;

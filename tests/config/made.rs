@@ -1,4 +1,4 @@
-//! What a configuration makes equals what the setters make.
+//! A configuration makes the same as the setters.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// Compares what `Debug` shows of two builders, which is all their numbers.
+/// Compares the `Debug` of two builders, which shows all their numbers.
 #[track_caller]
 fn same(config: &StackConfig, code: &StackBuilder) {
     let made = StackBuilder::from_config(config).unwrap();

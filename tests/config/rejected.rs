@@ -136,7 +136,7 @@ fn names_the_place_in_the_file() {
     );
 }
 
-/// Readers such as the crate `config` know the path of a value, and errors go on from there.
+/// Readers such as the crate `config` know the path of a table, and the error adds the field.
 #[test]
 fn names_the_path_of_what_cannot_be_read() {
     for (text, expected) in [
@@ -199,7 +199,7 @@ fn names_the_path_of_what_cannot_be_made() {
             "key_env = 'TOWER_OUTBOUND_NOT_SET'",
             "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()",
         ),
-        // The key itself, it may be.
+        // The value may be the key itself.
         (
             "key_env = 's3cret-value-by-mistake'",
             "key_env: invalid api key `in an environment variable`: expected the name of a variable that is set, of letters, digits and _, and not the key itself",
@@ -226,7 +226,7 @@ fn names_the_path_of_what_cannot_be_made() {
         ),
     ] {
         let config = with(text);
-        // The layer first: without TLS a client has more to say.
+        // The layer first, because a client without TLS fails for another reason.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");

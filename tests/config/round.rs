@@ -1,4 +1,4 @@
-//! Out and in again: what is written is read as it was, but for the key.
+//! A configuration that is written and read stays the same, except for the key.
 
 use proptest::prelude::*;
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};
@@ -30,7 +30,7 @@ const EVERY_FIELD: &str = "
     budget = { enabled = true, capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
     honoured_idempotency_key = { quoted = true, header = 'x-token' }";
 
-/// Compares what `Debug` shows, which is every field. What retries may still spend is the same in unused budgets.
+/// Shows every field.
 fn shown(config: &StackConfig) -> String {
     format!("{config:#?}")
 }

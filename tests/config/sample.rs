@@ -13,7 +13,7 @@ struct Services {
     services: BTreeMap<String, StackConfig>,
 }
 
-/// Every field that there is, as `retry.backoff.base`: what an unknown field of each table is said to have been.
+/// Returns every field, such as `retry.backoff.base`, as the errors of unknown fields list them.
 fn fields(path: &str) -> BTreeSet<String> {
     let Err(error) = toml::from_str::<StackConfig>(&format!("{path}bogus = 0")) else {
         panic!("{path}bogus is read")
@@ -23,7 +23,7 @@ fn fields(path: &str) -> BTreeSet<String> {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // What takes everything has no fields.
+    // It accepts any value, so it has no fields.
     let inner = |name| match name {
         "api_key" => BTreeSet::from(["api_key".to_owned()]),
         name => fields(&format!("{path}{name}.")),
@@ -62,7 +62,7 @@ fn shows_the_defaults() {
     let shown = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
-        // What the preset gives, or the other default: the builder shows both.
+        // The preset gives their defaults, which the builder shows.
         for field in ["name", "key_env", "key_file_interval", "limit"] {
             table.remove(field);
         }

@@ -18,19 +18,19 @@ use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
-    attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
+    attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},
     call::{CallContext, Deadline, DelayReason, RequestHead, StopReason},
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitConfig,
-        RateLimitLayer, Reason, Refusal, SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason,
+        Refusal, SlidingWindow, TokenBucket,
     },
     policy,
-    request_id::{RequestId, RequestIdConfig, RequestIdLayer},
-    retry::{self, Classify, IdempotencyKey, RetryConfig, RetryOverride, Standard},
+    request_id::{RequestId, RequestIdLayer},
+    retry::{self, Classify, IdempotencyKey, RetryOverride, Standard},
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
 };
@@ -456,15 +456,19 @@ async fn over_reqwest(seen: &Seen) {
 }
 
 fn config(seen: &Seen) {
-    seen.debug(&RetryConfig::default());
-    seen.debug(&RateLimitConfig::default());
     seen.debug(&TimeoutConfig::default());
-    seen.debug(&RequestIdConfig::default());
-    seen.debug(&AttemptSpanConfig::default());
     seen.both(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
     #[cfg(feature = "serde")]
     {
-        use tower_outbound::{preset::StackConfig, stack::StackBuilder};
+        use tower_outbound::{
+            attempt_span::AttemptSpanConfig, limit::RateLimitConfig, preset::StackConfig,
+            request_id::RequestIdConfig, retry::RetryConfig, stack::StackBuilder,
+        };
+
+        seen.debug(&RetryConfig::default());
+        seen.debug(&RateLimitConfig::default());
+        seen.debug(&RequestIdConfig::default());
+        seen.debug(&AttemptSpanConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
                 serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });
@@ -501,7 +505,11 @@ fn config(seen: &Seen) {
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
-        "preset::StackConfig" => cfg!(feature = "serde"),
+        "preset::StackConfig"
+        | "retry::RetryConfig"
+        | "limit::RateLimitConfig"
+        | "request_id::RequestIdConfig"
+        | "attempt_span::AttemptSpanConfig" => cfg!(feature = "serde"),
         "adapter::TraceContext" => cfg!(feature = "otel"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
