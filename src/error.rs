@@ -2,7 +2,6 @@
 
 mod call;
 mod chain;
-mod config;
 mod delivery;
 mod kind;
 mod redacted;
@@ -15,13 +14,13 @@ pub(crate) use self::call::{Kind, Scope};
 pub(crate) use self::chain::chain;
 #[cfg(feature = "json")]
 pub(crate) use self::chain::write_causes;
-pub use self::config::InvalidConfig;
 pub use self::delivery::DeliveryError;
 pub use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
 pub(crate) use self::transport::{ConnectError, is_rejected};
+pub(crate) use crate::config::InvalidConfig;
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

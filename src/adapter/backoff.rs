@@ -1,8 +1,8 @@
-use std::iter;
+use std::{iter, time::Duration};
 
-use ::backoff::backoff::Backoff;
+use ::backoff::backoff::Backoff as Policy;
 
-use crate::retry::{Delays, Schedule};
+use crate::retry::Backoff;
 
 /// Sends a request again after the back-offs of a policy of the `backoff` crate, and no more where the policy gives none.
 ///
@@ -23,7 +23,7 @@ use crate::retry::{Delays, Schedule};
 ///     .with_initial_interval(Duration::from_millis(200))
 ///     .with_max_elapsed_time(None)
 ///     .build();
-/// let layer = RetryLayer::new().with_max_attempts(5)?.with_schedule(FromBackoff::new(policy));
+/// let layer = RetryLayer::new().with_max_attempts(5)?.with_custom_backoff(FromBackoff::new(policy));
 /// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
 ///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
 /// });
@@ -58,11 +58,11 @@ impl<B> FromBackoff<B> {
     }
 }
 
-impl<B> Schedule for FromBackoff<B>
+impl<B> Backoff for FromBackoff<B>
 where
-    B: Backoff + Clone + Send + Sync + 'static,
+    B: Policy + Clone + Send + Sync + 'static,
 {
-    fn delays(&self) -> Delays {
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
         let mut policy = self.policy.clone();
         policy.reset();
         Box::new(iter::from_fn(move || policy.next_backoff()))

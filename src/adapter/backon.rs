@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use ::backon::BackoffBuilder;
 
-use crate::retry::{Delays, Schedule};
+use crate::retry::Backoff;
 
 /// Sends a request again after the back-offs that a builder of the `backon` crate makes, and no more where they end.
 ///
@@ -20,7 +22,7 @@ use crate::retry::{Delays, Schedule};
 /// // 1 s, 2 s, 4 s and 8 s, and then no more.
 /// let builder = ExponentialBuilder::new().with_max_times(4);
 /// let layer =
-///     RetryLayer::new().with_max_attempts(u32::MAX)?.with_schedule(FromBackoffBuilder::new(builder));
+///     RetryLayer::new().with_max_attempts(u32::MAX)?.with_custom_backoff(FromBackoffBuilder::new(builder));
 /// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
 ///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
 /// });
@@ -54,11 +56,11 @@ impl<B> FromBackoffBuilder<B> {
     }
 }
 
-impl<B> Schedule for FromBackoffBuilder<B>
+impl<B> Backoff for FromBackoffBuilder<B>
 where
     B: BackoffBuilder<Backoff: 'static> + Clone,
 {
-    fn delays(&self) -> Delays {
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
         Box::new(self.builder.clone().build())
     }
 }

@@ -4,8 +4,8 @@
 //!
 //! | feature | type | what it makes |
 //! |---|---|---|
-//! | `backoff` | [`FromBackoff`] | a [`Schedule`](crate::retry::Schedule) of a policy of the `backoff` crate |
-//! | `backon` | [`FromBackoffBuilder`] | a [`Schedule`](crate::retry::Schedule) of a builder of the `backon` crate |
+//! | `backoff` | [`FromBackoff`] | a [`Backoff`](crate::retry::Backoff) of a policy of the `backoff` crate |
+//! | `backon` | [`FromBackoffBuilder`] | a [`Backoff`](crate::retry::Backoff) of a builder of the `backon` crate |
 //! | `otel` | [`TraceContext`] | a [`Propagate`](crate::attempt_span::Propagate) of OpenTelemetry's spans as W3C's `traceparent` |
 //! | `reqwest` | [`Reqwest`] | a service of a `reqwest::Client`, for every layer and preset to go over |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota all processes share |
@@ -17,7 +17,7 @@
 //! use tower_outbound::{adapter::FromBackoffBuilder, retry::RetryLayer};
 //!
 //! // 1 s, 2 s and 4 s, as `backon` has it by default; two of them fit into the layer's 3 attempts.
-//! let layer = RetryLayer::new().with_schedule(FromBackoffBuilder::new(ExponentialBuilder::default()));
+//! let layer = RetryLayer::new().with_custom_backoff(FromBackoffBuilder::new(ExponentialBuilder::default()));
 //! # }
 //! ```
 //!
@@ -32,8 +32,8 @@
 //!   half of the schedule's own back-off is added to it, so that callers who were told the same moment don't come back
 //!   together.
 //! - Each call has a new schedule, which begins at the first failure that needs it. The layer uses
-//!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule) after a 429 or 529, and
-//!   [`with_schedule`](crate::retry::RetryLayer::with_schedule) after any other failure. Set both to use one kind of
+//!   [`with_custom_throttled_backoff`](crate::retry::RetryLayer::with_custom_throttled_backoff) after a 429 or 529, and
+//!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. Set both to use one kind of
 //!   backoff.
 //! - Their jitter is their own: [`with_seed`](crate::retry::RetryLayer::with_seed) does not reach it.
 //!

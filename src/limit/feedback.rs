@@ -23,7 +23,7 @@ impl Feedback {
     ///
     /// [`is_throttled`]: policy::feedback::is_throttled
     pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
-        if !policy::feedback::speaks(headers) {
+        if !policy::feedback::has_limits(headers) {
             return None;
         }
         let throttled = policy::feedback::is_throttled(status, headers);

@@ -62,6 +62,7 @@ mod currency_rates;
 mod email_delivery;
 mod headers;
 mod realtime_messaging;
+mod retry_rules;
 mod settings;
 mod stack;
 

@@ -184,6 +184,11 @@ impl StackBuilder {
         self
     }
 
+    pub(super) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
+        self.retry = change(self.retry);
+        self
+    }
+
     /// Replaces the request id layer, for another form or header of the id, or another name in the log.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;

@@ -1,163 +1,56 @@
-//! The head of a request as it came, to make the next attempts of.
-
-use std::mem;
+//! The head of a request, recorded for the next attempts.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
-use super::layer::Policy;
-use crate::call::CallContext;
+use crate::call::{CallContext, RequestHead};
 
-/// A copy of a head. Most are never needed, so that it is to cost little.
+/// A copy of a head. Most calls never use it, so it is made to be cheap.
 pub(super) enum Head {
-    /// Of few fields, and with no extension but the call, whose map would cost as much as all the rest.
+    /// Without the maps of headers and extensions, which cost more than the rest together.
     Plain {
         method: Method,
         uri: Uri,
         version: Version,
-        fields: Fields,
+        fields: Vec<(HeaderName, HeaderValue)>,
     },
     Whole(Box<request::Parts>),
 }
 
 impl Head {
-    /// Of a head whose extensions have the call.
-    pub(super) fn of(head: &mut request::Parts, policy: &Policy) -> Self {
-        let plain = head.extensions.len() == 1 && !policy.shows_requests();
-        if let Some(fields) = plain.then(|| Fields::of(&head.headers)).flatten() {
+    /// Records a head. `shown` states whether a hook will read it.
+    pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
+        // The call itself is one extension.
+        if head.extensions.len() == 1 && !shown {
+            let fields = head.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
             let (method, uri) = (head.method.clone(), head.uri.clone());
             return Self::Plain { method, uri, version: head.version, fields };
         }
-        let extensions = mem::take(&mut head.extensions);
-        let mut kept = head.clone();
-        if !plain {
-            kept.extensions.clone_from(&extensions);
-        }
-        head.extensions = extensions;
-        Self::Whole(Box::new(kept))
+        Self::Whole(Box::new(head.clone()))
     }
 
-    /// It, where the policy shows requests to anybody.
-    pub(super) fn shown(&self) -> Option<&request::Parts> {
+    /// Returns the head for a hook, if it was recorded for one.
+    pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
-            Self::Whole(head) => Some(head),
+            Self::Whole(head) => Some(RequestHead::from(&**head)),
             Self::Plain { .. } => None,
         }
     }
 
-    /// Another one like it, of this call.
+    /// Returns the head of the next attempt of this call.
     pub(super) fn again(&self, call: &CallContext) -> request::Parts {
-        let mut head = match self {
+        match self {
             Self::Whole(head) => (**head).clone(),
             Self::Plain { method, uri, version, fields } => {
                 let (mut head, ()) = Request::new(()).into_parts();
                 (head.method, head.uri, head.version) = (method.clone(), uri.clone(), *version);
-                head.headers = fields.read();
+                head.headers = HeaderMap::new();
+                for (name, value) in fields {
+                    // They fitted into the map of the first attempt.
+                    let _ = head.headers.try_append(name, value.clone());
+                }
+                head.extensions.insert(call.clone());
                 head
             }
-        };
-        if head.extensions.is_empty() {
-            head.extensions.insert(call.clone());
         }
-        head
-    }
-}
-
-/// Header fields in one piece of memory, where a map takes two and a count of references for each value.
-pub(super) struct Fields(Box<[u8]>);
-
-impl Fields {
-    /// The most that is copied, 1 KiB: what is larger is rather shared.
-    const MOST: usize = 1024;
-    /// Before a field: the lengths of its name and its value, and whether that is sensitive.
-    const PREFIX: usize = 5;
-
-    /// None where they are too large.
-    fn of(headers: &HeaderMap) -> Option<Self> {
-        let size = |(name, value): (&HeaderName, &HeaderValue)| {
-            Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
-        };
-        let size = headers.iter().map(size).fold(0, usize::saturating_add);
-        if size > Self::MOST {
-            return None;
-        }
-        let mut bytes = Vec::with_capacity(size);
-        for (name, value) in headers {
-            let name = name.as_str().as_bytes();
-            // Less than MOST, each of them.
-            bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
-            bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
-            bytes.push(value.is_sensitive().into());
-            bytes.extend_from_slice(name);
-            bytes.extend_from_slice(value.as_bytes());
-        }
-        Some(Self(bytes.into()))
-    }
-
-    fn read(&self) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        let mut rest = &*self.0;
-        while let Some((name, value, left)) = Self::field(rest) {
-            // They came out of a map, so that none is refused here.
-            let _ = headers.try_append(name, value);
-            rest = left;
-        }
-        headers
-    }
-
-    /// The first field, and what follows it.
-    fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
-        let (&[n0, n1, v0, v1, sensitive], rest) = bytes.split_first_chunk::<{ Self::PREFIX }>()?;
-        let (name, rest) = rest.split_at_checked(u16::from_le_bytes([n0, n1]).into())?;
-        let (value, rest) = rest.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
-        let mut value = HeaderValue::from_bytes(value).ok()?;
-        value.set_sensitive(sensitive != 0);
-        Some((HeaderName::from_bytes(name).ok()?, value, rest))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn headers() -> impl Strategy<Value = HeaderMap> {
-        let byte = prop_oneof![Just(b'\t'), 32..=126_u8, 128..=255_u8];
-        let value = (prop::collection::vec(byte, 0..40), any::<bool>());
-        let field = ("[a-z-]{1,12}|accept|Content-Type|authorization", value);
-        prop::collection::vec(field, 0..12).prop_map(|fields| {
-            let mut headers = HeaderMap::new();
-            for (name, (value, sensitive)) in fields {
-                let mut value = HeaderValue::from_bytes(&value).unwrap();
-                value.set_sensitive(sensitive);
-                headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value);
-            }
-            headers
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn fields_are_read_as_they_were(headers in headers()) {
-            let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
-            let fields = Fields::of(&headers);
-            prop_assert_eq!(fields.is_some(), size <= 1024);
-            let Some(fields) = fields else { return Ok(()) };
-            prop_assert_eq!(fields.0.len(), size);
-            let read = fields.read();
-            // In their order, too.
-            prop_assert!(read.iter().eq(headers.iter()));
-            let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
-            prop_assert_eq!(sensitive(&read), sensitive(&headers));
-        }
-    }
-
-    #[test]
-    fn the_largest_is_copied_and_one_byte_more_is_not() {
-        let of = |length| {
-            let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
-            Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()
-        };
-        assert!(of(1024 - 6) && !of(1024 - 5) && !of(usize::from(u16::MAX) + 1));
     }
 }

@@ -48,7 +48,7 @@ impl IdempotencyKey {
         if head.headers.get(&self.header).is_some_and(is_key) {
             return Ok(true);
         }
-        if policy::is_idempotent(&head.method) {
+        if policy::outcome::is_idempotent(&head.method) {
             return Ok(false);
         }
         let key = id::uuid_v7(random);

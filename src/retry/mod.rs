@@ -24,7 +24,7 @@
 //!
 //! # When a request is retried
 //!
-//! A [`Classify`] decides whether a retry may succeed. [`Standard`] retries after these outcomes, and [`Grpc`] reads gRPC
+//! A [`Classify`] decides whether a retry may succeed. [`DefaultClassifier`] retries after these outcomes, and [`Grpc`] reads gRPC
 //! responses:
 //!
 //! | outcome | backoff |
@@ -65,7 +65,7 @@
 //! - It resends any method, because a request that got a 401 was not applied (RFC 9110 §15.5.2).
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
-//! - It happens once per call, even if retry layers are stacked. [`Standard`] returns the next 401.
+//! - It happens once per call, even if retry layers are stacked. [`DefaultClassifier`] returns the next 401.
 //! - It does not happen after [`RetryOverride::never`], with an unrecorded body, or if the deadline is within 100 ms, the
 //!   time for draining the body.
 //!
@@ -78,10 +78,10 @@
 //! The delay is the longer of two: the backoff, and the delay that the server requested.
 //!
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
-//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Schedule`].
+//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Backoff`].
 //! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), or
 //!   with `grpc-retry-pushback-ms`. On a 429, 503 or 529 without these, a `RateLimit` or `X-RateLimit` header without
-//!   remaining permits requests it ([`asked`](crate::policy::asked)).
+//!   remaining permits requests it.
 //! - Jitter only adds to a requested delay.
 //! - The call ends at once with the response if the requested delay is longer than
 //!   [`max_retry_after`](RetryLayer::with_max_retry_after).
@@ -124,27 +124,25 @@
 //!   Trailers after it are replayed only if the request has a `trailer` header.
 //! - A body that the inner service still holds when it responds is not replayed, because the service may still read it.
 
+mod attempts;
+mod backoff;
 mod classify;
 mod future;
 mod grpc;
 mod head;
 mod idempotency;
-mod judge;
 mod layer;
 mod outcome;
-mod per_request;
-mod reconnect;
-mod refusal;
-mod schedule;
+mod overrides;
 mod sent;
 mod service;
 
-pub use self::classify::{Classify, On, Outcome, Standard, When};
+pub use self::backoff::Backoff;
+pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
-pub use self::per_request::RetryOverride;
-pub use self::reconnect::Reconnect;
-pub use self::schedule::{Delays, Schedule};
+pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
+pub use crate::policy::outcome::RetryDecision;

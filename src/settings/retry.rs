@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::{leaf, part::settings, text};
 use crate::{
     error::InvalidConfig,
     policy::{Budget, ExponentialBackoff, Jitter},
-    retry::{Classify, IdempotencyKey, RetryLayer, Standard},
+    retry::{IdempotencyKey, RetryLayer},
 };
 
 settings! {
@@ -20,10 +20,10 @@ settings! {
         pub max_retry_after: Option<Duration>,
         /// The largest body, in bytes, that is kept to be sent again. 1048576 by default.
         pub replay_limit: Option<usize>,
-        /// Statuses that are tried again besides those of [`Standard`]: [`Classify::retry_on`].
+        /// Statuses that are tried again besides those of the default ones: [`RetryLayer::retry_on`].
         #[serde(with = "text::list")]
         pub retry_on: Option<Vec<StatusCode>>,
-        /// Statuses that are not: [`Classify::never_on`], which goes before the others.
+        /// Statuses that are not: [`RetryLayer::never_on`], which goes before the others.
         #[serde(with = "text::list")]
         pub never_on: Option<Vec<StatusCode>>,
         /// After a failure that is not a throttling: [`ExponentialBackoff::transient`] where it says nothing.
@@ -113,8 +113,12 @@ impl RetrySettings {
         if let Some(bytes) = self.replay_limit {
             layer = layer.with_replay_limit(bytes);
         }
-        if self.retry_on.is_some() || self.never_on.is_some() {
-            layer = layer.with_classify(self.classify());
+        for status in self.retry_on.iter().flatten() {
+            layer = layer.retry_on(*status);
+        }
+        // Last, because the last rule is evaluated first.
+        for status in self.never_on.iter().flatten() {
+            layer = layer.never_on(*status);
         }
         layer = match self.budget.budget().map_err(|error| error.within("budget"))? {
             Some(budget) => layer.with_budget(budget),
@@ -124,18 +128,6 @@ impl RetrySettings {
             layer = layer.with_honoured_idempotency_key(key.key());
         }
         Ok(layer)
-    }
-
-    fn classify(&self) -> Arc<dyn Classify> {
-        let mut classify: Arc<dyn Classify> = Arc::new(Standard);
-        for status in self.retry_on.iter().flatten() {
-            classify = Arc::new(classify.retry_on(*status));
-        }
-        // Last, so that they are asked about first.
-        for status in self.never_on.iter().flatten() {
-            classify = Arc::new(classify.never_on(*status));
-        }
-        classify
     }
 }
 

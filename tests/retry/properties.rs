@@ -153,7 +153,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
             took: start.elapsed(),
             seen: probe.seen(),
             attempts: report.attempts(),
-            ended: report.ended(),
+            ended: report.stop_reason(),
             start,
         }
     })
@@ -262,8 +262,8 @@ proptest! {
     ) {
         let (mine, theirs) = (steps.clone(), hot.clone());
         let layer = layer(&settings)
-            .with_schedule(move || mine.clone().into_iter().map(millis))
-            .with_throttled_schedule(move || theirs.clone().into_iter().map(millis));
+            .with_custom_backoff(move || mine.clone().into_iter().map(millis))
+            .with_custom_throttled_backoff(move || theirs.clone().into_iter().map(millis));
         let came = play(layer, &answers, &settings);
         let (mut steps, mut hot) = (steps.into_iter(), hot.into_iter());
         for (index, attempt) in came.attempts.iter().enumerate() {
