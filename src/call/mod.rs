@@ -35,7 +35,10 @@ use self::shared::Shared;
 pub(crate) use self::shared::{Identity, Naming};
 pub use crate::policy::outcome::{Delivery, Outcome};
 pub use crate::policy::retry::{DelayReason, StopReason};
-use crate::{clock::Instant, policy::retry::Stop};
+use crate::{
+    clock::Instant,
+    policy::retry::{Retry, Stop},
+};
 
 /// The state of one call while it runs. The layers share it through the request's extensions.
 ///
@@ -215,20 +218,18 @@ impl CallContext {
         }
     }
 
-    /// Records the delay after the last attempt.
-    pub(crate) fn set_delay(&self, delay: Duration, reason: DelayReason) {
-        if let Some(attempt) = self.shared.state().attempts.last_mut() {
-            attempt.delay = Some((delay, reason));
+    /// Records the next attempt. `key_replaced` states that it only has another key.
+    pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
+        let mut state = self.shared.state();
+        state.key_replaced |= key_replaced;
+        if let Some(attempt) = state.attempts.last_mut() {
+            attempt.delay = Some((retry.delay, retry.reason));
         }
     }
 
     /// Returns whether a retry layer has resent the request with another key.
     pub(crate) fn is_key_replaced(&self) -> bool {
         self.shared.state().key_replaced
-    }
-
-    pub(crate) fn set_key_replaced(&self) {
-        self.shared.state().key_replaced = true;
     }
 
     /// Records why the call makes no further attempt.

@@ -9,7 +9,7 @@ use http::{
 };
 use http_body::Body;
 
-use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, layer::Policy, outcome};
+use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, outcome, policy::Policy};
 use crate::{
     body::{Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
@@ -145,12 +145,12 @@ impl<B: Body> Attempts<B> {
             }
             (Verdict::KeyReplaced, _) => {
                 // The same attempt with another key, which neither counts nor costs.
-                call.set_key_replaced();
                 self.cost = cost;
                 self.state.attempts = self.state.attempts.saturating_sub(1);
             }
             _ => {}
         }
+        call.retry(&retry, verdict == Verdict::KeyReplaced);
         Ok(Next { request: Request::from_parts(self.head.again(call), body), retry })
     }
 

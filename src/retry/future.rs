@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use super::{
     attempts::{Attempts, Next},
-    layer::Policy,
+    policy::Policy,
 };
 use crate::{
     body::{Drain, ReplayBody},
@@ -155,7 +155,6 @@ where
                     return Poll::Ready(finish(this.call, stop, this.attempts.finish(called, result)));
                 }
             };
-            this.call.set_delay(retry.delay, retry.reason);
             telemetry::retry(this.call, retry.delay, retry.reason);
             let (now, next) = (clock::now(), Some(request));
             let until = clock::after(now, retry.delay);
@@ -193,16 +192,7 @@ fn finish<R>(
 
 impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state {
-            State::Rejected { .. } | State::Readying { started: false, .. } => "starting",
-            State::Readying { started: true, .. } => "readying",
-            State::Calling { .. } => "calling",
-            State::Draining { .. } => "draining",
-            State::Sleeping { .. } => "sleeping",
-            State::Over => "over",
-        };
         f.debug_struct("retry::ResponseFuture")
-            .field("state", &state)
             .field("attempts", &self.attempts.count())
             .finish_non_exhaustive()
     }

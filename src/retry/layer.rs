@@ -1,16 +1,16 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use http::{StatusCode, request};
+use http::StatusCode;
 use tower_layer::Layer;
 
 use super::{
-    AttemptResult, Backoff, Classify, DefaultClassifier, IdempotencyKey, Retry, backoff::AnyBackoff,
-    classify::Rule, overrides::at_least_one,
+    AttemptResult, Backoff, Classify, IdempotencyKey, Retry, backoff::AnyBackoff, classify::Rule,
+    overrides::at_least_one, policy::Policy,
 };
 use crate::{
     body::DEFAULT_REPLAY_LIMIT,
     call::RequestHead,
-    error::InvalidConfig,
+    config::InvalidConfig,
     policy::{Budget, ExponentialBackoff, RetryDecision},
     random::Random,
 };
@@ -31,60 +31,6 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct RetryLayer {
     policy: Arc<Policy>,
-}
-
-/// The settings of a layer, shared by its services.
-#[derive(Clone)]
-pub(super) struct Policy {
-    pub(super) max_attempts: u32,
-    /// `None` for [`DefaultClassifier`], which does not read the request.
-    classify: Option<Arc<dyn Classify>>,
-    /// The last rule is evaluated first.
-    rules: Vec<Rule>,
-    pub(super) idempotency_key: Option<IdempotencyKey>,
-    idempotent: Option<Arc<IsIdempotent>>,
-    pub(super) budget: Option<Budget>,
-    pub(super) max_retry_after: Duration,
-    pub(super) replay_limit: usize,
-    pub(super) random: Arc<Random>,
-    /// For idempotency keys, which no seed may repeat.
-    pub(super) keys: Arc<Random>,
-    transient: AnyBackoff,
-    throttled: AnyBackoff,
-}
-
-type IsIdempotent = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
-
-impl Policy {
-    /// Returns whether the rule of the layer declares the request idempotent.
-    pub(super) fn is_idempotent(&self, head: &request::Parts) -> bool {
-        self.idempotent.as_ref().is_some_and(|rule| rule(head.into()))
-    }
-
-    /// Returns whether a classifier or a condition reads the request.
-    pub(super) fn shows_requests(&self) -> bool {
-        self.classify.is_some() || self.rules.iter().any(|rule| matches!(rule, Rule::If(_)))
-    }
-
-    /// Decides by the rules, then by the classifier. `head` is there if the policy [shows](Self::shows_requests) it.
-    pub(super) fn classify(
-        &self,
-        head: Option<RequestHead<'_>>,
-        attempt: &AttemptResult<'_>,
-    ) -> RetryDecision {
-        let ruled = self.rules.iter().rev().find_map(|rule| rule.decide(head, attempt));
-        ruled.unwrap_or_else(|| match (&self.classify, head) {
-            (Some(classify), Some(head)) => classify.classify(head, attempt),
-            _ => DefaultClassifier.decide(attempt),
-        })
-    }
-
-    pub(super) fn backoff(&self, decision: RetryDecision) -> &AnyBackoff {
-        match decision {
-            RetryDecision::Throttled => &self.throttled,
-            _ => &self.transient,
-        }
-    }
 }
 
 impl RetryLayer {
@@ -121,7 +67,7 @@ impl RetryLayer {
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
     }
 
-    /// Replaces the classifier. [`DefaultClassifier`] by default.
+    /// Replaces the classifier. [`DefaultClassifier`](super::DefaultClassifier) by default.
     pub fn with_classify(self, classify: impl Classify + 'static) -> Self {
         self.set(|policy| policy.classify = Some(Arc::new(classify)))
     }
@@ -260,20 +206,5 @@ impl<S> Layer<S> for RetryLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         Retry::new(inner, Arc::clone(&self.policy))
-    }
-}
-
-impl fmt::Debug for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("max_attempts", &self.max_attempts)
-            .field("rules", &self.rules)
-            .field("idempotency_key", &self.idempotency_key)
-            .field("budget", &self.budget)
-            .field("transient", &self.transient)
-            .field("throttled", &self.throttled)
-            .field("max_retry_after", &self.max_retry_after)
-            .field("replay_limit", &self.replay_limit)
-            .finish_non_exhaustive()
     }
 }

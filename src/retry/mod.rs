@@ -24,8 +24,8 @@
 //!
 //! # When a request is retried
 //!
-//! A [`Classify`] decides whether a retry may succeed. [`DefaultClassifier`] retries after these outcomes, and [`Grpc`] reads gRPC
-//! responses:
+//! A [`Classify`] decides whether a retry may succeed. [`DefaultClassifier`] retries after these outcomes, and [`Grpc`]
+//! reads gRPC responses:
 //!
 //! | outcome | backoff |
 //! |---|---|
@@ -35,7 +35,8 @@
 //! | an attempt's timeout, a transport error | transient |
 //!
 //! It does not retry after any other status, an error of another layer of this crate, or an untrusted certificate. A
-//! server's `x-should-retry` overrides the status, and custom rules override both.
+//! server's `x-should-retry` overrides the status. [`retry_on`](RetryLayer::retry_on), [`never_on`](RetryLayer::never_on)
+//! and [`retry_if`](RetryLayer::retry_if) override the classifier.
 //!
 //! The layer decides whether a retry is safe, and no classifier overrides it. A retry is safe in any of these cases:
 //!
@@ -54,7 +55,8 @@
 //! - a recorded body: not one over the replay limit, and not one that was read only in part.
 //!
 //! Otherwise the layer returns the last response or error at once. Its [`Report`](crate::Report) states the
-//! [reason](crate::call::StopReason).
+//! [reason](crate::call::StopReason). A retry spends its credit before the delay, and does not return it if its caller drops
+//! the call.
 //!
 //! # After a 401
 //!
@@ -134,6 +136,7 @@ mod idempotency;
 mod layer;
 mod outcome;
 mod overrides;
+mod policy;
 mod sent;
 mod service;
 

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{ResponseFuture, layer::Policy};
+use super::{ResponseFuture, policy::Policy};
 use crate::{
     body::ReplayBody,
     error::{BoxError, Error},

@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn a_schedule_is_kept_to_the_letter(
+    fn uses_the_delays_of_a_custom_backoff_exactly(
         answers in answers(),
         settings in settings(),
         steps in prop::collection::vec(0..5_000_u64, 0..6),

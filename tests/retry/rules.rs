@@ -1,4 +1,4 @@
-//! Rules of one's own, and the idempotency key.
+//! Custom rules, and the idempotency key.
 
 use std::{
     collections::HashSet,
@@ -167,7 +167,7 @@ async fn a_thousand_calls_have_a_thousand_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
+async fn retry_if_sees_the_original_request_and_each_result() {
     #[derive(Clone, Debug, PartialEq)]
     struct Mark;
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -201,7 +201,7 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_may_differ_by_request() {
+async fn a_classifier_may_decide_by_request() {
     let once = rule(|request, _| (request.uri.path() == "/v1/once").then_some(RetryDecision::NotRetryable));
     let layer = RetryLayer::new().with_classify(once);
     for (path, attempts, ended) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
@@ -216,7 +216,7 @@ async fn a_rule_may_differ_by_request() {
 
 /// The call's own handle too, where nobody has put anything on the request.
 #[tokio::test(start_paused = true)]
-async fn rules_see_the_call_on_the_request_of_every_attempt() {
+async fn retry_if_sees_the_call_of_every_attempt() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let note = move |request: RequestHead<'_>, _: &AttemptResult<'_>| {
@@ -234,7 +234,7 @@ async fn rules_see_the_call_on_the_request_of_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_see_the_report_of_every_failure() {
+async fn retry_if_sees_the_report_of_every_error() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let note = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
@@ -253,7 +253,7 @@ async fn rules_see_the_report_of_every_failure() {
 
 /// The wait for which an attempt was refused is that one's, and neither the next one's nor the call's.
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
+async fn the_wait_of_a_refusal_belongs_to_its_attempt_only() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let every_error = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
@@ -277,7 +277,7 @@ async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_of_an_outcome_and_of_rules_shows_no_header() {
+async fn debug_of_results_and_rules_shows_no_header() {
     let shown = Arc::new(Mutex::new(String::new()));
     let told = Arc::clone(&shown);
     let layer = RetryLayer::new().retry_on(http::StatusCode::CONFLICT).retry_if(move |_, attempt| {

@@ -21,17 +21,6 @@ static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-aft
 /// Prefixes of every header name that this module, [`rate_limit`] or [`grpc`] reads.
 const PREFIXES: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
-/// The first bytes of the prefixes. Most names need no other check.
-static FIRST: [bool; 256] = {
-    let mut first = [false; 256];
-    let mut at = 0;
-    while at < PREFIXES.len() {
-        first[PREFIXES[at].as_bytes()[0] as usize] = true;
-        at += 1;
-    }
-    first
-};
-
 /// Returns whether this module, [`rate_limit`] or [`grpc`] would read any of the headers. Few responses have one, and
 /// one scan over the names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
@@ -39,8 +28,8 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 }
 
 fn is_relevant(name: &str) -> bool {
-    let first = name.bytes().next().is_some_and(|first| FIRST[usize::from(first)]);
-    first && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    // The first character is enough for most names.
+    name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
