@@ -41,7 +41,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // A page of the manual.
     ("interplay", &[]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "telemetry"];
+const BASE: &[&str] =
+    &["config", "clock", "random", "id", "call", "error", "policy", "body", "headers", "telemetry"];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or
