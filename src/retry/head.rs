@@ -6,12 +6,12 @@ use crate::call::{CallContext, RequestHead};
 
 /// A copy of a head. Most calls never use it, so it is made to be cheap.
 pub(super) enum Head {
-    /// Without the maps of headers and extensions, which cost more than the rest together.
+    /// With few header fields, and no extension but the call.
     Plain {
         method: Method,
         uri: Uri,
         version: Version,
-        fields: Vec<(HeaderName, HeaderValue)>,
+        fields: Fields,
     },
     Whole(Box<request::Parts>),
 }
@@ -20,12 +20,14 @@ impl Head {
     /// Records a head. `shown` states whether a hook will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
         // The call itself is one extension.
-        if head.extensions.len() == 1 && !shown {
-            let fields = head.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-            let (method, uri) = (head.method.clone(), head.uri.clone());
-            return Self::Plain { method, uri, version: head.version, fields };
+        let plain = head.extensions.len() == 1 && !shown;
+        match plain.then(|| Fields::of(&head.headers)).flatten() {
+            Some(fields) => {
+                let (method, uri) = (head.method.clone(), head.uri.clone());
+                Self::Plain { method, uri, version: head.version, fields }
+            }
+            None => Self::Whole(Box::new(head.clone())),
         }
-        Self::Whole(Box::new(head.clone()))
     }
 
     /// Returns the head for a hook, if it was recorded for one.
@@ -43,14 +45,110 @@ impl Head {
             Self::Plain { method, uri, version, fields } => {
                 let (mut head, ()) = Request::new(()).into_parts();
                 (head.method, head.uri, head.version) = (method.clone(), uri.clone(), *version);
-                head.headers = HeaderMap::new();
-                for (name, value) in fields {
-                    // They fitted into the map of the first attempt.
-                    let _ = head.headers.try_append(name, value.clone());
-                }
+                head.headers = fields.read();
                 head.extensions.insert(call.clone());
                 head
             }
         }
+    }
+}
+
+/// Header fields in one allocation. A map has two, and a reference count for each value.
+pub(super) struct Fields(Box<[u8]>);
+
+impl Fields {
+    /// The largest size that is copied. Larger values are shared.
+    const MOST: usize = 1024;
+    /// The bytes before a field: the lengths of its name and value, and whether the value is sensitive.
+    const PREFIX: usize = 5;
+
+    /// Returns `None` if the fields are too large.
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let size = |(name, value): (&HeaderName, &HeaderValue)| {
+            Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
+        };
+        let size = headers.iter().map(size).fold(0, usize::saturating_add);
+        if size > Self::MOST {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(size);
+        for (name, value) in headers {
+            let name = name.as_str().as_bytes();
+            // Each length is at most MOST.
+            bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
+            bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
+            bytes.push(value.is_sensitive().into());
+            bytes.extend_from_slice(name);
+            bytes.extend_from_slice(value.as_bytes());
+        }
+        Some(Self(bytes.into()))
+    }
+
+    fn read(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let mut rest = &*self.0;
+        while let Some((name, value, left)) = Self::field(rest) {
+            // They fitted into the map of the first attempt.
+            let _ = headers.try_append(name, value);
+            rest = left;
+        }
+        headers
+    }
+
+    /// Returns the first field, and the rest.
+    fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
+        let (&[n0, n1, v0, v1, sensitive], rest) = bytes.split_first_chunk::<{ Self::PREFIX }>()?;
+        let (name, rest) = rest.split_at_checked(u16::from_le_bytes([n0, n1]).into())?;
+        let (value, rest) = rest.split_at_checked(u16::from_le_bytes([v0, v1]).into())?;
+        let mut value = HeaderValue::from_bytes(value).ok()?;
+        value.set_sensitive(sensitive != 0);
+        Some((HeaderName::from_bytes(name).ok()?, value, rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers() -> impl Strategy<Value = HeaderMap> {
+        let byte = prop_oneof![Just(b'\t'), 32..=126_u8, 128..=255_u8];
+        let value = (prop::collection::vec(byte, 0..40), any::<bool>());
+        let field = ("[a-z-]{1,12}|accept|Content-Type|authorization", value);
+        prop::collection::vec(field, 0..12).prop_map(|fields| {
+            let mut headers = HeaderMap::new();
+            for (name, (value, sensitive)) in fields {
+                let mut value = HeaderValue::from_bytes(&value).unwrap();
+                value.set_sensitive(sensitive);
+                headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value);
+            }
+            headers
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn reads_the_recorded_fields(headers in headers()) {
+            let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
+            let fields = Fields::of(&headers);
+            prop_assert_eq!(fields.is_some(), size <= 1024);
+            let Some(fields) = fields else { return Ok(()) };
+            prop_assert_eq!(fields.0.len(), size);
+            let read = fields.read();
+            // Also in their order.
+            prop_assert!(read.iter().eq(headers.iter()));
+            let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
+            prop_assert_eq!(sensitive(&read), sensitive(&headers));
+        }
+    }
+
+    #[test]
+    fn copies_up_to_the_largest_size() {
+        let of = |length| {
+            let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
+            Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()
+        };
+        assert!(of(1024 - 6) && !of(1024 - 5) && !of(usize::from(u16::MAX) + 1));
     }
 }
