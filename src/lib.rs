@@ -223,7 +223,7 @@
 //! | `settings` | services from a file and the environment, and mistakes | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics of a bad day | [`request_id`] |
 //! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
-//! | `websocket` | a WebSocket through the stack, and connecting again | [`retry::Reconnect`] |
+//! | `websocket` | a WebSocket through the stack, and reconnecting | |
 //! | `wrap_reqwest` | code of reqwest's own types over a preset | [`adapter`] |
 //! | `shared_limit` | four processes with one quota in Redis, which is stopped in the middle | [`adapter`] |
 //! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
@@ -268,7 +268,8 @@ pub use self::call::Report;
 pub use self::client::Client;
 pub use self::config::InvalidConfig;
 pub use self::error::{BoxError, Error, ErrorKind};
-pub use self::policy::{ExponentialBackoff, Jitter, Quota};
+pub use self::policy::Quota;
+pub use self::policy::backoff::{ExponentialBackoff, Jitter};
 
 // Its programs are whole, for who pastes them, and so can't ask for the features that they need.
 #[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]

@@ -11,7 +11,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
     call::{DelayReason, StopReason},
-    retry::{RetryLayer, Schedule},
+    retry::{Backoff, RetryLayer},
 };
 
 const URI: &str = "https://api.example.com/v1";
@@ -21,8 +21,8 @@ const ASKS: &[Answer] = &[With(503, &[("retry-after", "7")]), Is(503)];
 const THIRD: &[Answer] = &[Is(503), Is(503), Is(200)];
 
 /// Bound by nothing but its schedules.
-fn unbound(schedule: impl Schedule + 'static) -> RetryLayer {
-    RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_schedule(schedule)
+fn unbound(schedule: impl Backoff + 'static) -> RetryLayer {
+    RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(schedule)
 }
 
 /// The pauses between the attempts of a call, as the service saw them, and the call's own report.
@@ -38,7 +38,7 @@ async fn pauses(layer: &RetryLayer, script: &[Answer]) -> Vec<Duration> {
 }
 
 /// Of a schedule of 1 s, 2 s, 4 s and no more.
-async fn holds_its_place(schedule: impl Schedule + Clone + 'static) {
+async fn holds_its_place(schedule: impl Backoff + Clone + 'static) {
     let layer = unbound(schedule.clone());
     // The second and the third call begin anew, whether the one before used it up or not.
     for (script, expected, ended) in [
@@ -48,7 +48,7 @@ async fn holds_its_place(schedule: impl Schedule + Clone + 'static) {
     ] {
         let (pauses, report) = call(&layer, script).await;
         assert_eq!(pauses, expected.iter().copied().map(secs).collect::<Vec<_>>());
-        assert_eq!(report.ended(), Some(ended));
+        assert_eq!(report.stop_reason(), Some(ended));
     }
     // So do calls that overlap.
     let (one, other) = tokio::join!(pauses(&layer, DOWN), pauses(&layer, DOWN));
@@ -66,11 +66,11 @@ async fn holds_its_place(schedule: impl Schedule + Clone + 'static) {
     assert_eq!(pauses, [secs(1), secs(2)]);
 
     // The layer's attempts still bound it.
-    let (pauses, report) = call(&RetryLayer::new().with_schedule(schedule.clone()), DOWN).await;
-    assert_eq!((pauses, report.ended()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
+    let (pauses, report) = call(&RetryLayer::new().with_custom_backoff(schedule.clone()), DOWN).await;
+    assert_eq!((pauses, report.stop_reason()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
 
     // A throttling has a sequence of its own.
-    let layer = layer.with_throttled_schedule(schedule);
+    let layer = layer.with_custom_throttled_backoff(schedule);
     let (pauses, _) = call(&layer, &[Is(503), Is(429), Is(503), Is(429), Is(200)]).await;
     assert_eq!(pauses, [1, 1, 2, 2].map(secs));
 }

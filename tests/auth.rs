@@ -333,7 +333,7 @@ async fn a_credential_that_fails_ends_the_call_and_nothing_is_sent() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_auth());
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(StopReason::NotRetryable)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(StopReason::NotRetryable)));
     assert_eq!(report.attempts()[0].outcome(), Some(Outcome::NotSent));
     assert_eq!(probe.calls(), 0);
 }

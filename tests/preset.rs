@@ -303,7 +303,7 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
     assert_eq!(response.status(), 200);
     let report = Report::from_response(&response).unwrap();
     let attempt = &report.attempts()[0];
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
     assert_eq!(
         (attempt.delay(), attempt.delay_reason()),
         (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
@@ -331,7 +331,7 @@ async fn a_hook_that_fails_sends_nothing() {
     assert!(error.is_auth(), "{error:?}");
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the vault is shut");
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(StopReason::NotRetryable)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(StopReason::NotRetryable)));
     assert_eq!(server.connections(), 0);
 }
 
@@ -462,13 +462,13 @@ async fn limit_retry_and_timeout_work_together() {
     let report = response.extensions().get::<Report>().unwrap();
     let attempts = report.attempts();
     let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
-    let unavailable = Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(outcomes, [unavailable, Outcome::Timeout, Outcome::Answer(StatusCode::OK)]);
+    let unavailable = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(outcomes, [unavailable, Outcome::Timeout, Outcome::Response(StatusCode::OK)]);
     assert_eq!([attempts[0].delay(), attempts[1].delay()], [Some(100 * MILLI), Some(200 * MILLI)]);
     assert_eq!(attempts[1].ended(), Some(10_100 * MILLI));
     assert_eq!(attempts[2].started(), 10_300 * MILLI);
     assert_eq!((attempts[2].waited(), report.waited()), (49_700 * MILLI, 49_700 * MILLI));
-    assert_eq!(report.ended(), Some(StopReason::Success));
+    assert_eq!(report.stop_reason(), Some(StopReason::Success));
 }
 
 #[tokio::test(start_paused = true)]
@@ -484,7 +484,7 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
     assert_eq!(error.report().unwrap().attempts()[2].outcome(), Some(Outcome::Refused));
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]
@@ -496,14 +496,14 @@ async fn every_attempt_has_its_timeout_and_all_have_the_deadline() {
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(since(start, &times), [Duration::ZERO, 10_100 * MILLI, 20_300 * MILLI]);
     assert_eq!(start.elapsed(), 30_300 * MILLI);
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Exhausted));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
 
     let (service, times) = stack(&preset.with_total_timeout(15 * SECOND), [Does::Hangs]);
     let start = Instant::now();
     let error = service.oneshot(to("https://host/v1")).await.unwrap_err();
     assert!(error.is_timeout() && error.is_deadline(), "{error:?}");
     assert_eq!((since(start, &times).len(), start.elapsed()), (2, 15 * SECOND));
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
 }
 
 #[tokio::test(start_paused = true)]

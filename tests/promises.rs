@@ -27,9 +27,8 @@ use tower_outbound::{
     auth::FreshKey,
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
-    policy::{Cause, Verdict},
     preset,
-    retry::{Classify, IdempotencyKey, RetryLayer, Standard},
+    retry::{IdempotencyKey, RetryLayer},
     stack::StackBuilder,
     test_util::Arrivals,
 };
@@ -223,7 +222,7 @@ async fn promise_5_never_twice() {
                 Ok(response) => response.extensions().get::<Report>(),
                 Err(error) => error.report(),
             };
-            assert_eq!(report.unwrap().ended(), Some(StopReason::NotIdempotent), "{method} {name}");
+            assert_eq!(report.unwrap().stop_reason(), Some(StopReason::NotIdempotent), "{method} {name}");
             assert_eq!(seen.count(), 1, "{method} {name}");
         }
         let (service, seen) = stack(&realtime(), move |_, _| async move { fail() });
@@ -232,7 +231,7 @@ async fn promise_5_never_twice() {
         assert!(seen.bodies.lock().unwrap().iter().all(|body| body == "same"));
     }
     // A rule of one's own can't overrule it, and only who says that the server honours a key gets it repeated.
-    let eager = RetryLayer::new().with_classify(Standard.when(|_, _| Some(Verdict::Retry(Cause::Transient))));
+    let eager = RetryLayer::new().retry_if(|_, _| true);
     let (service, seen) = stack(&realtime().with_retry(eager), |_, _| async { answer(503) });
     service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
     assert_eq!(seen.count(), 1);
@@ -379,7 +378,7 @@ async fn promise_7_deadline() {
     assert_eq!((response.status().as_u16(), start.elapsed(), seen.count()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
     let report = Report::from_response(&response).unwrap();
-    assert_eq!(report.ended(), Some(StopReason::Deadline));
+    assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
     let needed = report.retry_after().expect("the wait that did not fit");
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
 
@@ -410,7 +409,7 @@ async fn promise_8_bounded() {
     let preset = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
     let (service, seen) = stack(&preset, |_, _| async { answer(503) });
     let response = service.oneshot(request(Method::PUT, "https://push.example.com/", "long")).await.unwrap();
-    assert_eq!(response.extensions().get::<Report>().unwrap().ended(), Some(StopReason::NotReplayable));
+    assert_eq!(response.extensions().get::<Report>().unwrap().stop_reason(), Some(StopReason::NotReplayable));
     assert_eq!(seen.count(), 1);
 
     // What is read of a failed answer.
@@ -451,9 +450,9 @@ async fn promise_9_accounted() {
     assert_eq!(report.server_request_id().unwrap(), "srv-2");
     let told: Vec<_> =
         report.attempts().iter().map(|a| (a.number(), a.outcome().unwrap(), a.delay().is_some())).collect();
-    let answered = |status: u16| Outcome::Answer(status.try_into().unwrap());
+    let answered = |status: u16| Outcome::Response(status.try_into().unwrap());
     assert_eq!(told, [(1, answered(503), true), (2, answered(503), true), (3, answered(200), false)]);
-    assert_eq!(report.ended(), Some(StopReason::Success));
+    assert_eq!(report.stop_reason(), Some(StopReason::Success));
 
     let (service, seen) =
         stack(&realtime(), |_, _| async { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) });
@@ -462,7 +461,7 @@ async fn promise_9_accounted() {
     assert_eq!(error.request_id().unwrap(), seen.ids.lock().unwrap()[0].as_str());
     assert_eq!(report.attempt_count(), 3);
     assert!(report.attempts().iter().all(|attempt| attempt.outcome() == Some(Outcome::Failed)));
-    assert_eq!(report.ended(), Some(StopReason::Exhausted));
+    assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
 
     // And a span for each attempt, inside that of the call: each line of the client's tells where it is.

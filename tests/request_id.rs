@@ -318,7 +318,7 @@ async fn the_report_is_in_the_answer_and_in_the_error_with_the_id() {
     let report = report(&response);
     assert_eq!(report.request_id(), Some(id_of(&probe.seen()[0].head)));
     assert_eq!(report.server_request_id().unwrap(), "theirs-2");
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
 
     for retry in [false, true] {
         let probe = Probe::new([Io(ConnectionReset)]);

@@ -53,7 +53,7 @@ async fn a_call_that_runs_over_its_total_is_a_deadline() {
     assert!(error.is_timeout() && error.is_deadline() && !error.is_service());
     assert_eq!(error.to_string(), "deadline of 1.5s exceeded");
     assert!(error.source().is_none());
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
     assert_eq!(probe.instances(), 1, "the attempt is dropped");
 }
 
@@ -99,7 +99,7 @@ async fn the_third_attempt_has_only_what_the_first_two_left() {
     assert!(error.is_deadline());
     assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
     let report = error.report().unwrap();
-    assert_eq!(report.ended(), Some(StopReason::Deadline));
+    assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
     let attempts = report.attempts();
     assert_eq!(attempts.len(), 3);
     assert!(attempts.iter().all(|attempt| attempt.outcome() == Some(Outcome::Timeout)));
@@ -117,10 +117,10 @@ async fn without_an_attempt_timeout_the_report_still_tells_of_the_attempt_that_w
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline());
     let report = error.report().unwrap();
-    assert_eq!(report.ended(), Some(StopReason::Deadline));
+    assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
     let attempts = report.attempts();
     assert_eq!(attempts.len(), 2);
-    assert_eq!(attempts[0].outcome(), Some(Outcome::Answer(http::StatusCode::SERVICE_UNAVAILABLE)));
+    assert_eq!(attempts[0].outcome(), Some(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE)));
     assert_eq!((attempts[1].number(), attempts[1].outcome(), attempts[1].ended()), (2, None, None));
 }
 
@@ -305,7 +305,7 @@ async fn an_error_under_a_total_has_the_calls_report() {
             ServiceBuilder::new().layer(total(secs(9))).layer(attempt(secs(1))).service(Probe::new([answer]));
         let error = service.oneshot(get(URI)).await.unwrap_err();
         assert_eq!((error.is_service(), error.is_deadline()), (matches!(answer, Refused), false));
-        assert!(error.report().is_some_and(|report| report.ended().is_none()), "{answer:?}");
+        assert!(error.report().is_some_and(|report| report.stop_reason().is_none()), "{answer:?}");
     }
 }
 
@@ -340,7 +340,7 @@ async fn a_post_that_timed_out_is_not_sent_again() {
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_timeout());
     assert_eq!(probe.calls(), 1);
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotIdempotent));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
 }
 
 #[tokio::test(start_paused = true)]

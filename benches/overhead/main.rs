@@ -106,7 +106,7 @@ fn rows_of_a_retry() -> Result<Vec<Call>, BoxError> {
     let mut zero =
         ExponentialBackoffMaker::new(Duration::ZERO, Duration::from_secs(1), 0.99, HasherRng::default())
             .map_err(|error| error.to_string())?;
-    let at_once = RetryLayer::new().with_schedule(|| iter::repeat(Duration::ZERO));
+    let at_once = RetryLayer::new().with_custom_backoff(|| iter::repeat(Duration::ZERO));
 
     Ok(vec![
         Call::new("bare service, one call", Answers).on(&paused),

@@ -29,7 +29,7 @@ impl Column<'_> {
         let mut answers = BTreeMap::new();
         for attempt in self.attempts() {
             let status = match attempt.outcome() {
-                Some(Outcome::Answer(status)) => status.as_u16(),
+                Some(Outcome::Response(status)) => status.as_u16(),
                 _ => 0,
             };
             *answers.entry(status).or_default() += 1;
@@ -132,7 +132,7 @@ fn failure(call: &Call) -> String {
     let own = show(report.and_then(Report::request_id));
     let server = show(report.and_then(Report::server_request_id));
     let attempts = report.map_or(0, Report::attempt_count);
-    let ended = report.and_then(Report::ended).map_or("-", |ended| ended.as_str());
+    let ended = report.and_then(Report::stop_reason).map_or("-", |ended| ended.as_str());
     let result = match &call.result {
         Ok(status) => format!(" {}", status.as_u16()),
         Err(error) => format!("\n    {error}"),

@@ -1,11 +1,12 @@
 //! Opens a WebSocket through the whole stack, and reopens it after the connection drops.
 //!
 //! The opening request is a call: it carries the key and the request id, waits for its permit, and is retried while the
-//! server rejects it. tokio-tungstenite uses the connection of the 101 response. `Reconnect` decides whether and when
-//! to open it again. The path and the messages are made up, because the service does not publish them.
+//! server rejects it. tokio-tungstenite uses the connection of the 101 response. `reconnect.rs` decides whether and
+//! when to open it again. The path and the messages are made up, because the service does not publish them.
 //!
 //! `cargo run --example websocket`. `--help` shows more.
 
+mod reconnect;
 mod server;
 
 use std::{cell::Cell, process::ExitCode, time::Duration};
@@ -17,6 +18,7 @@ use http::{
 };
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use reconnect::Reconnect;
 use server::{Opening, Server};
 use tokio::time::Instant;
 use tokio_tungstenite::{
@@ -27,9 +29,7 @@ use tokio_tungstenite::{
         protocol::Role,
     },
 };
-use tower_outbound::{
-    ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report, client::Transport, preset, retry::Reconnect,
-};
+use tower_outbound::{ApiKey, Body, BoxError, ExponentialBackoff, Quota, Report, client::Transport, preset};
 use tower_outbound_examples::{no_arguments, run};
 
 const HELP: &str = "\
@@ -76,7 +76,7 @@ async fn converse(heard: &Cell<usize>) -> Result<(), BoxError> {
         .client_with_transport(Transport::new().with_http1_only())?;
     // Shorter than the defaults, for nobody waits for an example.
     let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
-    let mut reconnect = Reconnect::new().with_backoff(backoff);
+    let mut reconnect = Reconnect::new(backoff);
 
     let start = Instant::now();
     while heard.get() < MESSAGES {

@@ -1,12 +1,12 @@
-use std::iter;
+use std::{iter, time::Duration};
 
-use ::backoff::backoff::Backoff;
+use ::backoff::backoff::Backoff as Policy;
 
-use crate::retry::{Delays, Schedule};
+use crate::retry::Backoff;
 
-/// Sends a request again after the back-offs of a policy of the `backoff` crate, and no more where the policy gives none.
+/// Retries after the delays of a policy of the `backoff` crate. The call ends when the policy returns none.
 ///
-/// Each call gets a clone of the policy, reset. The layer's attempts bound it as well: see
+/// Each call gets a reset clone of the policy. The layer's number of attempts limits it, too: see
 /// [the surprises](crate::adapter#surprises).
 ///
 /// ```
@@ -23,7 +23,7 @@ use crate::retry::{Delays, Schedule};
 ///     .with_initial_interval(Duration::from_millis(200))
 ///     .with_max_elapsed_time(None)
 ///     .build();
-/// let layer = RetryLayer::new().with_max_attempts(5)?.with_schedule(FromBackoff::new(policy));
+/// let layer = RetryLayer::new().with_max_attempts(5)?.with_custom_backoff(FromBackoff::new(policy));
 /// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
 ///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
 /// });
@@ -34,35 +34,34 @@ use crate::retry::{Delays, Schedule};
 /// # }
 /// ```
 ///
-/// # Surprises
+/// # Notes
 ///
-/// - `max_elapsed_time`, 15 minutes by default, runs on the clock of the policy: the standard library's, which knows
-///   nothing of tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` makes it
-///   follow. It is counted from the call's first failure.
-/// - The jitter goes both ways: with `randomization_factor` 0.5 a back-off may be 1.5 times the `max_interval`.
-/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. A function does the same, for it is a [`Schedule`], too:
+/// - `max_elapsed_time`, 15 minutes by default, is counted from the first failure on the clock of the standard library,
+///   which ignores tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` follows it.
+/// - The jitter also lengthens a delay: with `randomization_factor` 0.5 up to 1.5 times the `max_interval`.
+/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. Use a closure instead, which is a [`Backoff`], too:
 ///   `|| std::iter::repeat(Duration::from_secs(1))`.
 ///
 /// # Panics
 ///
-/// Where the policy does. That of `backoff::ExponentialBackoff` may when its intervals come near to `Duration::MAX`.
+/// Panics if the policy does. `backoff::ExponentialBackoff` may, if its intervals are close to `Duration::MAX`.
 #[derive(Debug, Clone, Copy)]
 pub struct FromBackoff<B> {
     policy: B,
 }
 
 impl<B> FromBackoff<B> {
-    /// Of this policy; what it has used up so far does not count.
+    /// Adapts a policy. Its elapsed time is reset for each call.
     pub const fn new(policy: B) -> Self {
         Self { policy }
     }
 }
 
-impl<B> Schedule for FromBackoff<B>
+impl<B> Backoff for FromBackoff<B>
 where
-    B: Backoff + Clone + Send + Sync + 'static,
+    B: Policy + Clone + Send + Sync + 'static,
 {
-    fn delays(&self) -> Delays {
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
         let mut policy = self.policy.clone();
         policy.reset();
         Box::new(iter::from_fn(move || policy.next_backoff()))

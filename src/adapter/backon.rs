@@ -1,10 +1,12 @@
+use std::time::Duration;
+
 use ::backon::BackoffBuilder;
 
-use crate::retry::{Delays, Schedule};
+use crate::retry::Backoff;
 
-/// Sends a request again after the back-offs that a builder of the `backon` crate makes, and no more where they end.
+/// Retries after the delays of a builder of the `backon` crate. The call ends when they end.
 ///
-/// Each call gets those of a clone of the builder. The layer's attempts bound them as well: see
+/// Each call builds its own delays. The layer's number of attempts limits them, too: see
 /// [the surprises](crate::adapter#surprises).
 ///
 /// ```
@@ -17,10 +19,10 @@ use crate::retry::{Delays, Schedule};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// // 1 s, 2 s, 4 s and 8 s, and then no more.
+/// // 1 s, 2 s, 4 s and 8 s, then the failure is returned.
 /// let builder = ExponentialBuilder::new().with_max_times(4);
 /// let layer =
-///     RetryLayer::new().with_max_attempts(u32::MAX)?.with_schedule(FromBackoffBuilder::new(builder));
+///     RetryLayer::new().with_max_attempts(u32::MAX)?.with_custom_backoff(FromBackoffBuilder::new(builder));
 /// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
 ///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
 /// });
@@ -32,33 +34,33 @@ use crate::retry::{Delays, Schedule};
 /// # }
 /// ```
 ///
-/// # Surprises
+/// # Notes
 ///
-/// - There is no jitter unless the builder was told so, and then it is added: a back-off may be twice the `max_delay`.
-/// - With `with_jitter_seed` every call draws the same jitter, and callers who failed together come back together.
-/// - `max_times` counts the back-offs and not the attempts: one less.
+/// - There is no jitter by default. With jitter a delay may be twice the `max_delay`, because `backon` adds it.
+/// - With `with_jitter_seed` every call draws the same jitter, so that callers that failed together retry together.
+/// - `max_times` counts the delays. There is one more attempt.
 ///
 /// # Panics
 ///
-/// Where the builder's back-offs do. Those of `backon` may when they come near to `Duration::MAX` under a
-/// `with_total_delay`.
+/// Panics if the delays of the builder do. Those of `backon` may, if they are close to `Duration::MAX` and
+/// `with_total_delay` is set.
 #[derive(Debug, Clone, Copy)]
 pub struct FromBackoffBuilder<B> {
     builder: B,
 }
 
 impl<B> FromBackoffBuilder<B> {
-    /// Of this builder.
+    /// Adapts a builder.
     pub const fn new(builder: B) -> Self {
         Self { builder }
     }
 }
 
-impl<B> Schedule for FromBackoffBuilder<B>
+impl<B> Backoff for FromBackoffBuilder<B>
 where
     B: BackoffBuilder<Backoff: 'static> + Clone,
 {
-    fn delays(&self) -> Delays {
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
         Box::new(self.builder.clone().build())
     }
 }

@@ -22,7 +22,7 @@
 //! use tower_outbound::{adapter::FromBackoffBuilder, retry::RetryLayer};
 //!
 //! // 1 s, 2 s and 4 s, the default of `backon`. The layer's 3 attempts use two of them.
-//! let layer = RetryLayer::new().with_schedule(FromBackoffBuilder::new(ExponentialBuilder::default()));
+//! let layer = RetryLayer::new().with_custom_backoff(FromBackoffBuilder::new(ExponentialBuilder::default()));
 //! # }
 //! ```
 //!
@@ -36,8 +36,8 @@
 //! - A longer delay that the server requests replaces the schedule's. Up to half of the schedule's delay is added to it as
 //!   jitter.
 //! - Each call has a new schedule, which starts at its first failure. The layer uses
-//!   [`with_throttled_schedule`](crate::retry::RetryLayer::with_throttled_schedule) after a 429 or 529, and
-//!   [`with_schedule`](crate::retry::RetryLayer::with_schedule) after any other failure. Set both to use one kind of
+//!   [`with_custom_throttled_backoff`](crate::retry::RetryLayer::with_custom_throttled_backoff) after a 429 or 529, and
+//!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. Set both to use one kind of
 //!   backoff.
 //! - [`with_seed`](crate::retry::RetryLayer::with_seed) does not affect the jitter of these crates.
 

@@ -1,15 +1,11 @@
 use std::time::Duration;
 
-use http::Extensions;
-
-use super::CallContext;
 use crate::clock::{self, Instant};
 
-/// The time by which a call must have its answer's head, put into the request's extensions: the rest of the time that
-/// the caller has itself, say.
+/// The time by which the response headers of a call must arrive, put into the request's extensions.
 ///
-/// The layers that keep a deadline take the earliest. Without a [`TimeoutLayer`](crate::timeout::TimeoutLayer) in the
-/// stack it bounds the waits, but cuts off no attempt that is under way.
+/// The layers use the earliest deadline that they find. Without a [`TimeoutLayer`](crate::timeout::TimeoutLayer) in the
+/// stack, it bounds the waits, but does not cancel a running attempt.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,13 +20,7 @@ use crate::clock::{self, Instant};
 pub struct Deadline(pub Instant);
 
 impl Deadline {
-    /// The earlier of the call's deadline and the one in its extensions.
-    pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
-        let own = extensions.get().map(|Self(deadline)| *deadline);
-        call.and_then(CallContext::deadline).into_iter().chain(own).min()
-    }
-
-    /// So long from now on.
+    /// Returns the deadline this long from now.
     pub fn after(left: Duration) -> Self {
         Self(clock::after(clock::now(), left))
     }

@@ -1,7 +1,7 @@
 //! The state of one call: its id, its deadline and its attempts.
 //!
-//! The layers share a [`CallContext`] through the request's extensions, and each records its part. The caller reads the result
-//! as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
+//! The layers share a [`CallContext`] through the request's extensions, and each records its part. The caller reads the
+//! result as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
 //!
 //! ```
 //! use tower_outbound::{Report, call::Outcome};
@@ -9,7 +9,7 @@
 //! fn log<B>(response: &http::Response<B>) {
 //!     let Some(report) = Report::from_response(response) else { return };
 //!     for attempt in report.attempts() {
-//!         if let Some(Outcome::Answer(status)) = attempt.outcome() {
+//!         if let Some(Outcome::Response(status)) = attempt.outcome() {
 //!             println!("attempt {} got {status} after {:?}", attempt.number(), attempt.waited());
 //!         }
 //!     }
@@ -19,57 +19,68 @@
 
 mod attempt;
 mod deadline;
-mod passage;
 mod report;
 mod request_head;
 mod shared;
-
-pub use self::attempt::{AttemptReport, DelayReason, Outcome, StopReason};
-pub use self::deadline::Deadline;
-pub use self::report::Report;
-pub use self::request_head::RequestHead;
-pub(crate) use self::shared::{Identity, Naming};
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderValue};
 
+pub use self::attempt::AttemptReport;
+pub use self::deadline::Deadline;
+pub use self::report::Report;
+pub use self::request_head::RequestHead;
 use self::shared::Shared;
-use crate::clock::Instant;
+pub(crate) use self::shared::{Identity, Naming};
+pub use crate::policy::outcome::{Delivery, Outcome};
+pub use crate::policy::retry::{DelayReason, StopReason};
+use crate::{
+    clock::Instant,
+    policy::retry::{Retry, Stop},
+};
 
-/// One call while it runs: a handle that the layers share through the request's extensions.
+/// The state of one call while it runs. The layers share it through the request's extensions.
 ///
-/// A layer or service of your own, further in, can read it:
-/// `request.extensions().get::<CallContext>()`. A request made of the head of an earlier one must not take it along: its
-/// attempts and its deadline would be the earlier call's.
+/// A custom layer or service reads it with `request.extensions().get::<CallContext>()`.
+///
+/// # Notes
+///
+/// Do not copy it from one request to another: the attempts and the deadline are those of the first call.
 #[derive(Clone)]
 pub struct CallContext {
     shared: Arc<Shared>,
 }
 
-/// Stands in the extensions of a 401, or of gRPC's `UNAUTHENTICATED`, when the key that it refused is replaced, so that
-/// sending the request once more, through whatever limits it, makes sense. Once: whoever does so leaves the next 401 as it is. That one may have the mark,
-/// too; the retry layers, however many are stacked, send once more in a [`CallContext`] and not once each.
+/// Marks a 401, or gRPC's `UNAUTHENTICATED`, whose key is being replaced, in the extensions of the response.
 ///
-/// The auth layer puts it there and never sends again by itself: it stands inside the limiter, which would not know. The
-/// retry layer does, without a back-off. A layer of your own that replaces keys may put it there, too: it says by
-/// that that the 401 is the answer to this very request, and not to another one that was sent after it.
+/// The auth layer sets it. The retry layer resends the request once, through the limiter: see
+/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may set it, too. It states that the response
+/// is the one to this request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
+impl Deadline {
+    /// Returns the deadline of a request: the earlier one of its call and of its extensions.
+    pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
+        let own = extensions.get().map(|Self(deadline)| *deadline);
+        call.and_then(CallContext::deadline).into_iter().chain(own).min()
+    }
+}
+
 impl CallContext {
-    /// The call that `extensions` belong to; begins one where there is none.
+    /// Returns the call of a request, or starts one.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get::<Self>().cloned().unwrap_or_else(|| Self::begin(extensions, None));
         call.keep_deadline(extensions);
         call
     }
 
-    /// The same, known by this from now on.
+    /// Returns the call of a request, or starts one, and sets its identity.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
         let call = match extensions.get::<Self>().cloned() {
             Some(call) => {
-                call.shared.rename(identity);
+                call.shared.state().identity = Some(identity);
                 call
             }
             None => Self::begin(extensions, Some(identity)),
@@ -90,9 +101,17 @@ impl CallContext {
         }
     }
 
-    /// The time by which the answer's head must be there, where one was set.
+    /// Returns the time by which the response headers must arrive, if the call has a deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.shared.deadline()
+        self.shared.state().deadline
+    }
+
+    /// Sets the deadline. Returns an earlier one, which stays.
+    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
+        let mut state = self.shared.state();
+        let earlier = state.deadline.filter(|earlier| *earlier < deadline);
+        state.deadline = earlier.or(Some(deadline));
+        earlier
     }
 
     /// Returns the name of the called service, if the request id layer has one.
@@ -103,21 +122,21 @@ impl CallContext {
     /// Returns the service's name and the request id for an event. Both are `None` if the call's span is enabled and
     /// shows them.
     pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
-        self.shared.identity(|identity| match identity {
+        match &self.shared.state().identity {
             Some(identity) if !identity.in_span => {
                 (identity.naming.service.clone(), Some(identity.request_id.clone()))
             }
             _ => (None, None),
-        })
+        }
     }
 
-    /// The number of the attempt under way, from 1; 0 before the first.
+    /// Returns the number of the running attempt, from 1, or 0 before the first.
     pub fn attempt(&self) -> u32 {
         self.shared.state().attempts.last().map_or(0, |attempt| attempt.number)
     }
 
-    /// Counts an attempt that is handed on to be sent, and gives its number and how often the request was handed on
-    /// before. Both also hold where it is no layer of ours that sends it again.
+    /// Counts an attempt that is about to be sent. Returns its number, and how many were sent before, also by the retries
+    /// of other crates.
     pub(crate) fn hand_on(&self) -> (u32, u32) {
         let mut state = self.shared.state();
         let earlier = state.handed_on;
@@ -126,21 +145,12 @@ impl CallContext {
         (number.max(state.handed_on), earlier)
     }
 
-    /// Whether the request was sent once more because its key was replaced.
-    pub(crate) fn is_rekeyed(&self) -> bool {
-        self.shared.state().rekeyed
-    }
-
-    pub(crate) fn set_rekeyed(&self) {
-        self.shared.state().rekeyed = true;
-    }
-
-    /// What happened so far. The report goes on following the call.
+    /// Returns the report, which follows the call while it runs.
     pub fn report(&self) -> Report {
         Report { shared: Arc::clone(&self.shared) }
     }
 
-    /// Whether that is this call's.
+    /// Returns whether the report is the one of this call.
     pub(crate) fn is_told_by(&self, report: &Report) -> bool {
         Arc::ptr_eq(&self.shared, &report.shared)
     }
@@ -149,29 +159,22 @@ impl CallContext {
         self.shared.started
     }
 
-    /// Sets the deadline, or keeps an earlier one, and gives that.
-    pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
-        self.shared.narrow_deadline(deadline)
-    }
-
     /// Marks what the server gives as its own id and is none, by `is_secret`: no report keeps it then.
     pub(crate) fn hide_ids(&self, headers: &mut HeaderMap, is_secret: impl Fn(&HeaderValue) -> bool) {
-        self.shared.identity(|identity| {
-            let Some(identity) = identity else { return };
+        if let Some(identity) = &self.shared.state().identity {
             for name in identity.given(headers) {
                 if let Some(id) = headers.get_mut(name).filter(|id| is_secret(id)) {
                     id.set_sensitive(true);
                 }
             }
-        });
+        }
     }
 
-    /// Keeps the id that the server has put into the answer of the call, unless an attempt has seen to it; that of an
-    /// earlier answer stays if it has none.
+    /// Keeps the server's id of the response of the call, unless an attempt has recorded it.
     pub(crate) fn answered(&self, headers: &HeaderMap) {
-        let id = self.shared.server_id(headers);
         let mut state = self.shared.state();
         if state.attempts.last().is_none_or(|attempt| attempt.ended.is_none()) {
+            let id = state.server_id(headers);
             state.keep_id(id.as_ref());
         }
     }
@@ -184,46 +187,57 @@ impl CallContext {
         }
     }
 
-    /// And gives its number. Where it is `watched`, [`is_held`](Self::is_held) tells of it.
-    pub(crate) fn start_attempt(&self, now: Instant, watched: bool) -> u32 {
-        let started = now.saturating_duration_since(self.shared.started);
-        let number = {
-            let mut state = self.shared.state();
-            // That of an attempt which was made after all.
-            state.retry_after = None;
-            state.attempts.start(started)
-        };
-        self.shared.passage.watch(watched.then_some(number));
-        number
+    /// Starts an attempt, unless the deadline has passed. Returns the passed deadline.
+    pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Instant> {
+        let mut state = self.shared.state();
+        if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
+            return Err(deadline);
+        }
+        state.retry_after = None;
+        state.attempts.start(now.saturating_duration_since(self.shared.started));
+        Ok(())
     }
 
-    /// Ends the attempt under way, by an answer with these headers or without one.
-    pub(crate) fn end_attempt(&self, outcome: Outcome, asked: Option<Duration>, answer: Option<&HeaderMap>) {
+    /// Ends the running attempt. `requested` is the delay that the server requested, and `headers` are those of the
+    /// response.
+    pub(crate) fn end_attempt(
+        &self,
+        outcome: Outcome,
+        requested: Option<Duration>,
+        headers: Option<&HeaderMap>,
+    ) {
         let elapsed = self.shared.started.elapsed();
-        let server_request_id = answer.and_then(|headers| self.shared.server_id(headers));
         let mut state = self.shared.state();
+        let server_request_id = headers.and_then(|headers| state.server_id(headers));
         state.keep_id(server_request_id.as_ref());
         if let Some(attempt) = state.attempts.last_mut() {
             attempt.ended = Some(elapsed);
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
-            attempt.asked = asked;
+            attempt.asked = requested;
         }
     }
 
-    pub(crate) fn set_delay(&self, delay: Duration, reason: DelayReason) {
-        if let Some(attempt) = self.shared.state().attempts.last_mut() {
-            attempt.delay = Some((delay, reason));
+    /// Records the next attempt. `key_replaced` states that it only has another key.
+    pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
+        let mut state = self.shared.state();
+        state.key_replaced |= key_replaced;
+        if let Some(attempt) = state.attempts.last_mut() {
+            attempt.delay = Some((retry.delay, retry.reason));
         }
     }
 
-    /// The wait before the attempt that was not made.
-    pub(crate) fn set_retry_after(&self, wait: Duration) {
-        self.shared.state().retry_after = Some(wait);
+    /// Returns whether a retry layer has resent the request with another key.
+    pub(crate) fn is_key_replaced(&self) -> bool {
+        self.shared.state().key_replaced
     }
 
-    pub(crate) fn end(&self, ended: StopReason) {
-        self.shared.end(ended);
+    /// Records why the call makes no further attempt.
+    pub(crate) fn end(&self, stop: impl Into<Stop>) {
+        let Stop { reason, retry_after } = stop.into();
+        let mut state = self.shared.state();
+        state.stop_reason = Some(reason);
+        state.retry_after = retry_after.or(state.retry_after);
     }
 }
 

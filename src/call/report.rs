@@ -40,7 +40,7 @@ impl Report {
 
     /// Returns the id of the call, as sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
-        self.shared.identity(|identity| Some(identity?.request_id.clone()))
+        Some(self.shared.state().identity.as_ref()?.request_id.clone())
     }
 
     /// Returns the server's own request id: that of the last response with one, from the first of the known headers.
@@ -54,7 +54,7 @@ impl Report {
     /// Returns the deadline of the call, and the time from the call's start to it.
     #[cfg(feature = "json")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
-        let deadline = self.shared.deadline()?;
+        let deadline = self.shared.state().deadline?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
@@ -70,7 +70,7 @@ impl Report {
 
     /// Returns the number of attempts. 0 without a retry layer.
     pub fn attempt_count(&self) -> usize {
-        self.shared.state().attempts.len()
+        self.shared.state().attempts.iter().count()
     }
 
     /// Returns how long all attempts together waited for the limiter.
@@ -85,8 +85,8 @@ impl Report {
     }
 
     /// Returns why no further attempt was made. `None` while the call runs, or if its caller dropped it.
-    pub fn ended(&self) -> Option<StopReason> {
-        self.shared.ended()
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        self.shared.state().stop_reason
     }
 }
 
@@ -107,8 +107,8 @@ impl fmt::Display for Report {
         if !attempts.is_empty() {
             f.write_str(")")?;
         }
-        if let Some(ended) = self.ended() {
-            write!(f, ", {}", ended.as_str())?;
+        if let Some(stop) = self.stop_reason() {
+            write!(f, ", {}", stop.as_str())?;
         }
         match self.waited() {
             Duration::ZERO => Ok(()),
@@ -125,15 +125,15 @@ impl fmt::Debug for Report {
 
 impl Report {
     pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (service, request_id) = (self.service(), self.request_id());
         let state = self.shared.state();
+        let identity = state.identity.as_ref();
         f.debug_struct(name)
-            .field("service", &service)
-            .field("request_id", &request_id)
+            .field("service", &identity.and_then(|identity| identity.naming.service.as_deref()))
+            .field("request_id", &identity.map(|identity| &identity.request_id))
             .field("server_request_id", &state.server_request_id)
             .field("waited", &state.waited)
             .field("attempts", &state.attempts)
-            .field("ended", &self.ended())
+            .field("stop_reason", &state.stop_reason)
             .finish()
     }
 }

@@ -56,7 +56,7 @@ impl fmt::Display for Error {
 /// Shows the message, the stop reason and the chain of causes on one line, because `main` prints it.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write(self.report().and_then(Report::ended), f)?;
+        self.write(self.report().and_then(Report::stop_reason), f)?;
         write_causes(self, f)
     }
 }

@@ -17,13 +17,11 @@ pub struct Feedback {
 impl Feedback {
     /// Reads the head of an answer; none when it says nothing.
     ///
-    /// `Retry-After` counts where the server takes no request, whoever's ([`is_throttled`]): on other statuses it speaks
+    /// `Retry-After` counts where the server takes no request, whoever's: on other statuses it speaks
     /// of this one resource, a redirect or a job that is not done yet. What is left counts on every answer. A gRPC
     /// server asks by `grpc-retry-pushback-ms`, and counts in the same way.
-    ///
-    /// [`is_throttled`]: policy::feedback::is_throttled
     pub fn read(status: StatusCode, headers: &HeaderMap, wall: impl Fn() -> SystemTime) -> Option<Self> {
-        if !policy::feedback::speaks(headers) {
+        if !policy::feedback::has_limits(headers) {
             return None;
         }
         let throttled = policy::feedback::is_throttled(status, headers);

@@ -27,15 +27,6 @@ pin_project! {
         permits: Option<Permits<L>>,
         call: Option<CallContext>,
     }
-
-    impl<S: Service<Request<B>>, L: Limiter, B> PinnedDrop for ResponseFuture<S, L, B> {
-        fn drop(this: Pin<&mut Self>) {
-            // A layer in between may send the request by another way.
-            if let Some(call) = this.project().call {
-                call.let_go();
-            }
-        }
-    }
 }
 
 pin_project! {
@@ -67,9 +58,6 @@ impl<A> Step<A> {
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
     pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<CallContext>) -> Self {
-        if let Some(call) = &call {
-            call.hold();
-        }
         let state = State::Before { request: Some(request), step: Step::Asking };
         Self { inner, call, permits: Some(permits), state }
     }
@@ -161,9 +149,6 @@ where
                         if let Some(permits) = this.permits {
                             permits.held = Held::Sent;
                         }
-                        if let Some(call) = call {
-                            call.let_go();
-                        }
                         this.state.set(State::Calling { future: this.inner.call(request) });
                         continue;
                     }
@@ -183,9 +168,6 @@ where
                 Err(error) => {
                     // Neither the limiter nor the inner service is asked again.
                     this.state.set(State::Refused { refusal: None });
-                    if let Some(call) = call {
-                        call.let_go();
-                    }
                     return Poll::Ready(Err(error));
                 }
             }

@@ -1,16 +1,13 @@
-//! How long to wait before another attempt.
-
 use std::time::Duration;
 
 use super::{LONGEST, saturating_nanos};
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
-/// Spreads out the next attempts of callers that failed together: the part of each wait that is left to
-/// chance.
+/// The random part of each delay, which spreads the retries of callers that failed together.
 ///
 /// # Default
 ///
-/// [`equal`](Self::equal): half of the wait.
+/// [`equal`](Self::equal): half of the delay.
 ///
 /// ```
 /// use tower_outbound::Jitter;
@@ -20,31 +17,31 @@ use crate::error::InvalidConfig;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter {
-    per_thousand: u16,
+    percent: u8,
 }
 
 impl Jitter {
-    /// Waits exactly as long as computed. For tests, or a caller who is alone.
+    /// Uses the computed delay exactly. For tests, or a single caller.
     pub const fn none() -> Self {
-        Self { per_thousand: 0 }
+        Self { percent: 0 }
     }
 
-    /// Waits between half and the whole: spreads callers, yet always leaves the server some rest.
+    /// Waits between half and all of the delay. This spreads callers, and always gives the server a rest.
     pub const fn equal() -> Self {
-        Self { per_thousand: 500 }
+        Self { percent: 50 }
     }
 
-    /// Waits between nothing and the whole, AWS's "full jitter": the fewest collisions, but some come back at
-    /// once.
+    /// Waits between zero and the delay, as the "full jitter" of AWS. This causes the fewest collisions, but some callers
+    /// retry immediately.
     pub const fn full() -> Self {
-        Self { per_thousand: 1_000 }
+        Self { percent: 100 }
     }
 
-    /// Leaves `percent` of a wait to chance, from 0 to 100.
+    /// Makes this percentage of each delay random, from 0 to 100.
     ///
     /// # Errors
     ///
-    /// When it is over 100.
+    /// Returns an error if the percentage exceeds 100.
     ///
     /// ```
     /// # use tower_outbound::Jitter;
@@ -55,17 +52,17 @@ impl Jitter {
         if percent > 100 {
             return Err(InvalidConfig::new("jitter percent", percent.to_string(), "0 to 100"));
         }
-        Ok(Self { per_thousand: u16::from(percent) * 10 })
+        Ok(Self { percent })
     }
 
-    /// The part of a wait that is left to chance, in percent.
-    pub(super) fn as_percent(self) -> u16 {
-        self.per_thousand / 10
+    /// Returns the random part in percent.
+    pub(super) fn as_percent(self) -> u8 {
+        self.percent
     }
 
-    /// The part of so many nanoseconds that is left to chance, rounded down.
+    /// Returns the random part of a number of nanoseconds, rounded down.
     fn of(self, nanos: u64) -> u64 {
-        let part = u128::from(nanos) * u128::from(self.per_thousand) / 1_000;
+        let part = u128::from(nanos) * u128::from(self.percent) / 100;
         u64::try_from(part).unwrap_or(nanos)
     }
 }
@@ -76,9 +73,9 @@ impl Default for Jitter {
     }
 }
 
-/// Waits twice as long before each further attempt, up to a cap, less a random part.
+/// Doubles the delay before each retry up to a cap, and shortens it by a random part.
 ///
-/// Retries are counted from 0: retry 0 follows the first attempt. The caller brings the random number.
+/// Retries are counted from 0: retry 0 follows the first attempt. The caller supplies the random number.
 ///
 /// # Default
 ///
@@ -109,7 +106,7 @@ impl ExponentialBackoff {
     ///
     /// # Errors
     ///
-    /// When the base is 0 or over the cap, or the cap is longer than 366 days.
+    /// Returns an error if the base is 0 or exceeds the cap, or if the cap exceeds 366 days.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -128,10 +125,10 @@ impl ExponentialBackoff {
         Ok(Self { base, cap, jitter: Jitter::default() })
     }
 
-    /// For a failure that passes by itself: 100 ms, doubled up to 20 s.
+    /// Returns the backoff after a transient failure: 100 ms, doubled up to 20 s.
     ///
-    /// The AWS SDKs' standard mode starts at up to 50 ms and caps at 20 s. Other people's APIs are farther
-    /// away than AWS's own, and with the default jitter 100 ms never waits less than those 50 ms.
+    /// The AWS SDKs' standard mode starts at up to 50 ms and caps at 20 s. With the default jitter 100 ms waits at least
+    /// those 50 ms, because third-party APIs are farther away than AWS's own.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -143,7 +140,7 @@ impl ExponentialBackoff {
         Self { base, cap, jitter: Jitter::equal() }
     }
 
-    /// For an answer that says we are too many: 1 s, doubled up to 20 s, as in the AWS SDKs' standard mode.
+    /// Returns the backoff after a throttled response: 1 s, doubled up to 20 s, as in the AWS SDKs' standard mode.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -155,47 +152,48 @@ impl ExponentialBackoff {
         Self { base, cap, jitter: Jitter::equal() }
     }
 
-    /// Leaves another part of each wait to chance.
+    /// Sets the random part of each delay.
     #[must_use]
     pub const fn with_jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
         self
     }
 
-    /// The longest wait before the first retry.
+    /// Returns the longest delay before the first retry.
     pub const fn base(&self) -> Duration {
         self.base
     }
 
-    /// The longest wait before any retry.
+    /// Returns the longest delay before any retry.
     pub const fn cap(&self) -> Duration {
         self.cap
     }
 
-    /// The part of each wait that is left to chance.
+    /// Returns the random part of each delay.
     pub const fn jitter(&self) -> Jitter {
         self.jitter
     }
 
-    /// The longest wait before this retry: `base` doubled `retry` times, at most `cap`.
+    /// Returns the longest delay before this retry: `base` doubled `retry` times, at most `cap`.
     pub fn ceiling(&self, retry: u32) -> Duration {
-        // The base is below 2^55 ns, so 64 doublings fit into 128 bits and pass every cap.
+        // The base is below 2^55 ns, so 64 doublings fit into 128 bits and exceed every cap.
         let doubled = self.base.as_nanos() << retry.min(64);
         if doubled < self.cap.as_nanos() { Duration::from_nanos(doubled as u64) } else { self.cap }
     }
 
-    /// The wait before this retry: the [`ceiling`](Self::ceiling) less a random share of its jitter.
+    /// Returns the delay before this retry: the [`ceiling`](Self::ceiling) less a random part of its jitter.
     ///
-    /// `random` is uniform over all of `u64`; 0 gives the shortest wait and `u64::MAX` the ceiling.
+    /// `random` is uniform over `u64`. 0 gives the shortest delay and `u64::MAX` the ceiling.
     pub fn delay(&self, retry: u32, random: u64) -> Duration {
         let ceiling = saturating_nanos(self.ceiling(retry));
         let jitter = self.jitter.of(ceiling);
         Duration::from_nanos(ceiling - jitter + up_to(jitter, random))
     }
 
-    /// What to add to a time that the server asked for, from nothing to the jitter of this retry's
-    /// [`ceiling`](Self::ceiling): callers who were told the same moment don't come back together, and none
-    /// comes before it.
+    /// Returns what to add to a delay that the server requested: from zero to the jitter of this retry's
+    /// [`ceiling`](Self::ceiling).
+    ///
+    /// Callers with the same requested delay then retry at different times, and none of them early.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -216,12 +214,12 @@ impl Default for ExponentialBackoff {
     }
 }
 
-/// Scales a uniform `random` to nothing up to `longest`.
+/// Scales a uniform `random` to `0..=longest`.
 pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
     Duration::from_nanos(up_to(saturating_nanos(longest), random))
 }
 
-/// Scales a uniform `random` to `0..=most`: multiply and shift, since a remainder would favour small numbers.
+/// Scales a uniform `random` to `0..=most`. A remainder would favour small numbers.
 fn up_to(most: u64, random: u64) -> u64 {
     (((u128::from(most) + 1) * u128::from(random)) >> 64) as u64
 }
@@ -250,7 +248,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn waits_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
+        fn delays_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
             let ceiling = backoff.ceiling(retry);
             let jitter = Duration::from_nanos(backoff.jitter().of(saturating_nanos(ceiling)));
             prop_assert!(backoff.base() <= ceiling && ceiling <= backoff.cap());
@@ -284,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scattered_goes_from_nothing_to_the_longest() {
+    fn scatters_from_zero_to_the_longest() {
         let second = Duration::from_secs(1);
         for (random, share) in [(0, 0), (1 << 62, 250), (1 << 63, 500), (u64::MAX, 1_000)] {
             assert_eq!(scatter(second, random).as_millis(), share, "{random}");
@@ -293,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn jitters_are_the_part_they_say() {
+    fn jitter_shortens_a_delay_by_its_percentage() {
         let second = Duration::from_secs(1);
         let backoff = ExponentialBackoff::new(second, second).unwrap();
         let cases = [
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_field() {
+    fn errors_name_the_field() {
         let second = Duration::from_secs(1);
         let cases = [
             (Duration::ZERO, second, "backoff base"),

@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::Jitter;
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 /// The units, longest first: the order in which they follow one another.
 const UNITS: [(&str, u64); 7] = [

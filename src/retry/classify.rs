@@ -1,17 +1,19 @@
 use std::{fmt, sync::Arc};
 
-use http::{HeaderMap, StatusCode, request};
+use http::{HeaderMap, StatusCode};
 
 use super::outcome;
 use crate::{
+    call::{Outcome, RequestHead},
     error::Error,
-    policy::{self, Cause, Delivery, Verdict},
+    policy::RetryDecision,
 };
 
-/// Decides whether another attempt may succeed after an outcome.
+/// Decides whether another attempt may succeed.
 ///
-/// [`Standard`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. The methods of this trait add custom
-/// rules to a classifier. The last added rule is evaluated first.
+/// [`DefaultClassifier`] is the default, and [`Grpc`](super::Grpc) reads gRPC responses. For single statuses and conditions
+/// use [`RetryLayer::retry_on`](super::RetryLayer::retry_on), [`never_on`](super::RetryLayer::never_on) and
+/// [`retry_if`](super::RetryLayer::retry_if), which are evaluated before the classifier.
 ///
 /// # Notes
 ///
@@ -26,89 +28,64 @@ use crate::{
 /// ```
 /// use http::StatusCode;
 /// use tower_outbound::{
-///     policy::{Cause, Verdict},
-///     retry::{Classify, Outcome, RetryLayer, Standard},
+///     call::RequestHead,
+///     retry::{AttemptResult, Classify, DefaultClassifier, RetryDecision, RetryLayer},
 /// };
 ///
-/// let classify = Standard
-///     .retry_on(StatusCode::CONFLICT)
-///     .never_on(StatusCode::INTERNAL_SERVER_ERROR)
-///     // Some services throttle with a 403.
-///     .when(|_request, outcome| match outcome {
-///         Outcome::Answer { status: StatusCode::FORBIDDEN, headers }
-///             if headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0") =>
-///         {
-///             Some(Verdict::Retry(Cause::Throttled))
+/// /// Some services throttle with a 403.
+/// struct Throttles403;
+///
+/// impl Classify for Throttles403 {
+///     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+///         let spent = || attempt.headers.is_some_and(|headers| headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0"));
+///         match attempt.outcome.status() {
+///             Some(StatusCode::FORBIDDEN) if spent() => RetryDecision::Throttled,
+///             _ => DefaultClassifier.classify(request, attempt),
 ///         }
-///         _ => None,
-///     });
-/// let layer = RetryLayer::new().with_classify(classify);
+///     }
+/// }
+///
+/// let layer = RetryLayer::new().with_classify(Throttles403);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not classify outcomes",
+    message = "`{Self}` does not classify attempts",
     label = "not a `Classify`",
-    note = "rules are added to the default ones: `Standard.retry_on(status)`, `Standard.never_on(status)`, `Standard.when(|request, outcome| ..)`"
+    note = "rules are added to the default ones: `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
 )]
 pub trait Classify: Send + Sync {
-    /// Returns the verdict on the outcome of an attempt. `request` is the request as it was before the attempt.
-    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict;
-
-    /// Retries after this status, with the throttled backoff if it is 429 or 529.
-    fn retry_on(self, status: StatusCode) -> On<Self>
-    where
-        Self: Sized,
-    {
-        On { inner: self, status, verdict: Verdict::Retry(Cause::of(status)) }
-    }
-
-    /// Never retries after this status.
-    fn never_on(self, status: StatusCode) -> On<Self>
-    where
-        Self: Sized,
-    {
-        On { inner: self, status, verdict: Verdict::NotRetryable }
-    }
-
-    /// Evaluates `rule` first. Continues with this classifier if it returns `None`.
-    fn when<F>(self, rule: F) -> When<Self, F>
-    where
-        Self: Sized,
-        F: Fn(&request::Parts, &Outcome<'_>) -> Option<Verdict> + Send + Sync,
-    {
-        When { inner: self, rule }
-    }
+    /// Returns the decision on an attempt. `request` is the request as it was before the attempt.
+    fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision;
 }
 
-/// A classifier chosen at run time.
 impl<C: Classify + ?Sized> Classify for Arc<C> {
-    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        C::classify(self, request, outcome)
+    fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+        C::classify(self, request, attempt)
     }
 }
 
-/// How an attempt ended.
+/// The result of an attempt, for a [`Classify`].
 #[derive(Clone, Copy)]
 #[non_exhaustive]
-pub enum Outcome<'a> {
-    /// A response arrived. Its body is not read yet.
-    Answer {
-        /// The status.
-        status: StatusCode,
-        /// The response headers.
-        headers: &'a HeaderMap,
-    },
-    /// An error occurred instead of a response.
-    Failure {
-        /// The error.
-        error: &'a Error,
-        /// Whether the server may have processed the request.
-        delivery: Delivery,
-    },
+pub struct AttemptResult<'a> {
+    /// How the attempt ended.
+    pub outcome: Outcome,
+    /// The response headers. The body is not read yet.
+    pub headers: Option<&'a HeaderMap>,
+    /// The error of an attempt without a response.
+    pub error: Option<&'a Error>,
+}
+
+// Header values may be secrets.
+impl fmt::Debug for AttemptResult<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("AttemptResult");
+        debug.field("outcome", &self.outcome).field("error", &self.error).finish_non_exhaustive()
+    }
 }
 
 /// Retries after temporary failures. The default [`Classify`].
 ///
-/// | outcome | retried | backoff |
+/// | result | retried | backoff |
 /// |---|---|---|
 /// | 429, 529 | yes | throttled |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
@@ -121,96 +98,73 @@ pub enum Outcome<'a> {
 /// 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server. Contradictory
 /// `x-should-retry` fields are ignored.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Standard;
+pub struct DefaultClassifier;
 
-impl Standard {
-    /// Returns the verdict, which does not depend on the request.
-    pub(super) fn verdict(self, outcome: &Outcome<'_>) -> Verdict {
-        match *outcome {
-            Outcome::Answer { status, headers } => match should_retry(status, headers) {
-                Some(true) => Verdict::Retry(Cause::of(status)),
-                Some(false) => Verdict::NotRetryable,
-                None => policy::classify(policy::Outcome::Answer(status)),
+impl DefaultClassifier {
+    /// Returns the decision, which does not depend on the request.
+    pub(super) fn decide(self, attempt: &AttemptResult<'_>) -> RetryDecision {
+        match (attempt.outcome.status(), attempt.error) {
+            (Some(status), _) => match attempt.headers.and_then(|headers| should_retry(status, headers)) {
+                Some(true) => RetryDecision::retry(Some(status)),
+                Some(false) => RetryDecision::NotRetryable,
+                None => RetryDecision::of(status),
             },
-            Outcome::Failure { error, delivery } => policy::classify(match outcome::is_lasting(error) {
-                true => policy::Outcome::Fatal,
-                false => policy::Outcome::Failure(delivery),
-            }),
+            (None, Some(error)) if outcome::is_lasting(error) => RetryDecision::NotRetryable,
+            (None, _) => RetryDecision::Transient,
         }
     }
 }
 
-impl Classify for Standard {
-    fn classify(&self, _: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        self.verdict(outcome)
+impl Classify for DefaultClassifier {
+    fn classify(&self, _: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+        self.decide(attempt)
     }
 }
 
 /// Reads `x-should-retry` of a 4xx or 5xx. Returns `None` unless all its fields agree on `true` or `false`.
-pub(super) fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
+fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     if status.as_u16() < 400 {
         return None;
     }
-    let mut said =
+    let mut values =
         headers.get_all("x-should-retry").iter().map(|value| match value.as_bytes().trim_ascii() {
-            said if said.eq_ignore_ascii_case(b"true") => Some(true),
-            said if said.eq_ignore_ascii_case(b"false") => Some(false),
+            value if value.eq_ignore_ascii_case(b"true") => Some(true),
+            value if value.eq_ignore_ascii_case(b"false") => Some(false),
             _ => None,
         });
-    let first = said.next()?;
-    first.filter(|_| said.all(|other| other == first))
+    let first = values.next()?;
+    first.filter(|_| values.all(|other| other == first))
 }
 
-/// See [`Classify::retry_on`] and [`Classify::never_on`].
-#[derive(Debug, Clone, Copy)]
-pub struct On<C> {
-    inner: C,
-    status: StatusCode,
-    verdict: Verdict,
+/// A rule that is evaluated before the classifier.
+#[derive(Clone)]
+pub(super) enum Rule {
+    Status(StatusCode, RetryDecision),
+    If(Arc<Condition>),
 }
 
-impl<C: Classify> Classify for On<C> {
-    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        match outcome {
-            Outcome::Answer { status, .. } if *status == self.status => self.verdict,
-            _ => self.inner.classify(request, outcome),
+pub(super) type Condition = dyn Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync;
+
+impl Rule {
+    /// Returns the decision, if the rule applies. A condition applies only if `request` is there.
+    pub(super) fn decide(
+        &self,
+        request: Option<RequestHead<'_>>,
+        attempt: &AttemptResult<'_>,
+    ) -> Option<RetryDecision> {
+        let status = attempt.outcome.status();
+        match self {
+            Self::Status(on, decision) => (status == Some(*on)).then_some(*decision),
+            Self::If(condition) => condition(request?, attempt).then(|| RetryDecision::retry(status)),
         }
     }
 }
 
-/// See [`Classify::when`].
-#[derive(Clone, Copy)]
-pub struct When<C, F> {
-    inner: C,
-    rule: F,
-}
-
-impl<C, F> Classify for When<C, F>
-where
-    C: Classify,
-    F: Fn(&request::Parts, &Outcome<'_>) -> Option<Verdict> + Send + Sync,
-{
-    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        (self.rule)(request, outcome).unwrap_or_else(|| self.inner.classify(request, outcome))
-    }
-}
-
-impl<C: fmt::Debug, F> fmt::Debug for When<C, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("When").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-// Header values may be secrets.
-impl fmt::Debug for Outcome<'_> {
+impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Answer { status, .. } => {
-                f.debug_struct("Answer").field("status", status).finish_non_exhaustive()
-            }
-            Self::Failure { error, delivery } => {
-                f.debug_struct("Failure").field("error", error).field("delivery", delivery).finish()
-            }
+            Self::Status(status, decision) => write!(f, "{}: {decision:?}", status.as_u16()),
+            Self::If(_) => f.write_str("If"),
         }
     }
 }

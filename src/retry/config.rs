@@ -1,15 +1,18 @@
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{Classify, IdempotencyKey, RetryLayer, Standard};
+use super::{IdempotencyKey, RetryLayer};
 use crate::{
     config::{
         InvalidConfig,
         text::{List, Written},
     },
-    policy::{self, ExponentialBackoff, Jitter},
+    policy::{
+        self,
+        backoff::{ExponentialBackoff, Jitter},
+    },
 };
 
 /// The configuration of a [`RetryLayer`], read from a file. Code uses the layer's setters, which also validate a file.
@@ -118,16 +121,12 @@ impl TryFrom<Fields> for RetryConfig {
         if let Some(key) = &fields.honoured_idempotency_key {
             layer = layer.with_honoured_idempotency_key(key.clone());
         }
-        let mut classify: Arc<dyn Classify> = Arc::new(Standard);
         for status in &fields.retry_on.0 {
-            classify = Arc::new(classify.retry_on(*status));
+            layer = layer.retry_on(*status);
         }
         // The rule that was added last decides first.
         for status in &fields.never_on.0 {
-            classify = Arc::new(classify.never_on(*status));
-        }
-        if !(fields.retry_on.0.is_empty() && fields.never_on.0.is_empty()) {
-            layer = layer.with_classify(classify);
+            layer = layer.never_on(*status);
         }
         Ok(Self { fields, layer })
     }

@@ -1,9 +1,10 @@
-use http::request;
-
-use super::{Classify, Outcome, Standard};
-use crate::policy::{
-    Verdict,
-    grpc::{self, Code, Codes},
+use super::{AttemptResult, Classify, DefaultClassifier};
+use crate::{
+    call::RequestHead,
+    policy::{
+        RetryDecision,
+        grpc::{self, Code, Codes},
+    },
 };
 
 /// Classifies gRPC responses, which are HTTP 200 even if the call failed.
@@ -17,7 +18,7 @@ use crate::policy::{
 /// | HTTP 429 without a `grpc-status`, as from a proxy | yes | throttled |
 /// | HTTP 502, 503 or 504 without a `grpc-status` | yes | transient |
 /// | any other status | no | |
-/// | no response | as [`Standard`] decides | transient |
+/// | no response | as [`DefaultClassifier`] decides | transient |
 ///
 /// `grpc-retry-pushback-ms` delays a retry as `Retry-After` does. A value that is negative or no whole number forbids a
 /// retry.
@@ -62,18 +63,18 @@ pub struct Grpc {
 impl Grpc {
     /// Returns the default classifier.
     pub fn new() -> Self {
-        Self { codes: Codes::PASSING }
+        Self { codes: Codes::TEMPORARY }
     }
 
     /// Also retries after this code. [`Code::OK`] stays a success.
     pub fn retry_on_code(mut self, code: Code) -> Self {
-        self.codes = self.codes.with(code);
+        self.codes.set(code, true);
         self
     }
 
     /// Never retries after this code.
     pub fn never_on_code(mut self, code: Code) -> Self {
-        self.codes = self.codes.without(code);
+        self.codes.set(code, false);
         self
     }
 }
@@ -85,10 +86,10 @@ impl Default for Grpc {
 }
 
 impl Classify for Grpc {
-    fn classify(&self, request: &request::Parts, outcome: &Outcome<'_>) -> Verdict {
-        match *outcome {
-            Outcome::Answer { status, headers } => grpc::classify(status, headers, self.codes),
-            Outcome::Failure { .. } => Standard.classify(request, outcome),
+    fn classify(&self, _: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+        match attempt.outcome.status().zip(attempt.headers) {
+            Some((status, headers)) => grpc::classify(status, headers, self.codes),
+            None => DefaultClassifier.decide(attempt),
         }
     }
 }

@@ -1,15 +1,12 @@
-//! The head of a request as it came, to make the next attempts of.
-
-use std::mem;
+//! The head of a request, recorded for the next attempts.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
-use super::layer::Policy;
-use crate::call::CallContext;
+use crate::call::{CallContext, RequestHead};
 
-/// A copy of a head. Most are never needed, so that it is to cost little.
+/// A copy of a head. Most calls never use it, so it is made to be cheap.
 pub(super) enum Head {
-    /// Of few fields, and with no extension but the call, whose map would cost as much as all the rest.
+    /// With few header fields, and no extension but the call.
     Plain {
         method: Method,
         uri: Uri,
@@ -20,58 +17,52 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// Of a head whose extensions have the call.
-    pub(super) fn of(head: &mut request::Parts, policy: &Policy) -> Self {
-        let plain = head.extensions.len() == 1 && !policy.shows_requests();
-        if let Some(fields) = plain.then(|| Fields::of(&head.headers)).flatten() {
-            let (method, uri) = (head.method.clone(), head.uri.clone());
-            return Self::Plain { method, uri, version: head.version, fields };
+    /// Records a head. `shown` states whether a hook will read it.
+    pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
+        // The call itself is one extension.
+        let plain = head.extensions.len() == 1 && !shown;
+        match plain.then(|| Fields::of(&head.headers)).flatten() {
+            Some(fields) => {
+                let (method, uri) = (head.method.clone(), head.uri.clone());
+                Self::Plain { method, uri, version: head.version, fields }
+            }
+            None => Self::Whole(Box::new(head.clone())),
         }
-        let extensions = mem::take(&mut head.extensions);
-        let mut kept = head.clone();
-        if !plain {
-            kept.extensions.clone_from(&extensions);
-        }
-        head.extensions = extensions;
-        Self::Whole(Box::new(kept))
     }
 
-    /// It, where the policy shows requests to anybody.
-    pub(super) fn shown(&self) -> Option<&request::Parts> {
+    /// Returns the head for a hook, if it was recorded for one.
+    pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
-            Self::Whole(head) => Some(head),
+            Self::Whole(head) => Some(RequestHead::from(&**head)),
             Self::Plain { .. } => None,
         }
     }
 
-    /// Another one like it, of this call.
+    /// Returns the head of the next attempt of this call.
     pub(super) fn again(&self, call: &CallContext) -> request::Parts {
-        let mut head = match self {
+        match self {
             Self::Whole(head) => (**head).clone(),
             Self::Plain { method, uri, version, fields } => {
                 let (mut head, ()) = Request::new(()).into_parts();
                 (head.method, head.uri, head.version) = (method.clone(), uri.clone(), *version);
                 head.headers = fields.read();
+                head.extensions.insert(call.clone());
                 head
             }
-        };
-        if head.extensions.is_empty() {
-            head.extensions.insert(call.clone());
         }
-        head
     }
 }
 
-/// Header fields in one piece of memory, where a map takes two and a count of references for each value.
+/// Header fields in one allocation. A map has two, and a reference count for each value.
 pub(super) struct Fields(Box<[u8]>);
 
 impl Fields {
-    /// The most that is copied, 1 KiB: what is larger is rather shared.
+    /// The largest size that is copied. Larger values are shared.
     const MOST: usize = 1024;
-    /// Before a field: the lengths of its name and its value, and whether that is sensitive.
+    /// The bytes before a field: the lengths of its name and value, and whether the value is sensitive.
     const PREFIX: usize = 5;
 
-    /// None where they are too large.
+    /// Returns `None` if the fields are too large.
     fn of(headers: &HeaderMap) -> Option<Self> {
         let size = |(name, value): (&HeaderName, &HeaderValue)| {
             Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
@@ -83,7 +74,7 @@ impl Fields {
         let mut bytes = Vec::with_capacity(size);
         for (name, value) in headers {
             let name = name.as_str().as_bytes();
-            // Less than MOST, each of them.
+            // Each length is at most MOST.
             bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
             bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
             bytes.push(value.is_sensitive().into());
@@ -97,14 +88,14 @@ impl Fields {
         let mut headers = HeaderMap::new();
         let mut rest = &*self.0;
         while let Some((name, value, left)) = Self::field(rest) {
-            // They came out of a map, so that none is refused here.
+            // They fitted into the map of the first attempt.
             let _ = headers.try_append(name, value);
             rest = left;
         }
         headers
     }
 
-    /// The first field, and what follows it.
+    /// Returns the first field, and the rest.
     fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
         let (&[n0, n1, v0, v1, sensitive], rest) = bytes.split_first_chunk::<{ Self::PREFIX }>()?;
         let (name, rest) = rest.split_at_checked(u16::from_le_bytes([n0, n1]).into())?;
@@ -138,14 +129,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_read_as_they_were(headers in headers()) {
+        fn reads_the_recorded_fields(headers in headers()) {
             let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
             let fields = Fields::of(&headers);
             prop_assert_eq!(fields.is_some(), size <= 1024);
             let Some(fields) = fields else { return Ok(()) };
             prop_assert_eq!(fields.0.len(), size);
             let read = fields.read();
-            // In their order, too.
+            // Also in their order.
             prop_assert!(read.iter().eq(headers.iter()));
             let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
             prop_assert_eq!(sensitive(&read), sensitive(&headers));
@@ -153,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_is_copied_and_one_byte_more_is_not() {
+    fn copies_up_to_the_largest_size() {
         let of = |length| {
             let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
             Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()

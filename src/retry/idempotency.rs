@@ -7,10 +7,11 @@ use crate::{
     random::Random,
 };
 
-/// A key by which a server knows a request again that it has processed already (draft-ietf-httpapi-idempotency-key).
+/// Adds a key by which the server recognizes a request that it has processed (draft-ietf-httpapi-idempotency-key).
 ///
-/// A UUID, new for each call and the same on all its attempts, in `Idempotency-Key`; a caller's own header is kept.
-/// Requests of an idempotent method get none.
+/// - The key is a UUID in `Idempotency-Key`. It is new for each call, and the same on all its attempts.
+/// - The caller's own header is kept.
+/// - A request with an idempotent method gets no key.
 ///
 /// ```
 /// use http::HeaderName;
@@ -28,17 +29,17 @@ pub struct IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// `Idempotency-Key: 8e03978e-…`, as most services take it.
+    /// Writes `Idempotency-Key: 8e03978e-…`, as most services expect it.
     pub fn bare() -> Self {
         Self { header: Written(HeaderName::from_static("idempotency-key")), quoted: false }
     }
 
-    /// `Idempotency-Key: "8e03978e-…"`, the string with its quotes that the draft asks for.
+    /// Writes `Idempotency-Key: "8e03978e-…"`, the quoted string of the draft.
     pub fn quoted() -> Self {
         Self { quoted: true, ..Self::bare() }
     }
 
-    /// Under another name.
+    /// Sets the name of the header.
     pub fn with_header(mut self, header: HeaderName) -> Self {
         self.header.0 = header;
         self
@@ -46,12 +47,12 @@ impl IdempotencyKey {
 
     /// Adds a key to a request that its method does not make idempotent. Returns whether the request has one.
     pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, TooManyFields> {
-        // One without content is none.
+        // An empty key identifies nothing.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
         if head.headers.get(&self.header.0).is_some_and(is_key) {
             return Ok(true);
         }
-        if policy::is_idempotent(&head.method) {
+        if policy::outcome::is_idempotent(&head.method) {
             return Ok(false);
         }
         let key = id::uuid_v7(random);

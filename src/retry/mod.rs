@@ -24,8 +24,8 @@
 //!
 //! # When a request is retried
 //!
-//! A [`Classify`] decides whether a retry may succeed. [`Standard`] retries after these outcomes, and [`Grpc`] reads gRPC
-//! responses:
+//! A [`Classify`] decides whether a retry may succeed. [`DefaultClassifier`] retries after these outcomes, and [`Grpc`]
+//! reads gRPC responses:
 //!
 //! | outcome | backoff |
 //! |---|---|
@@ -35,7 +35,8 @@
 //! | an attempt's timeout, a transport error | transient |
 //!
 //! It does not retry after any other status, an error of another layer of this crate, or an untrusted certificate. A
-//! server's `x-should-retry` overrides the status, and custom rules override both.
+//! server's `x-should-retry` overrides the status. [`retry_on`](RetryLayer::retry_on), [`never_on`](RetryLayer::never_on)
+//! and [`retry_if`](RetryLayer::retry_if) override the classifier.
 //!
 //! The layer decides whether a retry is safe, and no classifier overrides it. A retry is safe in any of these cases:
 //!
@@ -54,7 +55,8 @@
 //! - a recorded body: not one over the replay limit, and not one that was read only in part.
 //!
 //! Otherwise the layer returns the last response or error at once. Its [`Report`](crate::Report) states the
-//! [reason](crate::call::StopReason).
+//! [reason](crate::call::StopReason). A retry spends its credit before the delay, and does not return it if its caller drops
+//! the call.
 //!
 //! # After a 401
 //!
@@ -65,7 +67,7 @@
 //! - It resends any method, because a request that got a 401 was not applied (RFC 9110 §15.5.2).
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
-//! - It happens once per call, even if retry layers are stacked. [`Standard`] returns the next 401.
+//! - It happens once per call, even if retry layers are stacked. [`DefaultClassifier`] returns the next 401.
 //! - It does not happen after [`RetryOverride::never`], with an unrecorded body, or if the deadline is within 100 ms, the
 //!   time for draining the body.
 //!
@@ -78,10 +80,10 @@
 //! The delay is the longer of two: the backoff, and the delay that the server requested.
 //!
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
-//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Schedule`].
+//!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Backoff`].
 //! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), or
 //!   with `grpc-retry-pushback-ms`. On a 429, 503 or 529 without these, a `RateLimit` or `X-RateLimit` header without
-//!   remaining permits requests it ([`asked`](crate::policy::asked)).
+//!   remaining permits requests it.
 //! - Jitter only adds to a requested delay.
 //! - The call ends at once with the response if the requested delay is longer than
 //!   [`max_retry_after`](RetryLayer::with_max_retry_after).
@@ -124,6 +126,8 @@
 //!   Trailers after it are replayed only if the request has a `trailer` header.
 //! - A body that the inner service still holds when it responds is not replayed, because the service may still read it.
 
+mod attempts;
+mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
@@ -132,23 +136,20 @@ mod future;
 mod grpc;
 mod head;
 mod idempotency;
-mod judge;
 mod layer;
 mod outcome;
-mod per_request;
-mod reconnect;
-mod refusal;
-mod schedule;
+mod overrides;
+mod policy;
 mod service;
 
-pub use self::classify::{Classify, On, Outcome, Standard, When};
+pub use self::backoff::Backoff;
+pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
 #[cfg(feature = "serde")]
 pub use self::config::RetryConfig;
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
-pub use self::per_request::RetryOverride;
-pub use self::reconnect::Reconnect;
-pub use self::schedule::{Delays, Schedule};
+pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
+pub use crate::policy::outcome::RetryDecision;

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{ResponseFuture, layer::Policy};
+use super::{ResponseFuture, policy::Policy};
 use crate::{
     body::ReplayBody,
     error::{BoxError, Error},
@@ -17,14 +17,12 @@ use crate::{
 ///
 /// # Errors
 ///
-/// What the last attempt failed with, and the [`Report`](crate::Report) of them all.
+/// Returns the error of the last attempt, with the [`Report`](crate::Report) of all attempts.
 ///
 /// # Cancellation
 ///
-/// Dropping the call drops the attempt under way, or the back-off; nothing is left running. A retry that was not sent
-/// yet costs the budget nothing: one in its back-off, or one that a [`RateLimit`](crate::limit::RateLimit) further in
-/// holds. Of two limiters, one below the other, what the first has let through counts as sent; and what a layer in
-/// between sends on although its caller has gone, in a task of its own, costs nothing where a limiter held it then.
+/// Dropping the call drops the running attempt or the backoff, and leaves nothing running. The budget keeps the cost of a
+/// retry that was dropped before it was sent.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
     inner: S,
@@ -34,6 +32,21 @@ pub struct Retry<S> {
 impl<S> Retry<S> {
     pub(super) fn new(inner: S, policy: Arc<Policy>) -> Self {
         Self { inner, policy }
+    }
+
+    /// Returns the inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
     }
 }
 
@@ -47,7 +60,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, B, R>;
 
-    /// Always ready: each attempt readies the inner service in the future.
+    /// Returns ready. Each attempt waits for the inner service in the future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

@@ -54,7 +54,7 @@ impl fmt::Debug for Subject {
 /// Logs the end of a call. Adds the service and the request id if `span`, which has them, is disabled.
 pub(crate) fn call(subject: &Subject, span: &Span, call: &CallContext, result: Result<Answered<'_>, &Error>) {
     let (report, bare) = (call.report(), span.is_disabled());
-    let ended = report.ended();
+    let ended = report.stop_reason();
     let unnamed = || subject.service.is_none().then_some(&subject.uri);
     let failed = result.map_or(true, |answer| answer.has_failed(ended));
     // The status of a completed call shows it already.
@@ -108,7 +108,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
     let delivery = |outcome| match outcome {
         Outcome::Refused | Outcome::NotSent => Some("not_sent"),
         Outcome::Timeout | Outcome::Failed => Some("maybe_processed"),
-        Outcome::Answer(_) => None,
+        Outcome::Response(_) => None,
     };
     debug!(
         target: ATTEMPT,

@@ -36,7 +36,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<Answered<
     if attempts > 1 {
         span.record("attempts", attempts as i64);
     }
-    if let Some(ended) = report.ended().filter(|ended| *ended != StopReason::Success) {
+    if let Some(ended) = report.stop_reason().filter(|ended| *ended != StopReason::Success) {
         span.record("ended", ended.as_str());
     }
     end(span, result);

@@ -26,7 +26,7 @@ async fn a_404_is_a_response_with_its_body() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(reply(404, "no such thing")) }).await;
     let response = within(client(&server).get("/v1/none")).await.unwrap();
     assert_eq!(response.status(), 404);
-    assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
     assert_eq!(report(&response).attempt_count(), 1);
     assert_eq!(text(response).await, "no such thing");
     assert_eq!(server.seen().len(), 1);
@@ -37,8 +37,8 @@ async fn a_503_to_the_end_is_a_response_with_its_body() {
     let server = Server::with_statuses(Wire::Http1, [503]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert_eq!(response.status(), 503);
-    assert_eq!(report(&response).ended(), Some(StopReason::Exhausted));
-    assert_eq!(outcomes(report(&response)), [Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE); 3]);
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::Exhausted));
+    assert_eq!(outcomes(report(&response)), [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE); 3]);
     assert_eq!(text(response).await, "answer 3", "the last answer's own body is not drained");
 }
 
@@ -81,7 +81,7 @@ async fn a_post_that_timed_out_is_not_sent_again() {
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     let report = error.report().unwrap();
     assert_eq!(outcomes(report), [Outcome::Timeout]);
-    assert_eq!(report.ended(), Some(StopReason::NotIdempotent));
+    assert_eq!(report.stop_reason(), Some(StopReason::NotIdempotent));
     assert!(server.seen().len() <= 1);
 }
 
@@ -162,7 +162,7 @@ async fn an_upgrade_is_handed_over_with_its_connection_and_asked_for_once() {
     let response =
         within(client.request(request.body(tower_outbound::Body::empty()).unwrap())).await.unwrap();
     assert_eq!((response.status(), report(&response).attempt_count()), (StatusCode::SWITCHING_PROTOCOLS, 1));
-    assert_eq!(report(&response).ended(), Some(StopReason::Success));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
 
     let mut socket = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
     let mut heard = [0; 9];

@@ -67,8 +67,8 @@ async fn every_preset_sends_what_the_samples_show() {
             let report = report(&response);
             assert_eq!(report.request_id().unwrap(), id);
             assert_eq!(report.server_request_id().unwrap(), "of-the-server");
-            assert_eq!(outcomes(report), [Outcome::Answer(StatusCode::OK)]);
-            assert_eq!(report.ended(), Some(StopReason::Success));
+            assert_eq!(outcomes(report), [Outcome::Response(StatusCode::OK)]);
+            assert_eq!(report.stop_reason(), Some(StopReason::Success));
             assert_eq!(text(response).await, format!("to {}", seen.method));
         }
         assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"), "an id is for one call");

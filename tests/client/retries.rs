@@ -19,8 +19,8 @@ use super::{
     status, text,
 };
 
-const UNAVAILABLE: Outcome = Outcome::Answer(StatusCode::SERVICE_UNAVAILABLE);
-const OK: Outcome = Outcome::Answer(StatusCode::OK);
+const UNAVAILABLE: Outcome = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);
+const OK: Outcome = Outcome::Response(StatusCode::OK);
 
 #[tokio::test]
 async fn a_get_is_sent_again_after_a_503_with_the_same_id() {
@@ -28,7 +28,7 @@ async fn a_get_is_sent_again_after_a_503_with_the_same_id() {
     let response = within(client(&server).get("/v1?q=1")).await.unwrap();
     assert_eq!(response.status(), 200);
     assert_eq!(outcomes(report(&response)), [UNAVAILABLE, OK]);
-    assert_eq!(report(&response).ended(), Some(StopReason::Success));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
     assert_eq!(seen[0].headers, seen[1].headers);
@@ -41,7 +41,7 @@ async fn a_post_is_not_sent_again_after_a_503() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let response = within(client(&server).post("/v1", "once")).await.unwrap();
     assert_eq!(response.status(), 503);
-    assert_eq!(report(&response).ended(), Some(StopReason::NotIdempotent));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotIdempotent));
     assert_eq!(report(&response).attempt_count(), 1);
     assert_eq!(server.seen().len(), 1);
     assert_eq!(text(response).await, "answer 1");
@@ -77,7 +77,7 @@ async fn a_put_over_the_replay_limit_is_sent_once() {
     let request = Request::put("/v1").body("four").unwrap();
     let response = within(client.request(request)).await.unwrap();
     assert_eq!((response.status().as_u16(), server.seen().len()), (503, 1));
-    assert_eq!(report(&response).ended(), Some(StopReason::NotReplayable));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotReplayable));
     assert_eq!(server.seen()[0].body, "four");
 }
 
@@ -92,7 +92,7 @@ async fn a_refused_connection_is_tried_again_whatever_the_method() {
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
         assert_eq!(outcomes(report), [Outcome::NotSent; 3]);
-        assert_eq!(report.ended(), Some(StopReason::Exhausted));
+        assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
         assert_eq!(error.request_id().unwrap().len(), 36);
     }
 }
@@ -142,7 +142,7 @@ async fn a_post_whose_connection_breaks_after_it_was_read_is_not_sent_again() {
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
         assert_eq!(outcomes(report), [Outcome::Failed]);
-        assert_eq!(report.ended(), Some(StopReason::NotIdempotent));
+        assert_eq!(report.stop_reason(), Some(StopReason::NotIdempotent));
         let posts = server.seen().iter().filter(|seen| seen.method == Method::POST).count();
         assert_eq!((posts, server.connections()), (1, 1));
     }
@@ -176,7 +176,7 @@ async fn a_get_whose_connection_always_breaks_ends_in_the_error() {
     let error = within(client(&server).get("/v1")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed; 3]);
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Exhausted));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
     assert_eq!(server.seen().len(), 3);
 }
 

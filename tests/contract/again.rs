@@ -30,7 +30,7 @@ async fn poll_again(row: &Row, mood: Mood, answers: &str, changes: &mut Vec<Stri
         Ok(answer) => Report::from_response(answer).cloned(),
         Err(error) => error.downcast_ref::<Error>().and_then(Error::report).cloned(),
     };
-    let told = || report.as_ref().map(|report| (report.attempt_count(), report.ended()));
+    let told = || report.as_ref().map(|report| (report.attempt_count(), report.stop_reason()));
     let (before, calls) = (told(), moody.probe.calls());
     for wait in [0, 0, 120] {
         let at = format!("{}, {mood:?}, {answers}, polled again after {wait} s", row.label);

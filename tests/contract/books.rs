@@ -19,14 +19,8 @@ impl Books {
         Self { limiter: Some(Box::new(limiter)), quota: Some(quota), ..Self::default() }
     }
 
-    /// How many retries a call that ended before its time may leave unpaid: the one that was sent, or, with a limiter
-    /// between, was on its way.
-    pub(crate) fn unpaid(&self, moody: &Moody, task: usize) -> u32 {
-        u32::from(self.limiter.is_some() || moody.saw_retry_of(task))
-    }
-
-    /// Nobody waits, nothing is in flight, nothing is held of the service below but by `services` of the layer's, and at
-    /// most `lost` retries were not paid back.
+    /// Asserts that nobody waits, nothing is in flight, and only `services` of the layer hold the service below. At most
+    /// `lost` retries returned no credit, because their call was dropped.
     #[track_caller]
     pub(crate) fn are_even(&self, row: &Row, moody: &Moody, services: usize, lost: u32) {
         let at = &row.label;

@@ -108,12 +108,6 @@ impl Moody {
         self
     }
 
-    /// Whether more than one attempt of this task's call came.
-    pub(crate) fn saw_retry_of(&self, task: usize) -> bool {
-        let of = |seen: &Seen| seen.header("x-task") == Some(&task.to_string());
-        self.probe.seen().iter().any(|seen| of(seen) && seen.attempt > Some(1))
-    }
-
     /// Where its callers have broken the contract.
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         self.plan.faults.lock().unwrap().clone()

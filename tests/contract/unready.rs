@@ -70,7 +70,7 @@ async fn once_a_fresh_clone_works() {
             let call = sent(service.clone(), request(&moody.plan, row.uri, 0, "200:5"), Instant::now());
             let outcomes: Vec<_> =
                 call.await.unwrap().attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
-            let ok = Outcome::Answer(http::StatusCode::OK);
+            let ok = Outcome::Response(http::StatusCode::OK);
             assert_eq!(outcomes, [Outcome::NotSent, ok], "{}", row.label);
         } else {
             told(&row, fails(&service, &moody, &row).await);

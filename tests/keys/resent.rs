@@ -15,20 +15,23 @@ use tower_outbound::{
         StopReason,
     },
     limit::{RateLimitLayer, SlidingWindow},
-    policy::{Budget, Cause},
+    policy::Budget,
     preset,
-    retry::{Classify, Grpc, RetryOverride, Standard},
+    retry::{Grpc, RetryOverride},
     test_util,
 };
 
 use super::*;
 
-const UNAUTHORIZED: Outcome = Outcome::Answer(StatusCode::UNAUTHORIZED);
+const UNAUTHORIZED: Outcome = Outcome::Response(StatusCode::UNAUTHORIZED);
 
 /// What lets nothing be sent again otherwise.
 fn strict() -> (RetryLayer, Budget) {
     let budget = Budget::new().with_capacity(14).unwrap();
-    let _spent = budget.try_spend(Cause::Transient).unwrap();
+    // A retry that waits for its backoff spends all of it.
+    let failing = RetryLayer::new().with_budget(budget.clone()).layer(Probe::new([Is(503)]));
+    assert!(tokio_test::task::spawn(failing.oneshot(get(URI))).poll().is_pending());
+    assert_eq!(budget.left(), 0);
     (RetryLayer::new().with_max_attempts(1).unwrap().with_budget(budget.clone()), budget)
 }
 
@@ -46,7 +49,7 @@ async fn scripted(
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let probe = Probe::new(script.iter().copied());
     let response = (retry, layer(provided)).layer(probe.clone()).oneshot(request).await.unwrap();
-    (response.status().as_u16(), report(&response).ended().unwrap(), probe.calls())
+    (response.status().as_u16(), report(&response).stop_reason().unwrap(), probe.calls())
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,7 +66,7 @@ async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
         assert_eq!((attempts.len(), attempts[0].outcome()), (2, Some(UNAUTHORIZED)));
         let reason = attempts[0].delay_reason().unwrap();
         assert_eq!((attempts[0].delay(), reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
-        assert_eq!((attempts[1].delay(), report(&response).ended()), (None, Some(StopReason::Success)));
+        assert_eq!((attempts[1].delay(), report(&response).stop_reason()), (None, Some(StopReason::Success)));
         assert_eq!(budget.left(), 1, "nothing was left, and a success at the first try gives one");
     }
 }
@@ -80,7 +83,7 @@ async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
             let response = call.await.expect("no end to it").unwrap();
             assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is yet another one");
             assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
-            assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
+            assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
             assert_eq!((server.keys().len(), asked.times()), (2 * round, 2 * round));
         }
     }
@@ -109,7 +112,7 @@ async fn a_key_that_can_not_change_is_not_sent_again() {
     let client = client(ApiKey::new("fixed").unwrap(), &server);
     let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1));
-    assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,14 +152,14 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn rules_are_asked_about_the_second_401_and_not_about_the_first() {
-    let never = RetryLayer::new().with_classify(Standard.never_on(StatusCode::UNAUTHORIZED));
+    let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
     assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, StopReason::Success, 2));
     // Nor does a server that would have the same request not come again know of another key.
     let asks = Answer::With(401, &[("x-should-retry", "false")]);
     assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, StopReason::Success, 2));
     // Who wants it tried again all the same has it tried as often as anything else.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
-    let eager = eager.with_classify(Standard.retry_on(StatusCode::UNAUTHORIZED));
+    let eager = eager.retry_on(StatusCode::UNAUTHORIZED);
     assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, StopReason::Exhausted, 3));
     assert_eq!(scripted(&eager, request("POST", URI), &[Is(401)]).await, (401, StopReason::NotIdempotent, 2));
 }
@@ -281,7 +284,7 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
         };
         assert_eq!(sent(&probe), expected, "{method} {said}");
         assert_eq!(response.headers()["grpc-status"], "16", "{method} {said}: once in a call");
-        assert!(budget.try_spend(Cause::Transient).is_none(), "it is not counted");
+        assert!(budget.left() < 14, "it is not counted");
         let before = asked.times();
         service.oneshot(request("GET", URI)).await.unwrap();
         assert!(

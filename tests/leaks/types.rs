@@ -7,6 +7,7 @@ use std::{
     num::NonZeroU32,
     path::Path,
     pin::Pin,
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
@@ -21,7 +22,7 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},
-    call::{CallContext, Deadline, DelayReason, RequestHead, StopReason},
+    call::{CallContext, Deadline, DelayReason, Delivery, RequestHead, StopReason},
     client::Transport,
     error::DeliveryError,
     limit::{
@@ -30,7 +31,7 @@ use tower_outbound::{
     },
     policy,
     request_id::{RequestId, RequestIdLayer},
-    retry::{self, Classify, IdempotencyKey, RetryOverride, Standard},
+    retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     test_util,
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
 };
@@ -334,9 +335,18 @@ async fn calls_and_errors(seen: &Seen) {
     seen.both(&error.kind());
     #[cfg(feature = "json")]
     seen.error(&preset(SITE, Place::Bearer).client().unwrap().get_json::<()>("//").await.unwrap_err());
-    seen.debug(&retry::Outcome::Failure { error: &error, delivery: policy::Delivery::NotSent });
-    let headers = HeaderMap::from_iter([(AUTHORIZATION, key().header_value())]);
-    seen.debug(&retry::Outcome::Answer { status: StatusCode::OK, headers: &headers });
+    // The key in the response headers, and in the error's request.
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&names);
+    let layer = RetryLayer::new().retry_if(move |_, attempt| {
+        hidden(attempt);
+        noted.lock().unwrap().push(name_of(attempt));
+        false
+    });
+    let probe = Probe::new([Answer::With(503, &[("authorization", KEY)]), Answer::Refused, Answer::Is(200)]);
+    layer.layer(probe).oneshot(get(URI)).await.unwrap();
+    assert_eq!(names.lock().unwrap().len(), 3);
+    seen.types.borrow_mut().extend(names.lock().unwrap().drain(..));
     seen.error(&ApiKey::new(format!("{KEY}\n")).unwrap_err());
     seen.error(&Refusal::new(Reason::Deadline, secs(1)));
     seen.error(&DeliveryError::not_sent("no free connection"));
@@ -358,30 +368,21 @@ fn bodies(seen: &Seen) {
 }
 
 fn rules(seen: &Seen) {
-    seen.debug(&retry::Reconnect::new());
     seen.debug(&retry::Grpc::new());
     seen.debug(&policy::grpc::Code::UNAVAILABLE);
-    seen.debug(&policy::grpc::Codes::PASSING);
-    seen.debug(&policy::grpc::Pushback::Never);
     let budget = policy::Budget::new();
     seen.debug(&budget);
-    seen.debug(&budget.try_spend(policy::Cause::Transient).unwrap());
     seen.debug(&ExponentialBackoff::throttled());
     seen.both(&Jitter::none());
-    seen.debug(&policy::Delivery::NotSent);
-    seen.debug(&policy::Cause::Transient);
-    seen.debug(&policy::Outcome::Fatal);
-    seen.debug(&policy::Verdict::Retry(policy::Cause::Transient));
+    seen.debug(&Delivery::NotSent);
+    seen.debug(&RetryDecision::Transient);
     seen.debug(&RetryOverride::new());
     seen.debug(&IdempotencyKey::bare());
-    seen.debug(&Standard);
-    seen.debug(&Standard.never_on(StatusCode::CONFLICT));
+    seen.debug(&DefaultClassifier);
     // A rule that knows the key.
     let own = key();
-    seen.debug(&Standard.when(move |head, _| {
-        let known = head.headers.get(AUTHORIZATION) == Some(&own.header_value());
-        known.then_some(policy::Verdict::NotRetryable)
-    }));
+    let known = move |head: RequestHead<'_>| head.headers.get(AUTHORIZATION) == Some(&own.header_value());
+    seen.debug(&RetryLayer::new().never_on(StatusCode::CONFLICT).retry_if(move |head, _| known(head)));
 }
 
 /// With the key where the service under test gets it: in a header, at a server not marked as a secret, and in the query.

@@ -78,7 +78,7 @@ impl Server {
 }
 
 async fn ended(layer: &RetryLayer, server: &Server) -> Option<StopReason> {
-    report(&layer.layer(server.service()).oneshot(get(URI)).await.unwrap()).ended()
+    report(&layer.layer(server.service()).oneshot(get(URI)).await.unwrap()).stop_reason()
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
         assert_eq!(attempts, if server.requests() == 36 { 36 } else { 1 });
     }
     for service in [service.clone(), service] {
-        assert_eq!(report(&service.oneshot(get(URI)).await.unwrap()).ended(), Some(StopReason::Budget));
+        assert_eq!(report(&service.oneshot(get(URI)).await.unwrap()).stop_reason(), Some(StopReason::Budget));
     }
     assert_eq!(server.requests(), 36 + 4);
 
@@ -202,7 +202,12 @@ async fn what_is_not_sent_again_costs_nothing() {
         (layer.clone(), Is(503), late(get(URI)), StopReason::Deadline),
         (layer.clone(), Is(503), once(get(URI)), StopReason::Exhausted),
         (layer.clone().with_max_attempts(1).unwrap(), Is(503), get(URI), StopReason::Exhausted),
-        (layer.clone().with_schedule(iter::empty::<Duration>), Is(503), get(URI), StopReason::Exhausted),
+        (
+            layer.clone().with_custom_backoff(iter::empty::<Duration>),
+            Is(503),
+            get(URI),
+            StopReason::Exhausted,
+        ),
         (layer.clone(), Is(503), request("POST", URI), StopReason::NotIdempotent),
         (layer.clone(), Is(429), request("POST", URI), StopReason::NotIdempotent),
         (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), StopReason::NotReplayable),
@@ -213,7 +218,7 @@ async fn what_is_not_sent_again_costs_nothing() {
     for (layer, answer, request, expected) in cases {
         let probe = Probe::new([answer]);
         let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
-        assert_eq!((report(&response).ended(), probe.calls()), (Some(expected), 1), "{answer:?}");
+        assert_eq!((report(&response).stop_reason(), probe.calls()), (Some(expected), 1), "{answer:?}");
         assert_eq!(budget.left(), 500, "{answer:?}: {expected:?}");
     }
 }
@@ -227,11 +232,11 @@ async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is()
     let start = tokio::time::Instant::now();
     let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(report(&response).ended(), Some(StopReason::Budget));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
     assert_eq!(report(&response).attempts()[0].asked(), Some(secs(3)), "with the ask in hand");
     assert_eq!(report(&response).attempts()[0].delay(), None);
     let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Budget));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Budget));
     assert!(error.is_service());
 }
 
@@ -243,7 +248,7 @@ async fn callers_at_once_cannot_overdraw_it() {
             .with_budget(budget.clone())
             .with_max_attempts(20)
             .unwrap()
-            .with_schedule(|| iter::repeat(Duration::ZERO));
+            .with_custom_backoff(|| iter::repeat(Duration::ZERO));
         let service = layer.layer(server.service());
         let calls: Vec<_> = (0..64)
             .map(|_| {

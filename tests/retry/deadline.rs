@@ -31,7 +31,7 @@ fn each_second() -> RetryLayer {
         .without_budget()
         .with_max_attempts(100)
         .unwrap()
-        .with_schedule(|| std::iter::repeat(secs(1)))
+        .with_custom_backoff(|| std::iter::repeat(secs(1)))
 }
 
 /// One request a minute, of which the first is gone.
@@ -51,7 +51,7 @@ async fn the_earlier_of_two_deadlines_holds_whichever_it_is() {
         let service = ServiceBuilder::new().layer(total).layer(each_second()).service(probe.clone());
         let response = service.oneshot(request).await.unwrap();
         // At 0 s, 1 s and 2 s; the next would be at 3 s, so the answer is handed over now and not at 2.5 s.
-        assert_eq!((probe.calls(), report(&response).ended()), (3, Some(StopReason::Deadline)));
+        assert_eq!((probe.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
         assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 }
@@ -76,7 +76,7 @@ async fn the_earlier_of_two_deadlines_cuts_an_attempt_off() {
         let error = service.oneshot(until(start + millis(own))).await.unwrap_err();
         assert!(error.is_deadline(), "{error:?}");
         assert!((millis(2_500)..millis(2_502)).contains(&start.elapsed()), "{:?}", start.elapsed());
-        assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
+        assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
     }
 }
 
@@ -85,17 +85,20 @@ async fn without_a_timeout_layer_a_deadline_bounds_the_waits_and_cuts_off_no_att
     let probe = Probe::new([Is(503)]);
     let start = Instant::now();
     let response = each_second().layer(probe.clone()).oneshot(until(start + millis(3_500))).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).ended()), (4, Some(StopReason::Deadline)));
+    assert_eq!((probe.calls(), report(&response).stop_reason()), (4, Some(StopReason::Deadline)));
     assert!(start.elapsed() < millis(3_010), "{:?}", start.elapsed());
 
     let start = Instant::now();
     let probe = Probe::new([Late(5_000, 200)]);
     let response = each_second().layer(probe).oneshot(until(start + secs(1))).await.unwrap();
-    assert_eq!((response.status().as_u16(), report(&response).ended()), (200, Some(StopReason::Success)));
+    assert_eq!(
+        (response.status().as_u16(), report(&response).stop_reason()),
+        (200, Some(StopReason::Success))
+    );
     let start = Instant::now();
     let probe = Probe::new([Late(5_000, 503)]);
     let response = each_second().layer(probe.clone()).oneshot(until(start + secs(1))).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).ended()), (1, Some(StopReason::Deadline)));
+    assert_eq!((probe.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
 
     // The limiter keeps it, too: this wait would be 60 s.
     let limit = RateLimitLayer::new(spent().await);
@@ -123,7 +126,7 @@ async fn the_timeout_of_an_attempt_shrinks_to_what_is_left() {
         assert!(error.is_deadline(), "{error:?}");
         assert!((secs(25)..millis(25_002)).contains(&start.elapsed()), "{:?}", start.elapsed());
         let report = error.report().unwrap();
-        assert_eq!(report.ended(), Some(StopReason::Deadline));
+        assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
         let attempts = report.attempts();
         assert_eq!(attempts.len(), 3, "at 0 s, 11 s and 22 s");
         for attempt in &attempts[..2] {
@@ -178,7 +181,7 @@ async fn a_deadline_that_has_passed_lets_nothing_out() {
     let late = || until(Instant::now() - secs(5));
     let error = RetryLayer::new().layer(probe.clone()).oneshot(late()).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
     // Each layer reads it by itself, too.
     let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
     let service =

@@ -7,8 +7,7 @@ use tower_outbound::{
     BoxError,
     call::{Outcome, StopReason},
     error::DeliveryError,
-    policy::{Cause, Verdict},
-    retry::{Classify, IdempotencyKey, RetryLayer, Standard},
+    retry::{IdempotencyKey, RetryLayer},
     test_util::Answer,
 };
 
@@ -32,7 +31,7 @@ async fn attempts(
     };
     let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
     assert_eq!(probe.calls(), outcomes.len());
-    (outcomes, report.ended())
+    (outcomes, report.stop_reason())
 }
 
 fn not_sent() -> BoxError {
@@ -48,7 +47,7 @@ fn not_sent_in_another_error() -> BoxError {
     io::Error::other(DeliveryError::not_sent("no free connection")).into()
 }
 
-const OK: Outcome = Outcome::Answer(http::StatusCode::OK);
+const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
 async fn retries_post_after_not_sent_and_never_after_maybe_processed() {
@@ -79,8 +78,7 @@ async fn retries_get_after_not_sent_and_after_maybe_processed() {
 
 #[tokio::test(start_paused = true)]
 async fn no_classifier_retries_post_after_maybe_processed() {
-    let always = Standard.when(|_, _| Some(Verdict::Retry(Cause::Transient)));
-    let layer = RetryLayer::new().with_classify(always);
+    let layer = RetryLayer::new().retry_if(|_, _| true);
     let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     assert_eq!(attempts(&layer, "POST", maybe_processed).await, given_up);
 }

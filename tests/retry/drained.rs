@@ -254,5 +254,5 @@ async fn an_upgrade_passes_untouched_and_ends_the_call() {
     assert_eq!(response.status(), 101);
     assert_eq!(response.extensions().get(), Some(&Upgrade));
     assert!(bodies.drops().is_empty());
-    assert_eq!((report(&response).ended(), report(&response).attempt_count()), (Some(Success), 1));
+    assert_eq!((report(&response).stop_reason(), report(&response).attempt_count()), (Some(Success), 1));
 }

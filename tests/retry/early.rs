@@ -59,7 +59,7 @@ async fn nothing_is_added_to_an_ask_for_no_more_than_the_back_off() {
         let mut waits = Vec::new();
         for seed in 0..20 {
             let probe = Probe::new([Asks(503, asked), Is(200)]);
-            let retry = RetryLayer::new().with_seed(seed).with_schedule(|| std::iter::repeat(secs(2)));
+            let retry = RetryLayer::new().with_seed(seed).with_custom_backoff(|| std::iter::repeat(secs(2)));
             retry.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
             let seen = probe.seen();
             waits.push(seen[1].at - seen[0].at);
@@ -160,7 +160,7 @@ async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
     for layer in [
         RetryLayer::new().with_backoff(short).with_throttled_backoff(short),
         RetryLayer::new().with_max_retry_after(secs(5)),
-        RetryLayer::new().with_schedule(|| [secs(1)].into_iter()),
+        RetryLayer::new().with_custom_backoff(|| [secs(1)].into_iter()),
     ] {
         for status in [503, 429] {
             let answer = Asks(status, "5");
@@ -184,7 +184,7 @@ async fn of_an_ask_that_is_too_long_the_answer_is_in_hand_at_once() {
     let response = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     let report = report(&response).clone();
-    assert_eq!(report.ended(), Some(AskedTooLong));
+    assert_eq!(report.stop_reason(), Some(AskedTooLong));
     assert_eq!(report.attempts()[0].asked(), Some(secs(3600)));
     assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (429, &"quota".parse().unwrap()));
     assert_eq!(response.into_body().collect(64).await.unwrap(), "answer");

@@ -7,10 +7,13 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Report,
-    call::StopReason::{self, *},
+    call::{
+        RequestHead,
+        StopReason::{self, *},
+    },
     limit::{Feedback, RateLimitLayer, TokenBucket},
     policy::grpc::Code,
-    retry::{Classify, Grpc, RetryLayer, RetryOverride},
+    retry::{Grpc, RetryLayer, RetryOverride},
 };
 
 use super::{
@@ -47,7 +50,7 @@ async fn tried(
         Err(error) => error.report(),
     };
     let seen = probe.seen();
-    (report.unwrap().ended(), seen.len(), seen.get(1).map(|second| second.at - seen[0].at))
+    (report.unwrap().stop_reason(), seen.len(), seen.get(1).map(|second| second.at - seen[0].at))
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,15 +109,14 @@ async fn codes_are_chosen() {
     let everything = Grpc::new().retry_on_code(Code::OK);
     let told = tried(grpc().with_classify(everything), "POST", [With(200, OK), Is(200)]).await;
     assert_eq!((told.0, told.1), (Some(Success), 1));
-    let never = Grpc::new().never_on(StatusCode::OK);
-    let told = tried(grpc().with_classify(never), "POST", [With(200, UNAVAILABLE), Is(200)]).await;
+    let never = grpc().with_classify(Grpc::new()).never_on(StatusCode::OK);
+    let told = tried(never, "POST", [With(200, UNAVAILABLE), Is(200)]).await;
     assert_eq!(told.0, Some(NotRetryable));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
-    let search =
-        |head: &http::request::Parts| head.uri.path() == "/v1/searches" && head.method == Method::POST;
+    let search = |head: RequestHead<'_>| head.uri.path() == "/v1/searches" && *head.method == Method::POST;
     let layer = RetryLayer::new().with_idempotent(search);
     for (method, path, attempts) in [
         ("POST", "/v1/searches", 3),

@@ -28,7 +28,11 @@ mod table;
 use http::{Request, Response};
 use probe::{Answer::Is, Content, Probe, get, millis};
 use tower::Service;
-use tower_outbound::{Report, retry::RetryLayer};
+use tower_outbound::{
+    Report,
+    call::RequestHead,
+    retry::{AttemptResult, Classify, DefaultClassifier, RetryDecision, RetryLayer},
+};
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -47,11 +51,11 @@ async fn the_probe_itself_minds_a_call_that_was_not_polled_ready() {
 #[test]
 fn a_retry_layer_shows_its_settings() {
     let layer =
-        RetryLayer::new().with_max_attempts(7).unwrap().with_schedule(|| std::iter::repeat(millis(1)));
+        RetryLayer::new().with_max_attempts(7).unwrap().with_custom_backoff(|| std::iter::repeat(millis(1)));
     let shown = format!("{layer:?}");
     for part in [
         "max_attempts: 7",
-        "transient: Schedule",
+        "transient: Custom",
         "throttled: ExponentialBackoff { base: 1s",
         "Budget { left: 500",
         "replay_limit: ",
@@ -67,4 +71,23 @@ fn a_retry_layer_shows_its_settings() {
 
 fn report<B>(response: &Response<B>) -> &Report {
     response.extensions().get().expect("no report in the answer")
+}
+
+/// A classifier that decides by `rule`, and without its decision by the default.
+fn rule<F>(rule: F) -> impl Classify + 'static
+where
+    F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync + 'static,
+{
+    struct Rule<F>(F);
+
+    impl<F> Classify for Rule<F>
+    where
+        F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync,
+    {
+        fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
+            (self.0)(request, attempt).unwrap_or_else(|| DefaultClassifier.classify(request, attempt))
+        }
+    }
+
+    Rule(rule)
 }

@@ -153,7 +153,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
             took: start.elapsed(),
             seen: probe.seen(),
             attempts: report.attempts(),
-            ended: report.ended(),
+            ended: report.stop_reason(),
             start,
         }
     })
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn a_schedule_is_kept_to_the_letter(
+    fn uses_the_delays_of_a_custom_backoff_exactly(
         answers in answers(),
         settings in settings(),
         steps in prop::collection::vec(0..5_000_u64, 0..6),
@@ -262,8 +262,8 @@ proptest! {
     ) {
         let (mine, theirs) = (steps.clone(), hot.clone());
         let layer = layer(&settings)
-            .with_schedule(move || mine.clone().into_iter().map(millis))
-            .with_throttled_schedule(move || theirs.clone().into_iter().map(millis));
+            .with_custom_backoff(move || mine.clone().into_iter().map(millis))
+            .with_custom_throttled_backoff(move || theirs.clone().into_iter().map(millis));
         let came = play(layer, &answers, &settings);
         let (mut steps, mut hot) = (steps.into_iter(), hot.into_iter());
         for (index, attempt) in came.attempts.iter().enumerate() {

@@ -89,7 +89,7 @@ async fn came(
         }
     };
     let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
-    (result, outcomes, report.ended())
+    (result, outcomes, report.stop_reason())
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,11 +124,14 @@ async fn a_service_that_gets_ready_again_is_called_again() {
     for method in ["PUT", "POST"] {
         let (result, outcomes, ended) = came(method, &[None, None, Some(Is(200))]).await;
         assert_eq!(result.unwrap(), 200);
-        assert_eq!((outcomes.as_slice(), ended), (&[NotSent, NotSent, Answer(ok)][..], Some(Success)));
+        assert_eq!(
+            (outcomes.as_slice(), ended),
+            (&[NotSent, NotSent, Outcome::Response(ok)][..], Some(Success))
+        );
     }
     let (result, outcomes, _) = came("PUT", &[Some(Io(ConnectionReset)), None, Some(Is(200))]).await;
     assert_eq!(result.unwrap(), 200);
-    assert_eq!(outcomes, [Failed, NotSent, Answer(ok)]);
+    assert_eq!(outcomes, [Failed, NotSent, Outcome::Response(ok)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +140,7 @@ async fn a_first_attempt_that_does_not_get_ready_is_itself_what_comes_out() {
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(Exhausted)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(Exhausted)));
     assert_eq!(report.attempts()[0].outcome(), Some(NotSent));
 }
 
@@ -145,5 +148,5 @@ async fn a_first_attempt_that_does_not_get_ready_is_itself_what_comes_out() {
 async fn an_answer_before_it_is_in_the_report() {
     let (result, outcomes, _) = came("GET", &[Some(Is(503)), None]).await;
     assert_eq!(cause(&result.unwrap_err()), Some(&Broken));
-    assert_eq!(outcomes, [Answer(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);
+    assert_eq!(outcomes, [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);
 }

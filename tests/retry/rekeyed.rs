@@ -20,7 +20,7 @@ use tower_outbound::{
     body::ReplayBody,
     call::{KeyReplaced, StopReason},
     request_id::RequestIdLayer,
-    retry::{Classify, RetryLayer, RetryOverride, Standard},
+    retry::{RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 
@@ -51,7 +51,7 @@ async fn however_many_layers_are_stacked_it_is_sent_once_more() {
             .service(probe.clone());
         let response = service.oneshot(request("POST", URI)).await.unwrap();
         assert_eq!((response.status().as_u16(), probe.calls()), (401, 2), "{called_by}");
-        assert_eq!(report(&response).ended(), Some(StopReason::NotRetryable));
+        assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
     }
 }
 
@@ -59,13 +59,12 @@ async fn however_many_layers_are_stacked_it_is_sent_once_more() {
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
     let probe = Probe::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
-    let rule = Standard.retry_on(StatusCode::UNAUTHORIZED);
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new().with_classify(rule).with_max_attempts(3).unwrap())
+        .layer(RetryLayer::new().retry_on(StatusCode::UNAUTHORIZED).with_max_attempts(3).unwrap())
         .map_response(mark)
         .service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).ended()), (1 + 3, Some(StopReason::Exhausted)));
+    assert_eq!((probe.calls(), report(&response).stop_reason()), (1 + 3, Some(StopReason::Exhausted)));
 }
 
 /// What an inner layer may not use is left for an outer one.
@@ -171,7 +170,7 @@ async fn an_answer_that_can_not_be_drained_in_time_is_handed_over() {
         );
         if expected == 401 {
             assert!((0..=1).contains(&(start.elapsed().as_millis() - u128::from(after))), "at once: {case}");
-            assert_eq!(report(&response).ended(), Some(StopReason::Deadline));
+            assert_eq!(report(&response).stop_reason(), Some(StopReason::Deadline));
             assert_eq!(report(&response).retry_after(), Some(millis(100)));
         }
     }

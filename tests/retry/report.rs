@@ -37,11 +37,11 @@ async fn the_report_of_a_success_is_complete() {
     let start = Instant::now();
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = report(&response);
-    assert_eq!((report.ended(), report.attempt_count()), (Some(Success), 5));
+    assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Success), 5));
     assert_eq!((report.request_id(), report.waited()), (None, Duration::ZERO));
     let attempts = report.attempts();
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome().unwrap()).collect();
-    let answer = |status| Outcome::Answer(StatusCode::from_u16(status).unwrap());
+    let answer = |status| Outcome::Response(StatusCode::from_u16(status).unwrap());
     assert_eq!(outcomes, [answer(429), Outcome::Failed, Outcome::NotSent, Outcome::Timeout, answer(200)]);
     let asked: Vec<_> = attempts.iter().map(|attempt| attempt.asked()).collect();
     assert_eq!(asked, [Some(secs(2)), None, None, None, None]);
@@ -64,7 +64,7 @@ async fn the_report_of_a_failure_is_complete_and_the_source_is_the_inner_error()
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
     assert_eq!(source.kind(), BrokenPipe, "the last attempt's error");
     let report = error.report().unwrap();
-    assert_eq!((report.ended(), report.attempt_count()), (Some(Exhausted), 3));
+    assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3));
     let attempts = report.attempts();
     assert_eq!(attempts[0].asked(), Some(secs(2)));
     assert_eq!(attempts[1].outcome(), Some(Outcome::Failed));
@@ -97,7 +97,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
     assert_eq!(outer.0.kind(), ConnectionRefused);
     assert!(cause::<io::Error>(&error).is_some());
     let report = error.report().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (1, Some(NotIdempotent)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(NotIdempotent)));
     assert_eq!(report.attempts()[0].outcome(), Some(Outcome::Failed));
 }
 
@@ -112,7 +112,7 @@ async fn a_refusal_of_the_limiter_is_not_tried_again() {
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(50)), "{error:?}");
     let report = error.report().unwrap();
-    assert_eq!((probe.calls(), report.ended()), (1, Some(NotRetryable)));
+    assert_eq!((probe.calls(), report.stop_reason()), (1, Some(NotRetryable)));
     assert_eq!(report.attempts()[1].outcome(), Some(Outcome::Refused));
 }
 
@@ -136,7 +136,7 @@ async fn a_poll_ready_that_fails_sent_nothing_so_any_request_goes_again_with_its
         let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
         assert_eq!(cause(&error), Some(&Broken));
         let report = error.report().unwrap();
-        assert_eq!((report.ended(), report.attempt_count()), (Some(Exhausted), 3), "{method}");
+        assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3), "{method}");
         assert!(report.attempts().iter().all(|attempt| attempt.outcome() == Some(Outcome::NotSent)));
     }
 }

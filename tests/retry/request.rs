@@ -119,7 +119,7 @@ async fn a_stream_that_grows_over_the_replay_limit_is_sent_whole_and_once() {
         let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
         let layer = RetryLayer::new().with_replay_limit(limit);
         let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
-        assert_eq!((probe.calls(), report(&response).ended()), (attempts, Some(ended)));
+        assert_eq!((probe.calls(), report(&response).stop_reason()), (attempts, Some(ended)));
         assert_eq!(probe.seen()[0].body.as_ref().unwrap().len(), 30);
     }
 }
@@ -138,7 +138,7 @@ async fn a_body_of_which_a_part_was_read_is_not_sent_again() {
     let frames = [1, 2].map(|byte| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte]))));
     let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
     let response = RetryLayer::new().layer(service).oneshot(request).await.unwrap();
-    assert_eq!((calls.get(), report(&response).ended()), (1, Some(NotReplayable)));
+    assert_eq!((calls.get(), report(&response).stop_reason()), (1, Some(NotReplayable)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,7 +156,10 @@ async fn a_body_that_is_still_held_is_not_sent_a_second_time_at_once_and_can_be_
     let frames = [1, 2].map(|byte| Ok::<_, Infallible>(Frame::data(Bytes::from(vec![byte]))));
     let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
     let response = RetryLayer::new().layer(service).oneshot(request).await.unwrap();
-    assert_eq!((report(&response).attempt_count(), report(&response).ended()), (1, Some(NotReplayable)));
+    assert_eq!(
+        (report(&response).attempt_count(), report(&response).stop_reason()),
+        (1, Some(NotReplayable))
+    );
     let rest = held.take().unwrap().collect().await.unwrap();
     assert_eq!(rest.to_bytes(), [2].as_slice());
 }

@@ -1,4 +1,4 @@
-//! Rules of one's own, and the idempotency key.
+//! Custom rules, and the idempotency key.
 
 use std::{
     collections::HashSet,
@@ -11,20 +11,19 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    ApiKey, Quota, Report,
-    call::{CallContext, StopReason::*},
+    ApiKey, ExponentialBackoff, Jitter, Quota, Report,
+    call::{CallContext, RequestHead, StopReason::*},
     limit::{Limiter, RateLimitLayer, TokenBucket},
-    policy::{Cause, Jitter, Verdict, backoff::ExponentialBackoff},
     preset,
     request_id::RequestIdLayer,
-    retry::{Classify, IdempotencyKey, Outcome, RetryLayer, RetryOverride, Standard},
+    retry::{AttemptResult, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 
 use super::{
     URI,
     probe::{Answer::*, Content, Probe, get, millis, request, secs},
-    report,
+    report, rule,
 };
 
 const NAME: &str = "idempotency-key";
@@ -118,7 +117,7 @@ async fn no_key_goes_out_unless_it_was_asked_for() {
         for method in ["POST", "PATCH"] {
             let service = preset().layer().unwrap().layer(probe.clone());
             let response = service.oneshot(request(method, URI)).await.unwrap();
-            assert_eq!(report(&response).ended(), Some(NotIdempotent));
+            assert_eq!(report(&response).stop_reason(), Some(NotIdempotent));
         }
         assert_eq!(probe.calls() - before, 2, "a POST and a PATCH, once each");
         // Nor is it lost in a preset where it was asked for.
@@ -168,27 +167,27 @@ async fn a_thousand_calls_have_a_thousand_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
+async fn retry_if_sees_the_original_request_and_each_result() {
     #[derive(Clone, Debug, PartialEq)]
     struct Mark;
     let heard = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&heard);
-    let classify = Standard.when(move |request, outcome| {
-        assert_eq!((&request.method, request.uri.path()), (&Method::PUT, "/v1"));
+    let note = move |request: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        assert_eq!((request.method, request.uri.path()), (&Method::PUT, "/v1"));
         assert_eq!(request.headers["x-mine"], "1");
         assert_eq!(request.extensions.get(), Some(&Mark));
-        told.lock().unwrap().push(match outcome {
-            Outcome::Answer { status, headers } => format!("{status} {}", headers.len()),
-            Outcome::Failure { error, delivery } => format!("{error:#} {delivery:?}"),
-            other => format!("{other:?}"),
+        told.lock().unwrap().push(match (attempt.outcome.status(), attempt.headers, attempt.error) {
+            (Some(status), Some(headers), None) => format!("{status} {}", headers.len()),
+            (None, None, Some(error)) => format!("{error:#} {:?}", attempt.outcome.delivery()),
+            _ => format!("{attempt:?}"),
         });
-        None
-    });
+        false
+    };
     let mut request = request("PUT", URI);
     request.headers_mut().insert("x-mine", HeaderValue::from_static("1"));
     request.extensions_mut().insert(Mark);
     let probe = Probe::new([With(503, &[("x-a", "1"), ("x-b", "2")]), Refused, Io(ConnectionReset), Is(404)]);
-    let layer = RetryLayer::new().with_max_attempts(9).unwrap().with_classify(classify);
+    let layer = RetryLayer::new().with_max_attempts(9).unwrap().retry_if(note);
     layer.layer(probe).oneshot(request).await.unwrap();
     assert_eq!(
         *heard.lock().unwrap(),
@@ -202,30 +201,32 @@ async fn a_rule_sees_the_request_as_it_came_and_each_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_may_differ_by_request() {
-    let classify =
-        Standard.when(|request, _| (request.uri.path() == "/v1/once").then_some(Verdict::NotRetryable));
-    let layer = RetryLayer::new().with_classify(classify);
+async fn a_classifier_may_decide_by_request() {
+    let once = rule(|request, _| (request.uri.path() == "/v1/once").then_some(RetryDecision::NotRetryable));
+    let layer = RetryLayer::new().with_classify(once);
     for (path, attempts, ended) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
         let uri = format!("https://api.example.com{path}");
         let response = layer.layer(Probe::new([Is(503)])).oneshot(get(&uri)).await.unwrap();
-        assert_eq!((report(&response).attempt_count(), report(&response).ended()), (attempts, Some(ended)));
+        assert_eq!(
+            (report(&response).attempt_count(), report(&response).stop_reason()),
+            (attempts, Some(ended))
+        );
     }
 }
 
 /// The call's own handle too, where nobody has put anything on the request.
 #[tokio::test(start_paused = true)]
-async fn rules_see_the_call_on_the_request_of_every_attempt() {
+async fn retry_if_sees_the_call_of_every_attempt() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
-    let classify = Standard.when(move |request, _| {
+    let note = move |request: RequestHead<'_>, _: &AttemptResult<'_>| {
         let call = request.extensions.get::<CallContext>();
         noting.lock().unwrap().push(call.is_some_and(|call| call.deadline().is_none()));
-        None
-    });
+        false
+    };
     let probe = Probe::new([Is(503), Is(503), Is(200)]);
     RequestIdLayer::new()
-        .layer(RetryLayer::new().with_classify(classify).layer(probe))
+        .layer(RetryLayer::new().retry_if(note).layer(probe))
         .oneshot(get(URI))
         .await
         .unwrap();
@@ -233,17 +234,17 @@ async fn rules_see_the_call_on_the_request_of_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_see_the_report_of_every_failure() {
+async fn retry_if_sees_the_report_of_every_error() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
-    let classify = Standard.when(move |_, outcome| {
-        if let Outcome::Failure { error, .. } = outcome {
+    let note = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        if let Some(error) = attempt.error {
             noting.lock().unwrap().push(error.report().map_or(0, Report::attempt_count));
         }
-        None
-    });
+        false
+    };
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new().with_classify(classify))
+        .layer(RetryLayer::new().retry_if(note))
         .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
         .service(Probe::new([Silent, Refused, Is(200)]));
     service.oneshot(get(URI)).await.unwrap();
@@ -252,23 +253,22 @@ async fn rules_see_the_report_of_every_failure() {
 
 /// The wait for which an attempt was refused is that one's, and neither the next one's nor the call's.
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
+async fn the_wait_of_a_refusal_belongs_to_its_attempt_only() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
-    let classify = Standard.when(move |_, outcome| match outcome {
-        Outcome::Failure { error, .. } => {
+    let every_error = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        attempt.error.is_some_and(|error| {
             noting.lock().unwrap().push((error.is_rate_limited(), error.retry_after().is_some()));
-            Some(Verdict::Retry(Cause::Transient))
-        }
-        _ => None,
-    });
+            true
+        })
+    };
     let quota = Quota::new(4, secs(4)).and_then(|quota| quota.with_burst(1)).unwrap().without_margin();
     let bucket = TokenBucket::new(quota);
     bucket.try_acquire(NonZeroU32::MIN).unwrap();
     bucket.release(NonZeroU32::MIN);
     let later = ExponentialBackoff::new(secs(5), secs(5)).unwrap().with_jitter(Jitter::none());
     let service = ServiceBuilder::new()
-        .layer(RetryLayer::new().with_max_attempts(2).unwrap().with_backoff(later).with_classify(classify))
+        .layer(RetryLayer::new().with_max_attempts(2).unwrap().with_backoff(later).retry_if(every_error))
         .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
         .service(Probe::new([Refused]));
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -277,18 +277,18 @@ async fn a_wait_is_told_of_the_attempt_that_was_refused_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn debug_of_an_outcome_and_of_rules_shows_no_header() {
+async fn debug_of_results_and_rules_shows_no_header() {
     let shown = Arc::new(Mutex::new(String::new()));
     let told = Arc::clone(&shown);
-    let classify = Standard.retry_on(http::StatusCode::CONFLICT).when(move |_, outcome| {
-        told.lock().unwrap().push_str(&format!("{outcome:?}"));
-        None
+    let layer = RetryLayer::new().retry_on(http::StatusCode::CONFLICT).retry_if(move |_, attempt| {
+        told.lock().unwrap().push_str(&format!("{attempt:?}"));
+        false
     });
-    let said = format!("{classify:?}");
+    let said = format!("{layer:?}");
     let mut request = request("PUT", URI);
     *request.body_mut() = Full::from("s3cret");
     let probe = Probe::new([With(503, &[("x-key", "s3cret")]), Io(ConnectionReset), Is(200)]);
-    RetryLayer::new().with_classify(classify).layer(probe).oneshot(request).await.unwrap();
+    layer.layer(probe).oneshot(request).await.unwrap();
     let shown = shown.lock().unwrap();
     assert!(shown.contains("503") && !shown.contains("s3cret"), "{shown}");
     assert!(said.contains("409"), "{said}");

@@ -1,25 +1,26 @@
 //! One row of the table, played and compared.
 
-use std::{collections::HashSet, convert::Infallible, io, sync::Arc, time::Duration};
+use std::{collections::HashSet, convert::Infallible, io, time::Duration};
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderValue, Request, StatusCode, request::Parts};
+use http::{HeaderValue, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
-    call::Deadline,
-    policy::{Budget, Verdict},
-    retry::{Classify, IdempotencyKey, Outcome, RetryLayer, RetryOverride, Standard},
+    call::{Deadline, RequestHead},
+    policy::Budget,
+    retry::{AttemptResult, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 
 use super::{
     URI,
     probe::{Answer, Probe, cause, millis, secs},
+    rule,
     table::Row,
 };
 
@@ -37,7 +38,7 @@ pub(crate) enum Content {
     Flood,
 }
 
-pub(crate) type Rule = fn(&Parts, &Outcome<'_>) -> Option<Verdict>;
+pub(crate) type Rule = fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision>;
 
 /// Another setting than the default.
 #[derive(Debug, Clone, Copy)]
@@ -104,15 +105,6 @@ impl Content {
     }
 }
 
-/// Rules on rules, of which each is a type of its own.
-struct Rules(Arc<dyn Classify>);
-
-impl Classify for Rules {
-    fn classify(&self, request: &Parts, outcome: &Outcome<'_>) -> Verdict {
-        self.0.classify(request, outcome)
-    }
-}
-
 fn status(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap()
 }
@@ -121,7 +113,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     let &(method, content, answers, settings, attempts, expected, ended, delays) = row;
     let start = Instant::now();
     let (mut retry, mut total, mut per_attempt) = (RetryLayer::new().with_seed(seed), None, Duration::MAX);
-    let (mut rules, mut own) = (Rules(Arc::new(Standard)), RetryOverride::new());
+    let mut own = RetryOverride::new();
     let mut request = Request::builder().method(method).uri(URI).body(content.body()).unwrap();
     for set in settings {
         match *set {
@@ -131,9 +123,9 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Set::Total(limit) => total = Some(TimeoutLayer::total(millis(limit)).unwrap()),
             Set::PerAttempt(limit) => per_attempt = millis(limit),
             Set::Until(left) => drop(request.extensions_mut().insert(Deadline(start + millis(left)))),
-            Set::RetryOn(on) => rules = Rules(Arc::new(rules.retry_on(status(on)))),
-            Set::NeverOn(on) => rules = Rules(Arc::new(rules.never_on(status(on)))),
-            Set::When(rule) => rules = Rules(Arc::new(rules.when(rule))),
+            Set::RetryOn(on) => retry = retry.retry_on(status(on)),
+            Set::NeverOn(on) => retry = retry.never_on(status(on)),
+            Set::When(decide) => retry = retry.with_classify(rule(decide)),
             Set::Never => own = own.never(),
             Set::Own(most) => own = own.with_max_attempts(most).unwrap(),
             Set::Idempotent => own = own.idempotent(),
@@ -141,9 +133,9 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Set::CallersKey => {
                 request.headers_mut().insert("idempotency-key", HeaderValue::from_static("mine"));
             }
-            Set::Steps(steps) => retry = retry.with_schedule(|| steps.iter().copied().map(millis)),
+            Set::Steps(steps) => retry = retry.with_custom_backoff(|| steps.iter().copied().map(millis)),
             Set::HotSteps(steps) => {
-                retry = retry.with_throttled_schedule(|| steps.iter().copied().map(millis));
+                retry = retry.with_custom_throttled_backoff(|| steps.iter().copied().map(millis));
             }
             Set::Left(left) => retry = retry.with_budget(Budget::new().with_capacity(left).unwrap()),
             Set::NoBudget => retry = retry.without_budget(),
@@ -152,7 +144,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     request.extensions_mut().insert(own);
     let probe = Probe::new(answers.iter().copied());
     let inner = TimeoutLayer::per_attempt(per_attempt).unwrap().layer(probe.clone());
-    let retry = retry.with_classify(rules).layer(inner);
+    let retry = retry.layer(inner);
     let result = match total {
         Some(total) => total.layer(retry).oneshot(request).await,
         None => retry.oneshot(request).await,
@@ -167,7 +159,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     };
     let report = report.expect("no report");
     let made = report.attempts();
-    assert_eq!((out, report.ended()), (expected, Some(ended)), "{row:?}");
+    assert_eq!((out, report.stop_reason()), (expected, Some(ended)), "{row:?}");
     assert_eq!((probe.calls(), report.attempt_count()), (attempts, attempts), "{row:?}");
     assert!(made.iter().map(|attempt| attempt.number()).eq(1..=attempts as u32), "{row:?}");
 

@@ -8,8 +8,7 @@ use tower_outbound::{
         DelayReason,
         StopReason::{self, *},
     },
-    policy::{Cause, Verdict},
-    retry::Outcome,
+    retry::RetryDecision,
 };
 
 use super::{
@@ -74,16 +73,16 @@ const SPENT: Headers = &[("x-ratelimit-remaining", "0")];
 const SPENT_FOR_3: Headers = &[("x-ratelimit-remaining", "0"), ("retry-after", "3")];
 
 /// Some services throttle by a 403.
-const SPENT_403: Rule = |_, outcome| match outcome {
-    Outcome::Answer { status: StatusCode::FORBIDDEN, headers } => {
+const SPENT_403: Rule = |_, attempt| match (attempt.outcome.status(), attempt.headers) {
+    (Some(StatusCode::FORBIDDEN), Some(headers)) => {
         let spent = headers.get("x-ratelimit-remaining").is_some_and(|left| left == "0");
-        spent.then_some(Verdict::Retry(Cause::Throttled))
+        spent.then_some(RetryDecision::Throttled)
     }
     _ => None,
 };
-const AGAIN: Rule = |_, _| Some(Verdict::Retry(Cause::Transient));
-const NO_MORE: Rule = |_, _| Some(Verdict::NotRetryable);
-const WELL: Rule = |_, _| Some(Verdict::Success);
+const AGAIN: Rule = |_, _| Some(RetryDecision::Transient);
+const NO_MORE: Rule = |_, _| Some(RetryDecision::NotRetryable);
+const WELL: Rule = |_, _| Some(RetryDecision::Success);
 
 pub(crate) type Row =
     (&'static str, Content, &'static [Answer], &'static [Set], usize, Out, StopReason, &'static [Wait]);

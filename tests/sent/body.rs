@@ -125,7 +125,11 @@ async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
             let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
             let ended =
                 if method == Method::POST { StopReason::NotIdempotent } else { StopReason::NotReplayable };
-            assert_eq!((&outcomes[..], report.ended()), (&[Outcome::Failed][..], Some(ended)), "{case}");
+            assert_eq!(
+                (&outcomes[..], report.stop_reason()),
+                (&[Outcome::Failed][..], Some(ended)),
+                "{case}"
+            );
             assert_eq!(seen.load(SeqCst), 1, "{case}");
         }
     }
@@ -144,7 +148,7 @@ async fn a_client_of_ones_own_that_could_not_connect_is_asked_again() {
         let report: &Report = error.report().unwrap();
         let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
         assert_eq!(
-            (&outcomes[..], report.ended()),
+            (&outcomes[..], report.stop_reason()),
             (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
         );
     }

@@ -22,7 +22,7 @@ pub(crate) const CASES: [(Wire, Method); 4] = [
     (Wire::Http2, Method::GET),
 ];
 
-pub(crate) const OK: Outcome = Outcome::Answer(StatusCode::OK);
+pub(crate) const OK: Outcome = Outcome::Response(StatusCode::OK);
 
 /// What speaks to the server.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,7 +100,7 @@ impl Stack {
             Err(error) => (error.report().unwrap().clone(), Err(error)),
         };
         let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
-        Came { result, outcomes, ended: report.ended() }
+        Came { result, outcomes, ended: report.stop_reason() }
     }
 }
 

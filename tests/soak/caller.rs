@@ -142,7 +142,7 @@ fn end(ledger: &Ledger, number: u64, outcome: &Result<Response<Body>, Error>) {
     let (mut answers, mut maybe_sent) = (0, 0);
     for attempt in report.attempts() {
         match attempt.outcome() {
-            Some(Outcome::Answer(_)) => (answers, maybe_sent) = (answers + 1, maybe_sent + 1),
+            Some(Outcome::Response(_)) => (answers, maybe_sent) = (answers + 1, maybe_sent + 1),
             Some(Outcome::NotSent | Outcome::Refused) => {}
             _ => maybe_sent += 1,
         }

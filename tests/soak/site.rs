@@ -6,10 +6,11 @@ use http::{HeaderName, HeaderValue, header::HeaderMap};
 use tower_outbound::{
     Client, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
+    call::RequestHead,
     limit::{SlidingWindow, Snapshot, TokenBucket},
     policy::Budget,
     preset,
-    retry::{self, Classify, IdempotencyKey, RetryLayer, Standard},
+    retry::{AttemptResult, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
 };
 
@@ -144,20 +145,20 @@ fn retry(number: usize, seed: u64, budget: Budget, ledger: &Arc<Ledger>) -> Retr
         |from, to| ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap();
     let ledger = Arc::clone(ledger);
     // The limiter has heard an answer in the same poll in which this is asked about it.
-    let heard = move |_: &http::request::Parts, outcome: &retry::Outcome<'_>| {
-        if let retry::Outcome::Answer { headers, .. } = outcome {
+    let heard = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        if let Some(headers) = attempt.headers {
             if let Some(at) = headers.get("x-ask").and_then(|at| at.to_str().ok()?.parse::<usize>().ok()) {
                 ledger.asked.lock().unwrap()[at].heard.get_or_insert(now());
             }
         }
-        None
+        false
     };
     let retry = RetryLayer::new()
         .with_seed(seed ^ number as u64)
         .with_budget(budget)
         .with_backoff(backoff(5, 50))
         .with_throttled_backoff(backoff(10, 100))
-        .with_classify(Standard.when(heard));
+        .retry_if(heard);
     match number {
         // Whose server honours such keys.
         1 => retry.with_honoured_idempotency_key(IdempotencyKey::bare()),

@@ -8,8 +8,8 @@ const SAID: &[&str] = &[
     // Ours.
     "`Quota` is not a limiter",
     "made of a `Quota`",
-    "`Mine` does not classify outcomes",
-    "`Duration` is not a schedule of back-offs",
+    "`Mine` does not classify attempts",
+    "`Duration` is not a custom backoff",
     "`&str` does not put a credential on requests",
     "`&str` does not sign requests",
     "`&str` does not provide keys",

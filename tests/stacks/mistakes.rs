@@ -72,7 +72,7 @@ fn the_body_cannot_be_signed(sign: SignLayer<AnySign>) {
 
 fn the_policies_are_none(preset: StackBuilder) {
     RetryLayer::new().with_classify(Mine);
-    RetryLayer::new().with_schedule(Duration::from_secs(1));
+    RetryLayer::new().with_custom_backoff(Duration::from_secs(1));
     preset.clone().with_authorize("key");
     preset.clone().with_signature("key");
     preset.clone().with_key_provider("key");

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::InvalidConfig,
-    policy::{Quota, backoff::ExponentialBackoff},
+    policy::{ExponentialBackoff, Quota},
 };
 
 /// What a process does while the store does not answer. Never unlimited.

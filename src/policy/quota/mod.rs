@@ -7,7 +7,7 @@ mod text;
 use std::time::Duration;
 
 use super::{LONGEST, saturating_nanos};
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 /// The longest time in which a burst may refill: 146 years, in nanoseconds. A limiter adds it to its 64-bit clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, header::AGE};
 
 use super::list::{Remaining, RemainingList};
 use crate::policy::{
-    feedback::{decimal, served, values, whole_number},
+    fields::{decimal, served, values, whole_number},
     structured::{members, name, natural},
 };
 

@@ -1,5 +1,6 @@
 mod credential;
 mod headers;
+mod retry_rules;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -169,6 +170,11 @@ impl StackBuilder {
     /// Replaces the retry layer.
     pub fn with_retry(mut self, retry: RetryLayer) -> Self {
         self.retry = retry;
+        self
+    }
+
+    pub(super) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
+        self.retry = change(self.retry);
         self
     }
 

@@ -54,12 +54,15 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
     let error = service.clone().oneshot(get(URI)).await.unwrap_err();
     assert!(cause::<Open>(&error).is_some_and(Open::is_circuit_open));
     let report = error.report().unwrap();
-    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; 3], Some(StopReason::Exhausted)));
+    assert_eq!(
+        (outcomes(report), report.stop_reason()),
+        (vec![Outcome::Failed; 3], Some(StopReason::Exhausted))
+    );
     assert_eq!(probe.calls(), 2);
 
     // Of a type that is not known it proves nothing.
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotIdempotent));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
     assert_eq!(probe.calls(), 2);
 }
 
@@ -86,7 +89,7 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
     let probe = Probe::new([Refused, Is(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
-    let expected = [Outcome::NotSent, Outcome::Answer(http::StatusCode::OK)];
+    let expected = [Outcome::NotSent, Outcome::Response(http::StatusCode::OK)];
     assert_eq!(outcomes(Report::from_response(&response).unwrap()), expected);
 }
 

@@ -90,7 +90,10 @@ async fn below_a_timeout_what_is_queued_is_never_sent() {
     let error = service.oneshot(request("PUT", URI)).await.unwrap_err();
     assert!(error.is_timeout());
     let report = error.report().unwrap();
-    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Timeout], Some(StopReason::NotReplayable)));
+    assert_eq!(
+        (outcomes(report), report.stop_reason()),
+        (vec![Outcome::Timeout], Some(StopReason::NotReplayable))
+    );
     holder.await.unwrap().unwrap();
     tokio::time::sleep(secs(60)).await;
     assert_eq!(methods(&probe), ["POST"]);
@@ -103,5 +106,5 @@ async fn below_a_service_that_breaks_stays_broken_and_says_why() {
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert!(cause::<ServiceError>(&error).is_some());
     assert_eq!(cause(&error), Some(&Broken));
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Exhausted));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Exhausted));
 }

@@ -90,7 +90,7 @@ async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
         assert_eq!(probe.calls(), sent);
         assert!(error.is_service() && !error.is_timeout() && cause::<Elapsed>(&error).is_some());
         let report = error.report().unwrap();
-        assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed; sent], Some(ended)));
+        assert_eq!((outcomes(report), report.stop_reason()), (vec![Outcome::Failed; sent], Some(ended)));
     }
 }
 
@@ -107,6 +107,9 @@ async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(cause::<Elapsed>(&error).is_some());
     let report = error.report().unwrap();
-    assert_eq!((outcomes(report), report.ended()), (vec![Outcome::Failed], Some(StopReason::NotIdempotent)));
+    assert_eq!(
+        (outcomes(report), report.stop_reason()),
+        (vec![Outcome::Failed], Some(StopReason::NotIdempotent))
+    );
     assert_eq!(probe.calls(), 1);
 }

@@ -117,7 +117,10 @@ async fn below_what_gets_ready_meanwhile_is_reached_by_a_later_attempt() {
         let (probe, limiter) = (busy().await, bucket(20));
         let answer = shedding(&probe, &limiter).oneshot(request(method, URI)).await.unwrap();
         let report = Report::from_response(&answer).unwrap();
-        assert_eq!(outcomes(report), [Outcome::NotSent, Outcome::NotSent, Outcome::Answer(answer.status())]);
+        assert_eq!(
+            outcomes(report),
+            [Outcome::NotSent, Outcome::NotSent, Outcome::Response(answer.status())]
+        );
         // The one that made it busy, and the last attempt.
         assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 3), "{method}");
     }

@@ -56,7 +56,7 @@ async fn fails(
     let error = within(service.oneshot(request)).await.unwrap_err();
     let report = error.report().unwrap().clone();
     let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
-    (error, outcomes, report.ended())
+    (error, outcomes, report.stop_reason())
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
         Err(error) => error,
         Ok(()) => panic!("answered"),
     };
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::Deadline), "{error:?}");
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline), "{error:?}");
 }
 
 #[tokio::test]

@@ -100,7 +100,7 @@ async fn a_ready_client_that_follows_fails_at_the_first_redirect_and_is_not_aske
         let service = quick_retry().layer(auth(form, &site.url).layer(client));
         let error = within(service.oneshot(request(method, &site.url))).await.unwrap_err();
         assert!(error.is_service() && shown(&error).contains("Policy::none()"), "{error:?}");
-        assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotRetryable));
+        assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
         assert_eq!(site.seen().len() + elsewhere.seen().len(), 2);
         assert!(elsewhere.seen().iter().all(has_key), "if reqwest is stricter, so may the manual be");
     }
@@ -114,7 +114,7 @@ async fn a_ready_client_proves_nothing_by_a_connection_that_was_refused() {
     let service = quick_retry().layer(Reqwest::from_client(following().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
     assert_eq!(site.seen().iter().filter(|seen| seen.method == Method::POST).count(), 1, "{error:?}");
-    assert_eq!(error.report().unwrap().ended(), Some(StopReason::NotIdempotent));
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
     assert!(!shown(&error).contains(KEY), "{error:?}");
 }
 

@@ -100,7 +100,7 @@ async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
     let report = response.extensions().get::<Report>().unwrap();
-    assert_eq!((report.attempt_count(), report.ended()), (2, Some(StopReason::Success)));
+    assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
 
     let seen = server.seen();
     assert_eq!(seen.len(), 2);

@@ -1,8 +1,8 @@
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
-/// How one request is tried, put into its extensions; what it does not say is the layer's.
+/// Overrides the settings of the layer for one request, in the request's extensions.
 ///
-/// A deadline of its own is [`Deadline`](crate::call::Deadline).
+/// A [`Deadline`](crate::call::Deadline) sets the deadline of one request.
 ///
 /// ```
 /// use tower_outbound::retry::RetryOverride;
@@ -16,37 +16,38 @@ use crate::error::InvalidConfig;
 pub struct RetryOverride {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
-    /// Not even when its key is replaced.
+    /// Also disables the resend with another key.
     pub(super) never: bool,
 }
 
 impl RetryOverride {
-    /// Nothing else than the layer's.
+    /// Overrides nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Is sent once, whatever comes of it: not even when the server refused its key and there is another one.
+    /// Disables retries, and the resend after a 401 whose key is replaced.
     pub fn never(mut self) -> Self {
         self.max_attempts = Some(1);
         self.never = true;
         self
     }
 
-    /// At most `max_attempts` attempts, the first counted, and not the one that follows a key's replacement.
+    /// Sets the number of attempts, including the first. The resend with another key does not count.
     ///
     /// # Errors
     ///
-    /// When it is 0.
+    /// Returns an error if the number is 0.
     pub fn with_max_attempts(mut self, max_attempts: u32) -> Result<Self, InvalidConfig> {
         self.max_attempts = Some(at_least_one(max_attempts)?);
         self.never = false;
         Ok(self)
     }
 
-    /// Doing it twice is doing it once, whatever its method: it may be sent again after an attempt that may have been
-    /// processed. Of a whole kind of requests it is said by
-    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent).
+    /// Declares the request idempotent, whatever its method, so that it is retried also after an attempt that may have been
+    /// processed.
+    ///
+    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares a kind of requests.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self

@@ -1,0 +1,164 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use super::outcome::RetryDecision;
+use crate::config::InvalidConfig;
+
+#[cfg(test)]
+mod tests;
+
+/// Limits the retries of all calls together, so that an outage does not multiply the load on the server.
+///
+/// A retry spends its cost. A success at the first attempt returns a little, and a success after a retry returns the cost
+/// of that retry. If too little credit is left, a call returns its failure without a retry. First attempts are never
+/// delayed.
+///
+/// | calls | credit | attempts per call in the long run |
+/// |---|---|---|
+/// | all fail | 35 retries, or 100 throttled ones, then none | 1 |
+/// | half of the attempts fail | spent within about 100 calls | 1.07 |
+/// | one in five or fewer fails | nearly full | as without a budget |
+///
+/// # Default
+///
+/// The numbers of the AWS SDKs' standard mode 2.1
+/// (<https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html>):
+///
+/// - The capacity is 500, and the budget starts full.
+/// - A retry costs 14, or 5 after a throttled response.
+/// - A success at the first attempt returns 1. After an outage 14 of them pay for one retry, and 500 fill the budget.
+///
+/// # Clone
+///
+/// Clones share the credit. A setter starts a new, full budget.
+///
+/// ```
+/// use tower_outbound::{policy::Budget, retry::RetryLayer};
+///
+/// // Two services of one server share a budget of 10 retries.
+/// let budget = Budget::new().with_capacity(140)?;
+/// let (reads, writes) =
+///     (RetryLayer::new().with_budget(budget.clone()), RetryLayer::new().with_budget(budget.clone()));
+/// assert_eq!(budget.left(), 140);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Budget {
+    left: Arc<AtomicU32>,
+    capacity: u32,
+    retry_cost: u32,
+    throttled_cost: u32,
+    success_gain: u32,
+}
+
+impl Budget {
+    /// Returns a full budget with the numbers of the AWS SDKs.
+    pub fn new() -> Self {
+        Self { left: Arc::default(), capacity: 500, retry_cost: 14, throttled_cost: 5, success_gain: 1 }
+            .filled()
+    }
+
+    /// Sets the capacity: the credit for retries during an outage.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the capacity is less than one of the costs or the gain. Set the costs before a capacity
+    /// below 14.
+    pub fn with_capacity(mut self, capacity: u32) -> Result<Self, InvalidConfig> {
+        let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
+        if capacity < least {
+            let expected = format!("at least {least}, its largest cost or gain");
+            return Err(InvalidConfig::new("budget capacity", capacity.to_string(), expected));
+        }
+        self.capacity = capacity;
+        Ok(self.filled())
+    }
+
+    /// Sets the cost of a retry after a transient failure.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cost is 0 or exceeds the capacity.
+    pub fn with_retry_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
+        self.retry_cost = self.within("budget retry cost", cost)?;
+        Ok(self.filled())
+    }
+
+    /// Sets the cost of a retry after a throttled response. It is lower by default, because the server states its limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the cost is 0 or exceeds the capacity.
+    pub fn with_throttled_cost(mut self, cost: u32) -> Result<Self, InvalidConfig> {
+        self.throttled_cost = self.within("budget throttled cost", cost)?;
+        Ok(self.filled())
+    }
+
+    /// Sets the credit that a success at the first attempt returns. Divided by the cost of a retry, it is the number of
+    /// retries that each such call pays for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the gain is 0, because a spent budget would never recover, or if it exceeds the capacity.
+    pub fn with_success_gain(mut self, gain: u32) -> Result<Self, InvalidConfig> {
+        self.success_gain = self.within("budget success gain", gain)?;
+        Ok(self.filled())
+    }
+
+    fn within(&self, field: &'static str, value: u32) -> Result<u32, InvalidConfig> {
+        if value == 0 || value > self.capacity {
+            let expected = format!("1 to the capacity, {}", self.capacity);
+            return Err(InvalidConfig::new(field, value.to_string(), expected));
+        }
+        Ok(value)
+    }
+
+    /// Detaches the credit from that of the clones, because an amount means nothing under other costs.
+    fn filled(mut self) -> Self {
+        self.left = Arc::new(AtomicU32::new(self.capacity));
+        self
+    }
+
+    /// Spends the cost of a retry and returns it. Returns `None`, and spends nothing, if less is left.
+    pub(crate) fn try_spend(&self, decision: RetryDecision) -> Option<u32> {
+        let cost = match decision {
+            RetryDecision::Throttled => self.throttled_cost,
+            _ => self.retry_cost,
+        };
+        // Relaxed, because no other data is published with the number.
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).ok()?;
+        Some(cost)
+    }
+
+    /// Returns credit after a success: the cost of the last retry, or without a retry the gain. The capacity caps it.
+    pub(crate) fn succeeded(&self, last_cost: Option<u32>) {
+        let gain = last_cost.unwrap_or(self.success_gain);
+        // A full budget is only read, so that calls on several cores share its cache line.
+        let give = |left: u32| (left < self.capacity).then(|| left.saturating_add(gain).min(self.capacity));
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);
+    }
+
+    /// Returns the credit, from 0 to the [`capacity`](Self::capacity).
+    pub fn left(&self) -> u32 {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    /// Returns the capacity.
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Returns the cost of a retry, its cost after a throttle, and the gain of a success.
+    #[cfg(feature = "serde")]
+    pub(crate) const fn costs(&self) -> [u32; 3] {
+        [self.retry_cost, self.throttled_cost, self.success_gain]
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new()
+    }
+}

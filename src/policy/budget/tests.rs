@@ -1,0 +1,213 @@
+use std::{array, iter, sync::Barrier, thread};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn uses_the_numbers_of_the_aws_sdks() {
+    let budget = Budget::new();
+    assert_eq!((budget.left(), budget.capacity()), (500, 500));
+    assert_eq!(budget.try_spend(RetryDecision::Transient), Some(14));
+    let throttled = budget.try_spend(RetryDecision::Throttled);
+    assert_eq!((throttled, budget.left()), (Some(5), 481));
+    budget.succeeded(None);
+    assert_eq!(budget.left(), 482);
+    budget.succeeded(throttled);
+    assert_eq!(budget.left(), 487);
+    let shown = "Budget { left: 487, capacity: 500, retry_cost: 14, throttled_cost: 5, success_gain: 1 }";
+    assert_eq!(format!("{budget:?}"), shown);
+}
+
+#[test]
+fn spends_only_a_whole_cost() {
+    let budget = Budget::new().with_capacity(18).unwrap();
+    assert!(budget.try_spend(RetryDecision::Throttled).is_some());
+    assert_eq!((budget.try_spend(RetryDecision::Transient), budget.left()), (None, 13));
+    budget.succeeded(None);
+    assert!(budget.try_spend(RetryDecision::Transient).is_some());
+    assert_eq!((budget.try_spend(RetryDecision::Throttled), budget.left()), (None, 0));
+}
+
+#[test]
+fn clones_share_credit_and_setters_start_a_full_budget() {
+    let budget = Budget::new();
+    let clone = budget.clone();
+    let _ = clone.try_spend(RetryDecision::Transient);
+    assert_eq!(budget.left(), 486);
+    let other = budget.clone().with_capacity(100).unwrap().with_retry_cost(50).unwrap();
+    let other = other.with_throttled_cost(20).unwrap().with_success_gain(10).unwrap();
+    assert_eq!((other.left(), budget.left()), (100, 486));
+    let (retry, throttled) =
+        (other.try_spend(RetryDecision::Transient), other.try_spend(RetryDecision::Throttled));
+    assert_eq!((retry, throttled, other.left()), (Some(50), Some(20), 30));
+    other.succeeded(None);
+    assert_eq!((other.left(), budget.left()), (40, 486));
+}
+
+#[test]
+fn errors_name_the_field_and_the_valid_values() {
+    let small = || Budget::new().with_capacity(14).unwrap();
+    let cases = [
+        (small().with_capacity(13), "budget capacity", "13", "at least 14"),
+        (small().with_retry_cost(0), "budget retry cost", "0", "1 to the capacity, 14"),
+        (small().with_retry_cost(15), "budget retry cost", "15", "1 to the capacity, 14"),
+        (small().with_throttled_cost(0), "budget throttled cost", "0", "1 to"),
+        (small().with_throttled_cost(15), "budget throttled cost", "15", "1 to"),
+        (small().with_success_gain(0), "budget success gain", "0", "1 to"),
+        (small().with_success_gain(u32::MAX), "budget success gain", "4294967295", "1 to"),
+    ];
+    for (refused, field, value, expected) in cases {
+        let error = refused.unwrap_err();
+        assert_eq!((error.field(), error.value()), (field, value));
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Spend(bool),
+    Succeed,
+    /// The call of a pending retry ends: which one, and whether it succeeds.
+    End(prop::sample::Index, bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let end = (any::<prop::sample::Index>(), any::<bool>());
+    let step = prop_oneof![
+        3 => any::<bool>().prop_map(Step::Spend),
+        2 => Just(Step::Succeed),
+        2 => end.prop_map(|(which, succeeds)| Step::End(which, succeeds)),
+    ];
+    prop::collection::vec(step, 0..400)
+}
+
+proptest! {
+    #[test]
+    fn credit_stays_within_bounds_and_balances(
+        steps in steps(), numbers: [u32; 3], capacity in prop_oneof![14u32..600, Just(u32::MAX)],
+    ) {
+        let [retry, throttled, gain] = numbers.map(|number| 1 + number % capacity.min(60));
+        let budget = Budget::new().with_capacity(capacity).unwrap();
+        let budget = budget.with_retry_cost(retry).unwrap().with_throttled_cost(throttled).unwrap();
+        let budget = budget.with_success_gain(gain).unwrap();
+        let (mut left, mut under_way) = (u64::from(capacity), Vec::new());
+        for step in steps {
+            let back = match step {
+                Step::Spend(throttle) => {
+                    let cost = if throttle { throttled } else { retry };
+                    let spent = budget.try_spend(if throttle { RetryDecision::Throttled } else { RetryDecision::Transient });
+                    prop_assert_eq!(spent.is_some(), left >= u64::from(cost));
+                    left -= spent.map_or(0, |_| u64::from(cost));
+                    under_way.extend(spent);
+                    0
+                }
+                Step::Succeed => {
+                    budget.succeeded(None);
+                    gain
+                }
+                Step::End(_, _) if under_way.is_empty() => 0,
+                Step::End(which, succeeds) => {
+                    let cost = under_way.swap_remove(which.index(under_way.len()));
+                    if succeeds {
+                        budget.succeeded(Some(cost));
+                    }
+                    if succeeds { cost } else { 0 }
+                }
+            };
+            left = (left + u64::from(back)).min(u64::from(capacity));
+            prop_assert_eq!(u64::from(budget.left()), left);
+        }
+    }
+}
+
+#[test]
+fn threads_never_overdraw() {
+    for _ in 0..10 {
+        let budget = Budget::new().with_capacity(14 * 200_000).unwrap();
+        let start = Barrier::new(4);
+        let spends = || {
+            start.wait();
+            iter::from_fn(|| budget.try_spend(RetryDecision::Transient)).count()
+        };
+        let spent: usize = thread::scope(|scope| {
+            let threads: [_; 4] = array::from_fn(|_| scope.spawn(spends));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((spent, budget.left()), (200_000, 0));
+    }
+}
+
+#[test]
+fn concurrent_returns_are_exact_and_capped() {
+    let budget = Budget::new();
+    let calls = || {
+        for call in 0..50_000 {
+            let decision = if call % 3 == 0 { RetryDecision::Throttled } else { RetryDecision::Transient };
+            if let Some(spent) = budget.try_spend(decision) {
+                budget.succeeded(Some(spent));
+            }
+            assert!(budget.left() <= 500);
+        }
+    };
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(calls))));
+    assert_eq!(budget.left(), 500, "every cost was returned");
+
+    while budget.try_spend(RetryDecision::Throttled).is_some() {}
+    let successes = || (0..100).for_each(|_| budget.succeeded(None));
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(successes))));
+    assert_eq!(budget.left(), 400);
+    thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(successes))));
+    assert_eq!(budget.left(), 500);
+}
+
+/// Makes 100 calls of up to three attempts each, and returns the number of attempts.
+fn minute(budget: &Budget, mut fails: impl FnMut() -> bool) -> u32 {
+    let call = |_| {
+        let (mut attempts, mut last) = (1, None);
+        while fails() {
+            // The limit of attempts is checked before the budget.
+            last = (attempts < 3).then(|| budget.try_spend(RetryDecision::Transient)).flatten();
+            if last.is_none() {
+                return attempts;
+            }
+            attempts += 1;
+        }
+        budget.succeeded(last);
+        attempts
+    };
+    (0..100).map(call).sum()
+}
+
+#[test]
+fn an_outage_spends_the_credit_once_and_recovery_refills_it() {
+    let budget = Budget::new();
+    assert_eq!(minute(&budget, || true), 135);
+    for _ in 1..60 {
+        assert_eq!(minute(&budget, || true), 100);
+    }
+    for recovered in 1..=5 {
+        assert_eq!(minute(&budget, || false), 100);
+        assert_eq!(budget.left(), (10 + 100 * recovered).min(500));
+    }
+    assert_eq!(minute(&budget, || true), 135, "the credit is full again");
+}
+
+#[test]
+fn half_of_the_attempts_failing_adds_one_attempt_per_fourteen_calls() {
+    let mut random = 7_u64;
+    let mut fails = |percent: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 32) * 100 < percent << 32
+    };
+    let budget = Budget::new();
+    for _ in 0..5 {
+        minute(&budget, || fails(50));
+    }
+    let attempts: u32 = (0..1_000).map(|_| minute(&budget, || fails(50))).sum();
+    assert!((106_500..=107_500).contains(&attempts), "{attempts}");
+
+    let budget = Budget::new();
+    let attempts: u32 = (0..1_000).map(|_| minute(&budget, || fails(20))).sum();
+    assert!((123_000..=125_000).contains(&attempts), "{attempts}, of 1 + 0.2 + 0.04 for a call");
+}

@@ -1,0 +1,151 @@
+//! Reads from a response how long to wait before the next request.
+
+use std::{
+    cell::LazyCell,
+    time::{Duration, SystemTime},
+};
+
+use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
+
+use super::{
+    fields::{MAX_ASK, decimal, served, values},
+    grpc, http_date, rate_limit,
+};
+
+#[cfg(test)]
+mod tests;
+
+static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
+
+/// Prefixes of every header name that this module, [`rate_limit`] or [`grpc`] reads.
+const PREFIXES: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
+
+/// Returns whether this module, [`rate_limit`] or [`grpc`] would read any of the headers. Few responses have one, and
+/// one scan over the names costs less than a dozen lookups.
+pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| is_relevant(name.as_str()))
+}
+
+fn is_relevant(name: &str) -> bool {
+    // The first character is enough for most names.
+    name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns the delay that the server requested, counted from the receipt of the response.
+///
+/// Returns `None` if no header has a valid value. `Duration::ZERO`, as for a date in the past, requests no delay: the
+/// ordinary backoff applies.
+///
+/// Reads the first of these headers that has a valid value:
+///
+/// | header | value |
+/// |---|---|
+/// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, more exact than `Retry-After` |
+/// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
+///
+/// The delay is never shorter than any valid value of that header:
+///
+/// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
+/// - A list of numbers, as proxies join several fields, is read as its largest number: `3, 9` is 9 s.
+/// - Any other value with commas is read as a date.
+/// - The longest delay counts if the header has several fields.
+/// - A delay longer than [`MAX_ASK`], or too large for 64 bits, is read as `MAX_ASK`.
+///
+/// A number with a sign, a unit or an exponent is not valid.
+///
+/// A date is read relative to the response's own `Date`, because the two clocks differ. Without a `Date` it is read
+/// relative to `wall`, which is called at most once.
+///
+/// ```
+/// use std::time::{Duration, SystemTime};
+/// use http::{HeaderMap, HeaderValue, header::{DATE, RETRY_AFTER}};
+/// use tower_outbound::policy::retry_after;
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("120"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(120)));
+///
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("3, 8.2"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(9)));
+///
+/// headers.insert(DATE, HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"));
+/// headers.insert(RETRY_AFTER, HeaderValue::from_static("Sun, 06 Nov 1994 08:50:00 GMT"));
+/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(23)));
+/// ```
+pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    let served = LazyCell::new(|| served(headers, wall));
+    let millis = |text: &str| largest(text).map(Duration::from_millis);
+    let seconds_or_date = |text: &str| match largest(text) {
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+        // A two-digit year is read relative to the same clock as the date.
+        None => http_date::parse_with(text, || *served)
+            .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
+    };
+    longest(headers, &RETRY_AFTER_MS, millis)
+        .or_else(|| longest(headers, &X_MS_RETRY_AFTER_MS, millis))
+        .or_else(|| longest(headers, &RETRY_AFTER, seconds_or_date))
+        .map(|delay| delay.min(MAX_ASK))
+}
+
+fn longest(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    parse: impl Fn(&str) -> Option<Duration>,
+) -> Option<Duration> {
+    values(headers, name).filter_map(parse).max()
+}
+
+/// Returns the largest number of a comma-separated list, rounded up. Returns `None` if any member is not a number,
+/// because dates contain commas, too.
+fn largest(text: &str) -> Option<u64> {
+    text.split(',').try_fold(0, |largest: u64, member| {
+        let (whole, fraction) = decimal(member.trim_matches([' ', '\t']))?;
+        Some(largest.max(whole.saturating_add(fraction.into())))
+    })
+}
+
+/// Returns whether the server rejects every request for now, not only this one.
+///
+/// | response | throttled |
+/// |---|---|
+/// | 429, 503, 529 (overloaded) | yes |
+/// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
+/// | any other status | no |
+///
+/// After a throttled response `Retry-After` pauses every caller of a limiter. With any other status it delays only the
+/// call that received the response. This includes 520–524 and 530: they report a failed exchange between a CDN and its
+/// origin, and one slow resource must not stop all callers.
+///
+/// Costs one lookup for other responses, because only a gRPC response has a `grpc-status`.
+pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
+    matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
+}
+
+/// Returns the longer of [`retry_after`] and the [pushback](grpc::pushback) of a failed gRPC call.
+pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
+    retry_after(headers, wall).max(grpc::requested_delay(headers))
+}
+
+/// Returns the delay that the server requested, with [remaining] permits as a fallback.
+///
+/// The delay is that of [`pause`]. Without one, a [throttled](is_throttled) response without remaining permits
+/// requests the time until more are available, the longest of its quotas. Returns `None` without a request, or if the
+/// delay is over.
+///
+/// [remaining]: super::remaining()
+pub(crate) fn requested_delay(
+    status: StatusCode,
+    headers: &HeaderMap,
+    wall: impl Fn() -> SystemTime,
+) -> Option<Duration> {
+    if !has_limits(headers) {
+        return None;
+    }
+    let delay = pause(headers, &wall).or_else(|| {
+        let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
+        let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
+        empty.map(|remaining| remaining.more_in()).max()
+    });
+    delay.filter(|delay| !delay.is_zero())
+}

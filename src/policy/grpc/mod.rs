@@ -1,0 +1,174 @@
+//! Reads how a gRPC call ended from its response headers.
+//!
+//! A call that fails before its first message is answered by headers alone ("Trailers-Only", gRPC over HTTP/2): HTTP 200
+//! with `grpc-status`. Headers without a status start a response and commit the call: by gRPC's design of retries
+//! (proposal A6) it is not retried after that, whatever its trailers contain.
+
+use std::{fmt, time::Duration};
+
+use http::{HeaderMap, HeaderName, StatusCode};
+
+use super::{
+    fields::{values, whole_number},
+    outcome::RetryDecision,
+};
+
+#[cfg(test)]
+mod tests;
+
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// A gRPC status code.
+///
+/// ```
+/// use http::{HeaderMap, HeaderValue, StatusCode};
+/// use tower_outbound::policy::grpc::Code;
+///
+/// let headers = HeaderMap::from_iter([("grpc-status".parse()?, HeaderValue::from_static("14"))]);
+/// assert_eq!(Code::of(StatusCode::OK, &headers), Some(Code::UNAVAILABLE));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Code(u8);
+
+macro_rules! codes {
+    ($($number:literal $name:ident $what:literal),* $(,)?) => {
+        impl Code {
+            $(#[doc = concat!(stringify!($number), ": ", $what, ".")]
+            pub const $name: Self = Self($number);)*
+
+            /// Returns the name, as in the documents of gRPC.
+            pub(crate) fn name(self) -> &'static str {
+                match self.0 {
+                    $($number => stringify!($name),)*
+                    _ => "UNKNOWN",
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    0 OK "success",
+    1 CANCELLED "cancelled, usually by the caller",
+    2 UNKNOWN "an error without a code, or an unknown code",
+    3 INVALID_ARGUMENT "an argument that is invalid in every state of the server",
+    4 DEADLINE_EXCEEDED "the deadline expired, perhaps after the call was processed",
+    5 NOT_FOUND "the resource does not exist",
+    6 ALREADY_EXISTS "the resource to create exists",
+    7 PERMISSION_DENIED "the caller has no permission",
+    8 RESOURCE_EXHAUSTED "a quota or a resource is exhausted",
+    9 FAILED_PRECONDITION "the state of the server must change first",
+    10 ABORTED "a conflict, such as that of a transaction",
+    11 OUT_OF_RANGE "past the end of a range",
+    12 UNIMPLEMENTED "the server does not implement the method",
+    13 INTERNAL "an internal error",
+    14 UNAVAILABLE "the service is temporarily unavailable",
+    15 DATA_LOSS "permanent loss or corruption of data",
+    16 UNAUTHENTICATED "no valid credentials",
+}
+
+impl Code {
+    /// Returns the code in the response headers, or [`UNKNOWN`](Self::UNKNOWN) for an invalid one.
+    ///
+    /// Responses that are not gRPC have no such header, and cost one lookup.
+    pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
+        let text = headers.get(&GRPC_STATUS)?.to_str().ok();
+        let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
+        Some(number.filter(|number| *number <= Self::UNAUTHENTICATED.0).map_or(Self::UNKNOWN, Self))
+    }
+
+    /// Returns the code of a call that ended with its response headers. Returns `None` if the response only starts there.
+    ///
+    /// A response without a code, for example from a proxy, gets one by its HTTP status (`http-grpc-status-mapping` of the
+    /// gRPC project).
+    pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
+        Self::in_head(headers).or(match status.as_u16() {
+            200 => None,
+            400 => Some(Self::INTERNAL),
+            401 => Some(Self::UNAUTHENTICATED),
+            403 => Some(Self::PERMISSION_DENIED),
+            404 => Some(Self::UNIMPLEMENTED),
+            429 | 502 | 503 | 504 => Some(Self::UNAVAILABLE),
+            _ => Some(Self::UNKNOWN),
+        })
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A set of codes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Codes(u32);
+
+impl Codes {
+    /// The codes of temporary failures.
+    pub(crate) const TEMPORARY: Self = Self(1 << Code::UNAVAILABLE.0 | 1 << Code::RESOURCE_EXHAUSTED.0);
+
+    /// Adds or removes a code.
+    pub(crate) fn set(&mut self, code: Code, contained: bool) {
+        self.0 = self.0 & !(1 << code.0) | u32::from(contained) << code.0;
+    }
+
+    fn contains(self, code: Code) -> bool {
+        self.0 & 1 << code.0 != 0
+    }
+}
+
+impl fmt::Debug for Codes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries((0..=16).map(Code).filter(|code| self.contains(*code))).finish()
+    }
+}
+
+/// What the server requests in `grpc-retry-pushback-ms`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pushback {
+    /// A delay before the next attempt.
+    After(Duration),
+    /// No further attempt.
+    Never,
+}
+
+/// Reads `grpc-retry-pushback-ms`: whole milliseconds, as a signed number of 32 bits. A negative, repeated or invalid value
+/// forbids a retry (A6, "Pushback").
+pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
+    let count = headers.get_all(&GRPC_RETRY_PUSHBACK_MS).iter().count();
+    let one = values(headers, &GRPC_RETRY_PUSHBACK_MS).next().filter(|_| count == 1);
+    let millis = one.and_then(|text| text.parse::<i32>().ok()?.try_into().ok());
+    let after = |millis| Pushback::After(Duration::from_millis(millis));
+    (count > 0).then(|| millis.map_or(Pushback::Never, after))
+}
+
+/// Classifies a response, where `codes` are retried.
+///
+/// A negative pushback forbids the retry. A positive one does not make another code retryable: gRPC's implementations in C
+/// and Go read A6 in this way, the one in Java does not.
+pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: Codes) -> RetryDecision {
+    match Code::of(status, headers) {
+        None | Some(Code::OK) => RetryDecision::Success,
+        Some(code) if !codes.contains(code) || pushback(headers) == Some(Pushback::Never) => {
+            RetryDecision::NotRetryable
+        }
+        Some(Code::RESOURCE_EXHAUSTED) => RetryDecision::Throttled,
+        Some(_) => RetryDecision::retry(Some(status)),
+    }
+}
+
+/// Returns whether the response rejects every request for now.
+pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
+    Code::in_head(headers).is_some_and(|code| Codes::TEMPORARY.contains(code))
+}
+
+/// Returns the delay that the server requested with a failed call.
+pub(super) fn requested_delay(headers: &HeaderMap) -> Option<Duration> {
+    match Code::in_head(headers).filter(|code| *code != Code::OK).and_then(|_| pushback(headers)) {
+        Some(Pushback::After(delay)) => Some(delay),
+        _ => None,
+    }
+}

@@ -1,0 +1,146 @@
+use http::{Method, StatusCode};
+
+/// How far the request of an attempt got. Decides whether a retry is safe.
+///
+/// | value | attempts | retried |
+/// |---|---|---|
+/// | `NotSent` | no connection, the request was never written, or the server refused it unread | any method |
+/// | `MaybeProcessed` | every other failure | idempotent requests only |
+/// | `Processed` | a response arrived, whatever its status | idempotent requests only |
+///
+/// A 429 or 503 counts as processed, because a server may send it after it began to process the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// The server provably did not process the request.
+    NotSent,
+    /// The server may have processed the request, or nothing proves that it did not.
+    MaybeProcessed,
+    /// The server responded.
+    Processed,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// A response arrived, with this status.
+    Response(StatusCode),
+    /// The attempt's timeout expired.
+    Timeout,
+    /// The limiter refused the attempt.
+    Refused,
+    /// The attempt failed before the server could process it.
+    NotSent,
+    /// The attempt failed, and the server may have processed it.
+    Failed,
+}
+
+impl Outcome {
+    /// Returns the status of the response, if one arrived.
+    pub fn status(self) -> Option<StatusCode> {
+        match self {
+            Self::Response(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Returns how far the request got.
+    pub fn delivery(self) -> Delivery {
+        match self {
+            Self::Response(_) => Delivery::Processed,
+            Self::Timeout | Self::Failed => Delivery::MaybeProcessed,
+            Self::Refused | Self::NotSent => Delivery::NotSent,
+        }
+    }
+
+    /// Returns the status, or the failure in a word or two.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Response(status) => status.as_str(),
+            Self::Timeout => "timeout",
+            Self::Refused => "refused",
+            Self::NotSent => "not sent",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Whether a retry may succeed, and which backoff it gets.
+///
+/// Returned by a [`Classify`](crate::retry::Classify). Whether a retry is safe is decided by the layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RetryDecision {
+    /// The attempt succeeded.
+    Success,
+    /// Retries after the transient backoff, because the failure is temporary.
+    Transient,
+    /// Retries after the throttled backoff, because the server rejects requests under load.
+    Throttled,
+    /// Does not retry, because another attempt would end in the same way.
+    NotRetryable,
+}
+
+impl RetryDecision {
+    /// Returns the default decision for a response with this status.
+    ///
+    /// | status | decision |
+    /// |---|---|
+    /// | 1xx, 2xx, 3xx | success |
+    /// | 429, 529 (overloaded) | throttled |
+    /// | 408, 500, 502, 503, 504 | transient |
+    /// | 520–524, 530: a CDN could not reach its origin | transient |
+    /// | any other status, such as 409, 501 and 505 | not retryable |
+    ///
+    /// After a 409 the caller must decide. A server that returns 501 or 505 does not support the request.
+    pub fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            ..400 => Self::Success,
+            408 | 429 | 500 | 502 | 503 | 504 | 520..=524 | 529 | 530 => Self::retry(Some(status)),
+            _ => Self::NotRetryable,
+        }
+    }
+
+    /// Returns a retry after this status, or after an error: throttled for 429 and 529, otherwise transient.
+    pub(crate) fn retry(status: Option<StatusCode>) -> Self {
+        match status.map(|status| status.as_u16()) {
+            Some(429 | 529) => Self::Throttled,
+            _ => Self::Transient,
+        }
+    }
+}
+
+/// Returns whether the method is idempotent (RFC 9110 §9.2.2).
+pub(crate) fn is_idempotent(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE].contains(method)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_six_methods_of_the_rfc_are_idempotent() {
+        let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
+        // Methods are case-sensitive.
+        let others = ["POST", "PATCH", "CONNECT", "PROPFIND", "QUERY", "get"];
+        for (names, expected) in [(idempotent, true), (others, false)] {
+            for name in names {
+                assert_eq!(is_idempotent(&Method::from_bytes(name.as_bytes()).unwrap()), expected, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn classifies_every_status() {
+        for status in 100..1_000 {
+            let expected = match status {
+                100..=399 => RetryDecision::Success,
+                429 | 529 => RetryDecision::Throttled,
+                408 | 500 | 502 | 503 | 504 | 520..=524 | 530 => RetryDecision::Transient,
+                _ => RetryDecision::NotRetryable,
+            };
+            assert_eq!(RetryDecision::of(StatusCode::from_u16(status).unwrap()), expected, "{status}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The decision after each attempt: retry it, when, or why not.
+
+use std::time::Duration;
+
+use super::outcome::{Delivery, Outcome, RetryDecision};
+
+#[cfg(test)]
+mod tests;
+
+/// The longest time for draining the body of a failed response, so that its connection can be reused.
+const DRAIN_TIME: Duration = Duration::from_millis(100);
+
+/// Why a call made no further attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StopReason {
+    /// The response is a success.
+    Success,
+    /// Another attempt would end in the same way, for example after a 404.
+    NotRetryable,
+    /// Another attempt might succeed, but the server may have processed the request, and it is not idempotent.
+    NotIdempotent,
+    /// The body is longer than the replay limit, or was not read completely when the attempt failed.
+    NotReplayable,
+    /// `max_attempts` attempts were made, or the custom backoff ended.
+    Exhausted,
+    /// The next attempt could not start before the deadline.
+    Deadline,
+    /// The server requested a delay longer than `max_retry_after`.
+    AskedTooLong,
+    /// The retry budget was spent, because too many calls failed recently.
+    Budget,
+}
+
+impl StopReason {
+    /// Returns the reason as one word, as in the log.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::NotRetryable => "not_retryable",
+            Self::NotIdempotent => "not_idempotent",
+            Self::NotReplayable => "not_replayable",
+            Self::Exhausted => "exhausted",
+            Self::Deadline => "deadline",
+            Self::AskedTooLong => "asked_too_long",
+            Self::Budget => "budget",
+        }
+    }
+}
+
+/// Why the delay before an attempt had its length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DelayReason {
+    /// The transient backoff.
+    Transient,
+    /// The throttled backoff, which is longer.
+    Throttled,
+    /// The server requested a delay longer than the backoff.
+    Asked,
+    /// The server rejected the key, and the request is resent with another one. There is no backoff.
+    KeyReplaced,
+}
+
+impl DelayReason {
+    /// Returns the reason as one word, as in the log.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Transient => "transient",
+            Self::Throttled => "throttled",
+            Self::Asked => "asked",
+            Self::KeyReplaced => "key_replaced",
+        }
+    }
+}
+
+/// The part of a call that decides about its retries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RetryState {
+    /// The attempts made so far. A resend with another key does not count.
+    pub(crate) attempts: u32,
+    pub(crate) max_attempts: u32,
+    /// Whether the request is safe to repeat after it may have been processed.
+    pub(crate) idempotent: bool,
+    pub(crate) max_retry_after: Duration,
+}
+
+/// What follows from the last attempt by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Classified(RetryDecision),
+    /// The server rejected the key, and there is another one.
+    KeyReplaced,
+    /// The deadline of the call ended the attempt.
+    Deadline,
+}
+
+impl Verdict {
+    /// Returns whether the inputs decide. Otherwise the call ends.
+    pub(crate) fn may_retry(self) -> bool {
+        use RetryDecision::{Throttled, Transient};
+        matches!(self, Self::KeyReplaced | Self::Classified(Transient | Throttled))
+    }
+}
+
+/// What else decides, at the time when the attempt ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Inputs {
+    /// The delay that the server requested.
+    pub(crate) requested: Option<Duration>,
+    /// The next backoff. `None` after the end of a custom one.
+    pub(crate) backoff: Option<Delay>,
+    /// The time until the deadline.
+    pub(crate) time_left: Option<Duration>,
+    pub(crate) replayable: bool,
+    /// Whether the response has a body to drain.
+    pub(crate) has_body: bool,
+}
+
+/// A backoff, and the jitter that is added to a longer requested delay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Delay {
+    pub(crate) own: Duration,
+    pub(crate) spread: Duration,
+}
+
+/// Another attempt, if the budget can pay for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retry {
+    pub(crate) delay: Duration,
+    /// How long the body of the failed response may be drained.
+    pub(crate) drain: Duration,
+    pub(crate) reason: DelayReason,
+}
+
+/// No further attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stop {
+    pub(crate) reason: StopReason,
+    /// The delay that the next attempt would have needed.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl From<StopReason> for Stop {
+    fn from(reason: StopReason) -> Self {
+        Self { reason, retry_after: None }
+    }
+}
+
+/// Decides whether and when the request is sent again after an attempt with this outcome.
+///
+/// The caller asks the budget last, because spending changes what other calls may do.
+pub(crate) fn decide(
+    state: &RetryState,
+    outcome: Outcome,
+    verdict: Verdict,
+    inputs: &Inputs,
+) -> Result<Retry, Stop> {
+    let backoff_reason = match verdict {
+        Verdict::Deadline => return Err(StopReason::Deadline.into()),
+        Verdict::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
+        Verdict::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
+        Verdict::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
+        Verdict::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
+        Verdict::KeyReplaced => None,
+    };
+    if backoff_reason.is_some() {
+        if !state.idempotent && outcome.delivery() != Delivery::NotSent {
+            return Err(StopReason::NotIdempotent.into());
+        }
+        if state.attempts >= state.max_attempts {
+            return Err(StopReason::Exhausted.into());
+        }
+    }
+    let requested = inputs.requested;
+    if requested.is_some_and(|requested| requested > state.max_retry_after) {
+        return Err(Stop { reason: StopReason::AskedTooLong, retry_after: requested });
+    }
+    let (delay, reason) = match (backoff_reason, requested) {
+        (Some(reason), _) => {
+            let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
+            match requested.filter(|requested| *requested > own) {
+                // Jitter only adds to a requested delay.
+                Some(requested) => (requested.saturating_add(spread), DelayReason::Asked),
+                None => (own, reason),
+            }
+        }
+        (None, Some(requested)) => (requested, DelayReason::Asked),
+        (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
+    };
+    // There is no backoff to drain the body in after the key was replaced.
+    let drain = match reason {
+        DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
+        _ => DRAIN_TIME.min(delay),
+    };
+    // A drained response cannot be returned any more, so draining must leave time for the next attempt.
+    let wait = delay.max(drain);
+    if inputs.time_left.is_some_and(|left| wait >= left) {
+        return Err(Stop { reason: StopReason::Deadline, retry_after: Some(wait) });
+    }
+    if !inputs.replayable {
+        return Err(StopReason::NotReplayable.into());
+    }
+    Ok(Retry { delay, drain, reason })
+}

@@ -1,0 +1,181 @@
+use http::StatusCode;
+use proptest::prelude::*;
+
+use super::*;
+use crate::policy::outcome::Outcome::{Failed, NotSent, Refused, Response, Timeout};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TRANSIENT: Verdict = Verdict::Classified(RetryDecision::Transient);
+const THROTTLED: Verdict = Verdict::Classified(RetryDecision::Throttled);
+const UNAVAILABLE: Outcome = Response(StatusCode::SERVICE_UNAVAILABLE);
+const REJECTED: Outcome = Response(StatusCode::UNAUTHORIZED);
+
+/// An idempotent request after its first attempt.
+const STATE: RetryState =
+    RetryState { attempts: 1, max_attempts: 3, idempotent: true, max_retry_after: Duration::from_secs(120) };
+
+/// A backoff of 1 s, no deadline, and a body that can be replayed.
+const INPUTS: Inputs = Inputs {
+    requested: None,
+    backoff: Some(Delay { own: SECOND, spread: Duration::from_millis(500) }),
+    time_left: None,
+    replayable: true,
+    has_body: true,
+};
+
+fn retry(delay: Duration, reason: DelayReason) -> Result<Retry, Stop> {
+    Ok(Retry { delay, drain: DRAIN_TIME.min(delay), reason })
+}
+
+fn stop(reason: StopReason) -> Result<Retry, Stop> {
+    Err(reason.into())
+}
+
+#[test]
+fn retries_after_the_backoff_or_a_longer_requested_delay() {
+    let millis = Duration::from_millis;
+    for (requested, delay, reason) in [
+        (None, SECOND, DelayReason::Transient),
+        (Some(millis(1)), SECOND, DelayReason::Transient),
+        (Some(SECOND), SECOND, DelayReason::Transient),
+        (Some(millis(1_001)), millis(1_501), DelayReason::Asked),
+        (Some(120 * SECOND), millis(120_500), DelayReason::Asked),
+    ] {
+        let inputs = Inputs { requested, ..INPUTS };
+        assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), retry(delay, reason), "{requested:?}");
+    }
+    let throttled = retry(SECOND, DelayReason::Throttled);
+    assert_eq!(decide(&STATE, UNAVAILABLE, THROTTLED, &INPUTS), throttled);
+}
+
+#[test]
+fn stops_by_the_verdict_alone() {
+    for (verdict, reason) in [
+        (Verdict::Classified(RetryDecision::Success), StopReason::Success),
+        (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
+        (Verdict::Deadline, StopReason::Deadline),
+    ] {
+        assert!(!verdict.may_retry());
+        assert_eq!(decide(&STATE, UNAVAILABLE, verdict, &INPUTS), stop(reason));
+        assert_eq!(decide(&STATE, NotSent, verdict, &Inputs::default()), stop(reason));
+    }
+}
+
+#[test]
+fn retries_other_requests_only_if_they_were_not_sent() {
+    let state = RetryState { idempotent: false, ..STATE };
+    for (outcome, sent) in
+        [(UNAVAILABLE, true), (Timeout, true), (Failed, true), (NotSent, false), (Refused, false)]
+    {
+        let expected = match sent {
+            true => stop(StopReason::NotIdempotent),
+            false => retry(SECOND, DelayReason::Transient),
+        };
+        assert_eq!(decide(&state, outcome, TRANSIENT, &INPUTS), expected, "{outcome:?}");
+        assert!(decide(&STATE, outcome, TRANSIENT, &INPUTS).is_ok(), "{outcome:?}");
+    }
+}
+
+#[test]
+fn stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
+    for (attempts, max_attempts, expected) in [(1, 1, false), (2, 3, true), (3, 3, false), (4, 3, false)] {
+        let state = RetryState { attempts, max_attempts, ..STATE };
+        let retried = decide(&state, UNAVAILABLE, TRANSIENT, &INPUTS);
+        assert_eq!(retried.is_ok(), expected, "{attempts} of {max_attempts}");
+        assert!(expected || retried == stop(StopReason::Exhausted));
+    }
+    let ended = Inputs { backoff: None, ..INPUTS };
+    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &ended), stop(StopReason::Exhausted));
+}
+
+#[test]
+fn stops_with_the_delay_that_was_too_long() {
+    let too_long = 120 * SECOND + Duration::from_nanos(1);
+    let inputs = Inputs { requested: Some(too_long), ..INPUTS };
+    let expected = Err(Stop { reason: StopReason::AskedTooLong, retry_after: Some(too_long) });
+    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), expected);
+
+    for (time_left, expected) in [(SECOND, false), (SECOND + Duration::from_nanos(1), true)] {
+        let inputs = Inputs { time_left: Some(time_left), ..INPUTS };
+        let decided = decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs);
+        assert_eq!(decided.is_ok(), expected, "{time_left:?}");
+        let late = Err(Stop { reason: StopReason::Deadline, retry_after: Some(SECOND) });
+        assert!(expected || decided == late);
+    }
+}
+
+#[test]
+fn stops_without_a_body_to_replay() {
+    let inputs = Inputs { replayable: false, ..INPUTS };
+    assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
+    assert_eq!(decide(&STATE, REJECTED, Verdict::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
+}
+
+#[test]
+fn resends_with_another_key_whatever_the_method_and_the_attempts() {
+    let state = RetryState { attempts: 9, idempotent: false, ..STATE };
+    let resend = |inputs| decide(&state, REJECTED, Verdict::KeyReplaced, &inputs);
+    let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
+    let plain = Inputs { backoff: None, ..INPUTS };
+    assert_eq!(resend(plain), Ok(immediate));
+    assert_eq!(resend(Inputs { has_body: false, ..plain }), Ok(Retry { drain: Duration::ZERO, ..immediate }));
+    // Draining must leave time for the attempt.
+    assert!(resend(Inputs { time_left: Some(DRAIN_TIME), ..plain }).is_err());
+    assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
+    // A requested delay holds without jitter.
+    let requested = Inputs { requested: Some(SECOND), ..plain };
+    assert_eq!(resend(requested), retry(SECOND, DelayReason::Asked));
+    let requested = Inputs { requested: Some(121 * SECOND), ..plain };
+    assert_eq!(resend(requested).unwrap_err().reason, StopReason::AskedTooLong);
+}
+
+fn durations() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(Duration::ZERO), (0..200_000_u64).prop_map(Duration::from_millis), Just(Duration::MAX)]
+}
+
+fn inputs() -> impl Strategy<Value = Inputs> {
+    let maybe = || prop::option::of(durations());
+    (maybe(), prop::option::of((durations(), durations())), maybe(), any::<bool>(), any::<bool>()).prop_map(
+        |(requested, backoff, time_left, replayable, has_body)| Inputs {
+            requested,
+            backoff: backoff.map(|(own, spread)| Delay { own, spread }),
+            time_left,
+            replayable,
+            has_body,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// The guarantees "never early", "never twice" and "deadline", for every input.
+    #[test]
+    fn a_retry_keeps_every_guarantee(
+        state in (0..5_u32, 1..5_u32, any::<bool>(), durations()),
+        outcome in prop::sample::select(vec![UNAVAILABLE, REJECTED, Timeout, Failed, NotSent, Refused]),
+        verdict in prop::sample::select(vec![
+            TRANSIENT,
+            THROTTLED,
+            Verdict::Classified(RetryDecision::Success),
+            Verdict::Classified(RetryDecision::NotRetryable),
+            Verdict::KeyReplaced,
+            Verdict::Deadline,
+        ]),
+        inputs in inputs(),
+    ) {
+        let (attempts, max_attempts, idempotent, max_retry_after) = state;
+        let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
+        let decided = decide(&state, outcome, verdict, &inputs);
+        prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
+        let Ok(retry) = decided else { return Ok(()) };
+        prop_assert!(verdict.may_retry() && inputs.replayable);
+        prop_assert!(inputs.requested.is_none_or(|requested| retry.delay >= requested && requested <= max_retry_after));
+        prop_assert!(inputs.time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
+        prop_assert!(retry.drain <= DRAIN_TIME);
+        if verdict != Verdict::KeyReplaced {
+            prop_assert!(idempotent || outcome.delivery() == Delivery::NotSent);
+            prop_assert!(attempts < max_attempts && retry.delay >= inputs.backoff.unwrap().own);
+        }
+    }
+}

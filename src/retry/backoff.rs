@@ -1,0 +1,87 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::policy::{ExponentialBackoff, RetryDecision, backoff::scatter, retry::Delay};
+
+/// A custom backoff, in place of an [`ExponentialBackoff`].
+///
+/// A closure that returns an iterator implements it. The features `backoff` and `backon` adapt the types of those crates:
+/// see [`adapter`](crate::adapter).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::retry::RetryLayer;
+///
+/// // Waits 1 s, 2 s and 3 s, then returns the failure.
+/// let layer = RetryLayer::new()
+///     .with_max_attempts(u32::MAX)?
+///     .with_custom_backoff(|| (1..=3).map(Duration::from_secs));
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a custom backoff",
+    label = "not a `Backoff`",
+    note = "a closure that returns an iterator of `Duration`s is one: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; an `ExponentialBackoff` goes to `with_backoff`"
+)]
+pub trait Backoff: Send + Sync {
+    /// Returns the delays of one call in order. The call makes no further attempt after the last one.
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send>;
+}
+
+impl<F, I> Backoff for F
+where
+    F: Fn() -> I + Send + Sync,
+    I: Iterator<Item = Duration> + Send + 'static,
+{
+    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
+        Box::new(self())
+    }
+}
+
+/// The backoff of a layer for one decision.
+#[derive(Clone)]
+pub(super) enum AnyBackoff {
+    Exponential(ExponentialBackoff),
+    Custom(Arc<dyn Backoff>),
+}
+
+/// The custom delays of one call that are left.
+#[derive(Default)]
+pub(super) struct Delays {
+    transient: Option<Box<dyn Iterator<Item = Duration> + Send>>,
+    throttled: Option<Box<dyn Iterator<Item = Duration> + Send>>,
+}
+
+impl AnyBackoff {
+    /// Returns the delay before retry number `retry`, from 0, or `None` after the end of a custom backoff.
+    pub(super) fn next(
+        &self,
+        delays: &mut Delays,
+        decision: RetryDecision,
+        retry: u32,
+        random: u64,
+    ) -> Option<Delay> {
+        match self {
+            Self::Exponential(backoff) => {
+                Some(Delay { own: backoff.delay(retry, random), spread: backoff.spread(retry, random) })
+            }
+            Self::Custom(backoff) => {
+                let delays = match decision {
+                    RetryDecision::Throttled => &mut delays.throttled,
+                    _ => &mut delays.transient,
+                };
+                let own = delays.get_or_insert_with(|| backoff.delays()).next()?;
+                // The jitter of a custom backoff is unknown, so half of the delay spreads the callers.
+                Some(Delay { own, spread: scatter(own / 2, random) })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for AnyBackoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exponential(backoff) => backoff.fmt(f),
+            Self::Custom(_) => f.write_str("Custom"),
+        }
+    }
+}

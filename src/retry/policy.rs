@@ -1,0 +1,81 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::request;
+
+use super::{
+    AttemptResult, Classify, DefaultClassifier, IdempotencyKey, backoff::AnyBackoff, classify::Rule,
+};
+use crate::{
+    call::RequestHead,
+    policy::{Budget, RetryDecision},
+    random::Random,
+};
+
+/// The settings of a layer, shared by its services.
+#[derive(Clone)]
+pub(super) struct Policy {
+    pub(super) max_attempts: u32,
+    /// `None` for [`DefaultClassifier`], which does not read the request.
+    pub(super) classify: Option<Arc<dyn Classify>>,
+    /// The last rule is evaluated first.
+    pub(super) rules: Vec<Rule>,
+    pub(super) idempotency_key: Option<IdempotencyKey>,
+    pub(super) idempotent: Option<Arc<IsIdempotent>>,
+    pub(super) budget: Option<Budget>,
+    pub(super) max_retry_after: Duration,
+    pub(super) replay_limit: usize,
+    pub(super) random: Arc<Random>,
+    /// For idempotency keys, which no seed may repeat.
+    pub(super) keys: Arc<Random>,
+    pub(super) transient: AnyBackoff,
+    pub(super) throttled: AnyBackoff,
+}
+
+type IsIdempotent = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
+
+impl Policy {
+    /// Returns whether the rule of the layer declares the request idempotent.
+    pub(super) fn is_idempotent(&self, head: &request::Parts) -> bool {
+        self.idempotent.as_ref().is_some_and(|rule| rule(head.into()))
+    }
+
+    /// Returns whether a classifier or a condition reads the request.
+    pub(super) fn shows_requests(&self) -> bool {
+        self.classify.is_some() || self.rules.iter().any(|rule| matches!(rule, Rule::If(_)))
+    }
+
+    /// Decides by the rules, then by the classifier. `head` is there if the policy [shows](Self::shows_requests) it.
+    pub(super) fn classify(
+        &self,
+        head: Option<RequestHead<'_>>,
+        attempt: &AttemptResult<'_>,
+    ) -> RetryDecision {
+        let ruled = self.rules.iter().rev().find_map(|rule| rule.decide(head, attempt));
+        ruled.unwrap_or_else(|| match (&self.classify, head) {
+            (Some(classify), Some(head)) => classify.classify(head, attempt),
+            _ => DefaultClassifier.decide(attempt),
+        })
+    }
+
+    pub(super) fn backoff(&self, decision: RetryDecision) -> &AnyBackoff {
+        match decision {
+            RetryDecision::Throttled => &self.throttled,
+            _ => &self.transient,
+        }
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("max_attempts", &self.max_attempts)
+            .field("rules", &self.rules)
+            .field("idempotency_key", &self.idempotency_key)
+            .field("budget", &self.budget)
+            .field("transient", &self.transient)
+            .field("throttled", &self.throttled)
+            .field("max_retry_after", &self.max_retry_after)
+            .field("replay_limit", &self.replay_limit)
+            .finish_non_exhaustive()
+    }
+}
