@@ -112,9 +112,12 @@ async fn demonstrate() -> Result<(), BoxError> {
     }
 
     println!("-- mistakes and their errors");
-    for mistake in
-        ["timeout.total = 30", "retry.max_atempts = 5", "limit.quota = \"0/60s\"", "timeout.attempt = \"2m\""]
-    {
+    for mistake in [
+        "timeout.body_idle = 30",
+        "retry.max_atempts = 5",
+        "limit.quota = \"0/60s\"",
+        "timeout.attempt = \"2m\"",
+    ] {
         let refused = Services::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#")).and_then(
             |services| {
                 let client = services.services["rates"].client();

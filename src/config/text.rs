@@ -6,30 +6,14 @@ use std::fmt;
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 
-/// Values that are written as a list of texts. A single text is also accepted.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct List<T>(pub(crate) Vec<T>);
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
 impl<T: fmt::Debug> fmt::Debug for Written<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for List<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 #[cfg(feature = "serde")]
-pub(crate) use self::form::{Text, text};
+pub(crate) use self::form::{List, Text, text};
 
 #[cfg(feature = "serde")]
 mod form {
@@ -41,8 +25,24 @@ mod form {
         de::{Error, SeqAccess, Unexpected, Visitor},
     };
 
-    use super::{List, Written};
+    use super::Written;
     use crate::config::InvalidConfig;
+
+    /// Values that are written as a list of texts. A single text is also accepted.
+    #[derive(Clone, PartialEq, Eq)]
+    pub(crate) struct List<T>(pub(crate) Vec<T>);
+
+    impl<T> Default for List<T> {
+        fn default() -> Self {
+            Self(Vec::new())
+        }
+    }
+
+    impl<T: fmt::Debug> fmt::Debug for List<T> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0.fmt(f)
+        }
+    }
 
     pub(crate) trait Text: Sized {
         const EXPECTED: &'static str;

@@ -46,7 +46,7 @@ impl RetryLayer {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename = "RetryConfig", default, deny_unknown_fields)]
+#[serde(expecting = "struct RetryConfig", default, deny_unknown_fields)]
 struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
