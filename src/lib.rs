@@ -85,7 +85,7 @@
 //! use tower_outbound::{
 //!     ApiKey, Body, BoxError, Quota,
 //!     attempt_span::AttemptSpanLayer,
-//!     auth::{BearerAuthLayer, Origin},
+//!     auth::{AuthLayer, Origin},
 //!     limit::{RateLimitLayer, TokenBucket},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
@@ -101,7 +101,7 @@
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
 //!         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
 //!         .layer(AttemptSpanLayer::new())
-//!         .layer(BearerAuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
+//!         .layer(AuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
 //!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
 //!         .service(Client::builder(TokioExecutor::new()).build_http());
 //!
@@ -241,6 +241,7 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+mod secret;
 #[cfg(feature = "serde")]
 pub mod settings;
 mod telemetry;

@@ -15,7 +15,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // The base has an order of its own: an error holds the report of its call, and no call knows of errors.
     ("clock", &[]),
     ("random", &[]),
-    ("call", &[&["clock"]]),
+    ("secret", &[]),
+    ("call", &[&["clock", "secret"]]),
     ("error", &[&["call"]]),
     ("policy", &[&["error::InvalidConfig"]]),
     ("body", &[&["error"]]),
@@ -39,7 +40,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // A page of the manual.
     ("interplay", &[]),
 ];
-const BASE: &[&str] = &["clock", "random", "id", "call", "error", "policy", "body", "headers", "telemetry"];
+const BASE: &[&str] =
+    &["clock", "random", "id", "secret", "call", "error", "policy", "body", "headers", "telemetry"];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or

@@ -22,6 +22,7 @@ mod deadline;
 mod passage;
 mod report;
 mod request_head;
+mod server_id;
 mod shared;
 
 pub use self::attempt::{AttemptReport, DelayReason, Outcome, StopReason};
@@ -35,7 +36,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{Extensions, HeaderMap, HeaderValue};
 
 use self::shared::Shared;
-use crate::clock::Instant;
+use crate::{clock::Instant, secret::Secret};
 
 /// One call while it runs: a handle that the layers share through the request's extensions.
 ///
@@ -154,16 +155,9 @@ impl CallContext {
         self.shared.narrow_deadline(deadline)
     }
 
-    /// Marks what the server gives as its own id and is none, by `is_secret`: no report keeps it then.
-    pub(crate) fn hide_ids(&self, headers: &mut HeaderMap, is_secret: impl Fn(&HeaderValue) -> bool) {
-        self.shared.identity(|identity| {
-            let Some(identity) = identity else { return };
-            for name in identity.given(headers) {
-                if let Some(id) = headers.get_mut(name).filter(|id| is_secret(id)) {
-                    id.set_sensitive(true);
-                }
-            }
-        });
+    /// Adds a key that an attempt sends, so that no server id in the report contains it.
+    pub(crate) fn conceal(&self, key: &Secret) {
+        self.shared.state().keys.add(key);
     }
 
     /// Keeps the id that the server has put into the answer of the call, unless an attempt has seen to it; that of an

@@ -10,7 +10,12 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Report, StopReason, attempt::Attempts, passage::Passage};
+use super::{
+    StopReason,
+    attempt::Attempts,
+    passage::Passage,
+    server_id::{self, SentKeys},
+};
 use crate::clock::{self, Instant};
 
 pub(super) struct Shared {
@@ -51,6 +56,7 @@ pub(super) struct State {
     /// The identity from the innermost layer, if more than one set it.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<HeaderValue>,
+    pub(super) keys: SentKeys,
     pub(super) waited: Duration,
     pub(super) attempts: Attempts,
     /// How many of them were handed on to be sent, by whatever layer they were made.
@@ -90,14 +96,10 @@ impl Shared {
         self.identity(|identity| identity?.naming.service.clone())
     }
 
-    /// Returns the first server id of a response. Ignores an id marked sensitive, because it repeats the key. Copies
-    /// the id, because a header value keeps the buffer of the whole head alive.
+    /// Returns the first server id of a response that may be kept.
     pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        self.identity(|identity| {
-            let mut ids = identity?.given(headers).filter_map(|name| headers.get(name));
-            let id = ids.find(|id| !id.is_sensitive() && id.len() <= Report::MAX_SERVER_REQUEST_ID)?;
-            HeaderValue::from_bytes(id.as_bytes()).ok()
-        })
+        let naming = self.identity(|identity| Some(Arc::clone(&identity?.naming)))?;
+        server_id::candidates(headers, &naming.server_headers).find_map(|id| self.state().keys.check(id))
     }
 
     /// Replaces the identity.
@@ -139,15 +141,6 @@ impl Shared {
             ..0 => Some(self.started.checked_sub(length).unwrap_or(self.started)),
             _ => Some(clock::after(self.started, length)),
         }
-    }
-}
-
-impl Identity {
-    /// The names of the server's id headers in their order, if the response has any. One pass over the response's names
-    /// costs less than a lookup of each.
-    pub(super) fn given(&self, headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> + use<'_> {
-        let any = headers.keys().any(|name| self.naming.server_headers.contains(name));
-        any.then(|| self.naming.server_headers.iter()).into_iter().flatten()
     }
 }
 

@@ -11,7 +11,6 @@ use tower_service::Service;
 
 use super::{ResponseFuture, Transport, stack::Stack};
 use crate::{
-    auth::KeySource,
     body::{Body, IdleBody, ReplayBody},
     error::{BoxError, Error, InvalidConfig},
     preset::{BaseUrl, StackBuilder},
@@ -26,7 +25,6 @@ use crate::{
 pub struct Client {
     stack: Arc<dyn Stack>,
     base_url: Arc<BaseUrl>,
-    pub(super) keys: Option<KeySource>,
     /// Whether JSON calls set `accept`, because the preset does not.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
@@ -98,16 +96,13 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body + Send + 'static,
     {
-        let layer = self.layer()?;
-        let keys = layer.keys().cloned();
         let stack = ServiceBuilder::new()
             .map_response(move |response: Response<IdleBody<R>>| response.map(body))
-            .layer(layer)
+            .layer(self.layer()?)
             .service(service);
         Ok(Client {
             stack: Arc::new(stack),
             base_url: Arc::new(self.base().clone()),
-            keys,
             #[cfg(feature = "json")]
             accepts_json: !self.has_header(&http::header::ACCEPT),
         })

@@ -1,4 +1,4 @@
-use std::{borrow::Cow, path::PathBuf, time::Duration};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, request};
 use tower::util::Either;
@@ -7,8 +7,8 @@ use tower_layer::Identity;
 use super::{StackBuilder, stack::CredentialLayer};
 use crate::{
     auth::{
-        AnyAuthorize, AnySign, ApiKey, AppCredentials, AuthLayer, Authorize, Form, KeyFile, KeyProvider,
-        KeySource, Origin, RefreshingKey, Rotating, Sign, SignLayer,
+        ApiKey, AppCredentials, AuthLayer, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey, Sign,
+        SignLayer,
     },
     error::{BoxError, InvalidConfig},
 };
@@ -16,11 +16,13 @@ use crate::{
 /// The credential of a preset. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
-    Key { source: CredentialSource, form: KeyForm },
-    Own(AnyAuthorize),
-    Signature(AnySign),
+    Key { source: CredentialSource, placement: KeyPlacement },
+    Own(Arc<Authorize>),
+    Signature(Arc<dyn Sign>),
     None,
 }
+
+type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) enum CredentialSource {
@@ -29,50 +31,42 @@ pub(super) enum CredentialSource {
     KeySource(KeySource),
 }
 
-/// A [`Form`] that is not checked yet.
-#[derive(Clone)]
-pub(super) enum KeyForm {
-    Bearer,
-    Header(HeaderName),
-    Basic(Cow<'static, str>),
-    Query(Cow<'static, str>),
-}
-
 impl Credential {
     pub(super) fn bearer_from_env(variable: &'static str) -> Self {
-        Self::Key { source: CredentialSource::Environment(variable.into()), form: KeyForm::Bearer }
+        let source = CredentialSource::Environment(variable.into());
+        Self::Key { source, placement: KeyPlacement::bearer() }
     }
 
     /// Returns the custom header of the key, if it has one.
     pub(super) fn header(&self) -> Option<&HeaderName> {
         match self {
-            Self::Key { form: KeyForm::Header(name), .. } => Some(name),
+            Self::Key { placement, .. } => placement.header_name(),
             _ => None,
         }
     }
 
-    /// Makes the layer. Also returns the key source if the credential is a key.
     pub(super) fn layer(
         &self,
         origin: &Origin,
         allowed: &[Origin],
-    ) -> Result<(CredentialLayer, Option<KeySource>), InvalidConfig> {
+    ) -> Result<CredentialLayer, InvalidConfig> {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
-        let mut keys = None;
-        let authorize = match self {
-            Self::None => return Ok((Either::Right(Either::Right(Identity::new())), None)),
+        let layer = match self {
+            Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
-                let layer = SignLayer::new(sign.clone(), origin)?;
+                let layer = SignLayer::new(Arc::clone(sign), origin)?;
                 let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
-                return Ok((Either::Right(Either::Left(layer)), None));
+                return Ok(Either::Right(Either::Left(layer)));
             }
-            Self::Own(authorize) => authorize.clone(),
-            Self::Key { source, form } => {
-                AnyAuthorize::new(Rotating::new(form.checked()?, keys.insert(source.open()?).clone()))
+            Self::Own(authorize) => {
+                let authorize = Arc::clone(authorize);
+                AuthLayer::from_fn(move |head| authorize(head), origin)?
+            }
+            Self::Key { source, placement } => {
+                AuthLayer::new(source.open()?, origin)?.with_placement(placement.clone())
             }
         };
-        let layer = AuthLayer::with(authorize, origin)?;
-        Ok((Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?), keys))
+        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
     }
 }
 
@@ -81,20 +75,9 @@ impl CredentialSource {
         const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         Ok(match self {
             Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
-            Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
+            Self::File(path, interval) => KeySource::from_file_every(path, *interval)?,
             Self::KeySource(keys) => keys.clone(),
         })
-    }
-}
-
-impl KeyForm {
-    fn checked(&self) -> Result<Form, InvalidConfig> {
-        match self {
-            Self::Bearer => Ok(Form::bearer()),
-            Self::Header(name) => Form::header(name.clone()),
-            Self::Basic(user) => Form::basic(user),
-            Self::Query(name) => Form::query(name),
-        }
     }
 }
 
@@ -113,11 +96,11 @@ impl StackBuilder {
     }
 
     /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
-    /// [`KeyFile`](crate::auth::KeyFile).
+    /// [`KeySource::from_file`].
     ///
     /// Retries a request once after a 401 if the file contains another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
-        self.with_key_file_every(path, KeyFile::DEFAULT_INTERVAL)
+        self.with_key_file_every(path, KeySource::FILE_INTERVAL)
     }
 
     /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
@@ -125,11 +108,16 @@ impl StackBuilder {
         self.with_key(CredentialSource::File(path.into(), interval))
     }
 
-    /// Sends the key from this provider. The layer calls the provider again before the key expires: see
+    /// Sends the key that this closure fetches. The layer calls it again before the key expires: see
     /// [`RefreshingKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
     ///
-    /// Retries a request once after a 401, with the provider's next key.
-    pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
+    /// Retries a request once after a 401, with the next key.
+    pub fn with_key_provider<F, Fut, E>(self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
         self.with_keys(RefreshingKey::new(provider))
     }
 
@@ -139,39 +127,21 @@ impl StackBuilder {
     }
 
     fn with_key(mut self, source: CredentialSource) -> Self {
-        let form = match self.credential {
-            Credential::Key { form, .. } => form,
-            _ => KeyForm::Bearer,
+        let placement = match self.credential {
+            Credential::Key { placement, .. } => placement,
+            _ => KeyPlacement::bearer(),
         };
-        self.credential = Credential::Key { source, form };
+        self.credential = Credential::Key { source, placement };
         self
     }
 
-    /// Sends the key in the query parameter of this name instead of a bearer header.
+    /// Sends the key in another place than a bearer header, such as the header `x-api-key` or a query parameter.
     ///
     /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
     /// [`without_credential`](Self::without_credential).
-    pub fn with_key_in_query(self, parameter: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Query(parameter.into()))
-    }
-
-    /// Sends the key in the header of this name, such as `x-api-key`, instead of a bearer header.
-    ///
-    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
-    pub fn with_key_in_header(self, name: HeaderName) -> Self {
-        self.with_form(KeyForm::Header(name))
-    }
-
-    /// Sends the key as the password of this user instead of a bearer header.
-    ///
-    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
-    pub fn with_key_as_password(self, user: impl Into<Cow<'static, str>>) -> Self {
-        self.with_form(KeyForm::Basic(user.into()))
-    }
-
-    fn with_form(mut self, new: KeyForm) -> Self {
-        if let Credential::Key { form, .. } = &mut self.credential {
-            *form = new;
+    pub fn with_key_placement(mut self, new: KeyPlacement) -> Self {
+        if let Credential::Key { placement, .. } = &mut self.credential {
+            *placement = new;
         }
         self
     }
@@ -179,7 +149,7 @@ impl StackBuilder {
     /// Signs every attempt instead of sending a key. [`Sign`] reads the request's head and, if it sets a limit, its
     /// body, and may await.
     pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
-        self.credential = Credential::Signature(AnySign::new(sign));
+        self.credential = Credential::Signature(Arc::new(sign));
         self
     }
 
@@ -200,9 +170,12 @@ impl StackBuilder {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends what `authorize` puts on the request, instead of a key.
-    pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
-        self.credential = Credential::Own(AnyAuthorize::new(authorize));
+    /// Sends what `authorize` puts on the request, instead of a key: see [`AuthLayer::from_fn`].
+    pub fn with_authorize(
+        mut self,
+        authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.credential = Credential::Own(Arc::new(authorize));
         self
     }
 

@@ -38,7 +38,7 @@
 //! | `content-type` | `application/json`; with [`StackBuilder::new`] only on a request with a body | [`StackBuilder::with_header`] |
 //! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_over`] | [`StackBuilder::with_user_agent`] |
 //! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
-//! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_in_header`] and others |
+//! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_placement`] |
 //!
 //! A header that the caller has set on the request is never replaced.
 //!

@@ -250,7 +250,7 @@ impl StackBuilder {
             return Err(InvalidConfig::new("attempt timeout", format!("{attempt:?}"), expected));
         }
         self.headers.check(self.credential.header(), self.request_id.header())?;
-        let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
+        let auth = self.credential.layer(self.base.origin(), &self.allowed)?;
         let body_idle = self.body_idle_timeout.map(BodyIdleTimeoutLayer::new).transpose()?;
         Ok(StackLayer {
             body_idle: body_idle.unwrap_or(BodyIdleTimeoutLayer::none()),
@@ -265,7 +265,6 @@ impl StackBuilder {
             attempt: self.attempt.clone(),
             auth,
             attempt_timeout: TimeoutLayer::per_attempt(attempt)?,
-            keys,
         })
     }
 

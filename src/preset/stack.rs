@@ -6,7 +6,7 @@ use tower_layer::{Identity, Layer};
 use super::headers::{DefaultHeaders, DefaultHeadersLayer};
 use crate::{
     attempt_span::{AttemptSpan, AttemptSpanLayer},
-    auth::{AnyAuthorize, AnySign, Auth, AuthLayer, KeySource, SignLayer, SignService},
+    auth::{Auth, AuthLayer, SignLayer, SignService},
     limit::{AnySelect, RateLimit, RateLimitLayer},
     request_id::{RequestIdLayer, SetRequestId},
     retry::{Retry, RetryLayer},
@@ -61,14 +61,6 @@ pub struct StackLayer {
     pub(super) attempt: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
-    pub(super) keys: Option<KeySource>,
-}
-
-impl StackLayer {
-    /// The key source, if the credential is a key.
-    pub(crate) fn keys(&self) -> Option<&KeySource> {
-        self.keys.as_ref()
-    }
 }
 
 /// The service of a [`StackLayer`]: its layers, outermost first.
@@ -76,10 +68,10 @@ pub type StackService<S> = BodyIdleTimeout<
     SetRequestId<DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnySelect>>>>>,
 >;
 
-pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
+pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;
 
 /// A service whose requests get a key, a signature, or no credential.
-pub type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
+pub type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 
 impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;

@@ -3,11 +3,14 @@
 use http::HeaderName;
 
 use super::{
-    BackoffSettings, BudgetSettings, HttpVersion, KeyPlace, LimitSettings, PresetName, RequestIdSettings,
+    BackoffSettings, BudgetSettings, HttpVersion, LimitSettings, PresetName, RequestIdSettings,
     RetrySettings, ServiceSettings, TimeoutSettings, TransportSettings,
 };
 use crate::{
-    auth::KeyFile, body::DEFAULT_REPLAY_LIMIT, limit::PermitRequest, policy::ExponentialBackoff,
+    auth::{KeyPlacement, KeySource},
+    body::DEFAULT_REPLAY_LIMIT,
+    limit::PermitRequest,
+    policy::ExponentialBackoff,
     preset::StackBuilder,
 };
 
@@ -39,8 +42,8 @@ impl ServiceSettings {
             api_key: None,
             key_env: Some(kind.key_env().to_owned()),
             key_file: None,
-            key_file_interval: self.key_file.is_some().then_some(KeyFile::DEFAULT_INTERVAL),
-            key_place: Some(KeyPlace::Bearer),
+            key_file_interval: self.key_file.is_some().then_some(KeySource::FILE_INTERVAL),
+            key_placement: Some(KeyPlacement::bearer()),
             limit: LimitSettings {
                 max_queue: Some(PermitRequest::DEFAULT_MAX_QUEUE),
                 starting_empty: Some(false),

@@ -2,7 +2,7 @@
 
 use super::{PresetName, ServiceSettings, name::checked};
 use crate::{
-    auth::{ApiKey, AuthLayer, KeyFile, KeySource, Origin, Rotating},
+    auth::{ApiKey, AuthLayer, KeySource, Origin},
     client::Client,
     error::InvalidConfig,
     preset::{self, BaseUrl, StackBuilder, StackLayer},
@@ -87,15 +87,14 @@ impl ServiceSettings {
     /// # Errors
     ///
     /// When the key can't be had, and when it would travel without TLS.
-    pub fn auth_layer(&self) -> Result<AuthLayer<Rotating>, InvalidConfig> {
+    pub fn auth_layer(&self) -> Result<AuthLayer, InvalidConfig> {
         let keys = self.keys().map_err(|error| self.placed(error))?;
-        let form = self.key_place.clone().unwrap_or_default().form();
-        let rotating = Rotating::new(form.map_err(|error| self.placed(error))?, keys);
         let url = BaseUrl::parse(self.url()).map_err(|error| error.within("base_url"))?;
         let plaintext = self.allow_plaintext == Some(true);
         let origin = url.origin().clone();
         let origin = if plaintext { origin.allow_plaintext() } else { origin };
-        let layer = AuthLayer::with(rotating, origin).map_err(|error| self.placed(error))?;
+        let layer = AuthLayer::new(keys, origin).map_err(|error| self.placed(error))?;
+        let layer = layer.with_placement(self.key_placement.clone().unwrap_or_default());
         let mut allowed = self.allowed_origins.iter().flatten().cloned();
         allowed.try_fold(layer, AuthLayer::with_allowed_origin).map_err(|error| self.placed(error))
     }
@@ -136,12 +135,10 @@ impl ServiceSettings {
             preset = preset.with_key_env(variable.clone());
         }
         if let Some(path) = &self.key_file {
-            let interval = self.key_file_interval.unwrap_or(KeyFile::DEFAULT_INTERVAL);
+            let interval = self.key_file_interval.unwrap_or(KeySource::FILE_INTERVAL);
             preset = preset.with_key_file_every(path, interval);
         }
-        let place = self.key_place.clone().unwrap_or_default();
-        place.form().map_err(|error| error.within("key_place"))?;
-        Ok(place.on(preset))
+        Ok(preset.with_key_placement(self.key_placement.clone().unwrap_or_default()))
     }
 
     fn keys(&self) -> Result<KeySource, InvalidConfig> {
@@ -149,8 +146,8 @@ impl ServiceSettings {
         match (&self.api_key, &self.key_file) {
             (Some(key), _) => key.key().map(KeySource::from),
             (_, Some(path)) => {
-                let interval = self.key_file_interval.unwrap_or(KeyFile::DEFAULT_INTERVAL);
-                KeyFile::open(path).map(|file| file.with_interval(interval).into())
+                let interval = self.key_file_interval.unwrap_or(KeySource::FILE_INTERVAL);
+                KeySource::from_file_every(path, interval)
             }
             _ => {
                 let variable = self.key_env.as_deref().unwrap_or(self.preset.unwrap_or_default().key_env());
@@ -164,7 +161,7 @@ impl ServiceSettings {
         let base = || self.base_url.as_ref().and_then(|url| Origin::parse(url.as_ref()).ok());
         let path = match error.field() {
             "api key" => self.key_sources().next().unwrap_or("key_env"),
-            "key header" | "query parameter" | "user" => "key_place",
+            "key header" | "query parameter" | "user" => "key_placement",
             "origin" if base().is_some_and(|base| base.to_string() == error.value()) => "base_url",
             "origin" => "allowed_origins",
             "base url" => "base_url",

@@ -133,7 +133,7 @@ mod text;
 mod transport;
 
 pub use self::env::{InvalidVariable, from_env, from_variables};
-pub use self::key::{InlineKey, KeyPlace, ServiceUrl};
+pub use self::key::{InlineKey, ServiceUrl};
 pub use self::layers::{AttemptSettings, RequestIdSettings, TimeoutSettings};
 pub use self::limit::LimitSettings;
 pub use self::retry::{

@@ -3,12 +3,12 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptSettings, InlineKey, KeyPlace, LimitSettings, RequestIdSettings, RetrySettings, ServiceUrl,
-    TimeoutSettings, TransportSettings,
+    AttemptSettings, InlineKey, LimitSettings, RequestIdSettings, RetrySettings, ServiceUrl, TimeoutSettings,
+    TransportSettings,
     part::{Part, settings},
     text,
 };
-use crate::auth::Origin;
+use crate::auth::{KeyPlacement, Origin};
 
 settings! {
     /// A service, from its address to its last timeout: what a [`StackBuilder`](crate::preset::StackBuilder) and the ready
@@ -42,7 +42,7 @@ settings! {
         pub key_file_interval: Option<Duration>,
         /// Where on a request the key goes: `bearer`, `header:NAME`, `query:NAME` or `basic:USER`. `bearer` by default.
         #[serde(with = "text")]
-        pub key_place: Option<KeyPlace>,
+        pub key_placement: Option<KeyPlacement>,
         /// How many requests may leave.
         pub limit: LimitSettings,
         /// What is sent again.

@@ -8,9 +8,9 @@ use serde::{
     de::{Error, SeqAccess, Unexpected, Visitor},
 };
 
-use super::{KeyPlace, ServiceUrl};
+use super::ServiceUrl;
 use crate::{
-    auth::Origin,
+    auth::{KeyPlacement, Origin},
     error::InvalidConfig,
     policy::{Jitter, Quota, human::Human, parse_duration},
 };
@@ -45,7 +45,7 @@ text! {
     Duration, "a duration such as 60s", parse_duration, |it: &Duration| Human(*it);
     Quota, "a quota such as 100/60s", str::parse, |it: &Quota| format!("{it:#}");
     Jitter, "a part of each wait, such as 50%", str::parse, |it: &Jitter| *it;
-    KeyPlace, "a place such as header:x-api-key", str::parse, KeyPlace::to_string;
+    KeyPlacement, "a place such as header:x-api-key", str::parse, KeyPlacement::to_string;
     ServiceUrl, "a url", str::parse, ServiceUrl::to_string;
     Origin, "an origin such as https://api.example.com", Origin::parse, Origin::to_string;
     HeaderName, "the name of a header", header_name, |it: &HeaderName| it.clone();

@@ -24,7 +24,7 @@ fn names_are_those_of_the_file() {
         ("RATES_BASE_URL", "https://rates.example.com"),
         ("RATES_KEY_FILE", "/run/secrets/rates"),
         ("RATES_KEY_FILE_INTERVAL", "1m"),
-        ("RATES_KEY_PLACE", "query:api;key"),
+        ("RATES_KEY_PLACEMENT", "query:api;key"),
         ("RATES_ALLOW_PLAINTEXT", "true"),
         ("RATES_LIMIT_QUOTA", "10/1s; 100/60s, burst 20"),
         ("RATES_LIMIT_MAX_QUEUE", "7"),
@@ -42,7 +42,7 @@ fn names_are_those_of_the_file() {
         base_url = 'https://rates.example.com'
         key_file = '/run/secrets/rates'
         key_file_interval = '60s'
-        key_place = 'query:api;key'
+        key_placement = 'query:api;key'
         allow_plaintext = true
         limit = { quota = ['10/1s', '100/60s, burst 20'], max_queue = 7 }
         attempt.header = 'x-attempt'

@@ -1,6 +1,6 @@
 //! Each kind of mistake, and the words for it.
 
-use tower_outbound::settings::{InlineKey, KeyPlace, ServiceSettings};
+use tower_outbound::settings::{InlineKey, ServiceSettings};
 
 use crate::{toml, with};
 
@@ -85,34 +85,34 @@ fn what_can_not_be_read() {
             "invalid url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
         ),
         (
-            "key_place = 'cookie'",
-            "invalid key place `cookie`: expected bearer, header:NAME, query:NAME or basic:USER",
+            "key_placement = 'cookie'",
+            "invalid key placement `cookie`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
-        ("key_place = 'query:'", "invalid query parameter ``: expected a name"),
+        ("key_placement = 'query:'", "invalid query parameter ``: expected a name"),
         (
-            "key_place = 'header:host'",
+            "key_placement = 'header:host'",
             "invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and their kind",
         ),
         (
-            "key_place = 'header:x-api-key: s3cret'",
-            "invalid key place `header:x-api-key...`: expected the name of a header and nothing after it",
+            "key_placement = 'header:x-api-key: s3cret'",
+            "invalid key placement `header...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
         (
-            "key_place = 'query:api_key=s3cret'",
-            "invalid key place `query:api_key...`: expected the name of a parameter and nothing after it",
+            "key_placement = 'query:api_key=s3cret'",
+            "invalid key placement `query...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
         (
-            "key_place = 's3cret'",
-            "invalid key place `s...`: expected bearer, header:NAME, query:NAME or basic:USER",
+            "key_placement = 's3cret'",
+            "invalid key placement `s...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
         (
-            "key_place = 'basic:ann:s3cret'",
+            "key_placement = 'basic:ann:s3cret'",
             "invalid user `ann:…`: expected a name without colons and control characters",
         ),
         ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
         (
             "timout.total = '60s'",
-            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `key_env`, `key_file`, `key_file_interval`, `key_place`, `limit`, `retry`, `timeout`, `request_id`, `attempt`, `transport`",
+            "unknown field `timout`, expected one of `preset`, `name`, `base_url`, `allow_plaintext`, `allowed_origins`, `api_key`, `key_env`, `key_file`, `key_file_interval`, `key_placement`, `limit`, `retry`, `timeout`, `request_id`, `attempt`, `transport`",
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
@@ -260,7 +260,6 @@ fn single_layers_say_the_same() {
 #[test]
 fn what_a_program_sets_by_mistake_is_not_shown_either() {
     let mut settings = with("");
-    settings.key_place = Some(KeyPlace::Basic("ann:s3cret".to_owned()));
     settings.api_key = Some(serde_json::from_str::<InlineKey>("\"s3cret \"").unwrap());
     let shown = format!("{settings:?} {}", toml::to_string(&settings).unwrap());
     assert!(!shown.contains("s3cret"), "{shown}");
