@@ -77,3 +77,30 @@ impl fmt::Debug for Redacted {
 }
 
 impl StdError for Redacted {}
+
+#[cfg(all(test, feature = "rustls"))]
+mod tests {
+    use rustls::{CertificateError, ExtendedKeyPurpose};
+
+    use super::*;
+
+    #[test]
+    fn shows_no_contents_of_a_certificate() {
+        let presented = vec![ExtendedKeyPurpose::Other(vec![4_217])];
+        let purpose =
+            CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented };
+        let algorithm = CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: vec![42, 17],
+            supported_algorithms: Vec::new(),
+        };
+        for (error, reason) in
+            [(purpose, "not valid for a server"), (algorithm, "unsupported signature algorithm")]
+        {
+            let error = redact(rustls::Error::InvalidCertificate(error));
+            let shown = format!("invalid peer certificate: {reason}");
+            assert_eq!((error.to_string(), format!("{error:?}")), (shown.clone(), shown));
+        }
+        let expired = redact(rustls::Error::InvalidCertificate(CertificateError::Expired));
+        assert_eq!(expired.to_string(), "invalid peer certificate: Expired");
+    }
+}
