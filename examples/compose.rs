@@ -12,7 +12,7 @@ use support::{Answer, Plan, StandIn, When};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt_span::AttemptSpanLayer;
-use tower_outbound::auth::{ApiKey, BearerAuthLayer, Origin};
+use tower_outbound::auth::{ApiKey, AuthLayer, Origin};
 use tower_outbound::limit::{RateLimitLayer, TokenBucket};
 use tower_outbound::{
     BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
@@ -49,7 +49,7 @@ async fn call() -> Result<(), BoxError> {
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(AttemptSpanLayer::new())
-        .layer(BearerAuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
+        .layer(AuthLayer::new(ApiKey::new("s3cret")?, Origin::parse(&server.base_url())?)?)
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5))?)
         .concurrency_limit(8)
         .service(Client::builder(TokioExecutor::new()).build_http());

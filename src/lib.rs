@@ -87,7 +87,7 @@
 //! use tower_outbound::{
 //!     ApiKey, Body, BoxError, Quota,
 //!     attempt_span::AttemptSpanLayer,
-//!     auth::{BearerAuthLayer, Origin},
+//!     auth::{AuthLayer, Origin},
 //!     limit::{RateLimitLayer, TokenBucket},
 //!     request_id::RequestIdLayer,
 //!     retry::RetryLayer,
@@ -103,7 +103,7 @@
 //!         .layer(RetryLayer::new().with_max_attempts(5)?)
 //!         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
 //!         .layer(AttemptSpanLayer::new())
-//!         .layer(BearerAuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
+//!         .layer(AuthLayer::new(ApiKey::from_env("API_KEY")?, Origin::parse(base_url)?)?)
 //!         .layer(TimeoutLayer::per_attempt(Duration::from_secs(10))?)
 //!         .service(Client::builder(TokioExecutor::new()).build_http());
 //!
@@ -254,6 +254,7 @@ pub mod preset;
 mod random;
 pub mod request_id;
 pub mod retry;
+mod secret;
 #[cfg_attr(not(feature = "client"), allow(dead_code, reason = "the client uses all of the builder"))]
 pub mod stack;
 mod telemetry;

@@ -33,7 +33,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota, adapter,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, Form, FreshKey, KeySource, Origin, RefreshingKey, Rotating},
+    auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -303,7 +303,7 @@ async fn a_request_whose_permit_is_renewed_is_granted_once() {
         tokio::time::sleep(secs(2)).await;
         Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
     });
-    let auth = AuthLayer::with(Rotating::new(Form::bearer(), slow), Origin::parse(URI).unwrap()).unwrap();
+    let auth = AuthLayer::new(slow, Origin::parse(URI).unwrap()).unwrap();
     let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
     let probe = Probe::new([Is(200)]);
     (RateLimitLayer::new(bucket.clone()), auth).layer(probe.clone()).oneshot(get(URI)).await.unwrap();

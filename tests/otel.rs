@@ -273,7 +273,9 @@ async fn without_a_pipeline_or_unasked_nothing_is_sent() {
 async fn no_key_is_in_what_is_exported() {
     let (pipeline, probe) = (Pipeline::new(), Probe::new([Is(503), Io(BrokenPipe), Silent]));
     let preset = preset::currency_rates("https://api.example.com").unwrap();
-    let preset = preset.with_api_key(ApiKey::new("k3y-s3cret").unwrap()).with_key_in_query("key");
+    let preset = preset
+        .with_api_key(ApiKey::new("k3y-s3cret").unwrap())
+        .with_key_placement("query:key".parse().unwrap());
     let service = preset.layer().unwrap().layer(probe.clone());
     let uri = "https://api.example.com/v1?own=s3cret";
     service.oneshot(get(uri)).await.unwrap_err();

@@ -280,7 +280,7 @@ async fn promise_6_key() {
             || request.uri().query().is_some_and(|q| q.contains(KEY))
     };
     let mut shown = String::new();
-    for preset in [rates(), rates().with_key_in_query("access_key")] {
+    for preset in [rates(), rates().with_key_placement("query:access_key".parse().unwrap())] {
         for (url, expected) in [
             ("https://rates.example.com/v1/resources", true),
             ("https://RATES.example.com:443/v1", true),

@@ -19,7 +19,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, RefreshingKey, Rotating},
+    auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
     limit::{AnyLimiter, AnySelect, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -124,7 +124,7 @@ fn limit_and_auth_alone_allocate_nothing_but_the_header() {
         request.headers_mut().insert(http::header::AUTHORIZATION, key);
         request
     }));
-    let auth = BearerAuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    let auth = AuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
     assert_eq!(allocations(auth.layer(NoOp)), by_hand);
 }
 
@@ -135,7 +135,7 @@ fn of_a_call(script: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo 
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let _inside = runtime.enter();
     let keys = RefreshingKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
-    let auth = AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap();
+    let auth = AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap();
     let answers = AtomicUsize::new(0);
     let server = |_: Request<_>| {
         let mut response = Response::new(Content::new());

@@ -13,7 +13,7 @@ use tower_http::follow_redirect::{
 };
 use tower_outbound::{
     ApiKey, BoxError,
-    auth::{AuthLayer, Form, Origin, Rotating},
+    auth::{AuthLayer, KeyPlacement, Origin},
 };
 
 const KEY: &str = "s3cret-0123456789";
@@ -53,18 +53,19 @@ fn server(target: &'static str) -> (Client, Seen) {
     (BoxCloneSyncService::new(server), seen)
 }
 
-fn forms() -> [(&'static str, Form); 4] {
-    let header = Form::header(HeaderName::from_static("x-api-key")).unwrap();
+fn forms() -> [(&'static str, KeyPlacement); 4] {
+    let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     [
-        ("bearer", Form::bearer()),
-        ("basic", Form::basic("ann").unwrap()),
+        ("bearer", KeyPlacement::bearer()),
+        ("basic", KeyPlacement::basic("ann").unwrap()),
         ("x-api-key", header),
-        ("query", Form::query("k").unwrap()),
+        ("query", KeyPlacement::query("k").unwrap()),
     ]
 }
 
-fn auth(form: Form) -> AuthLayer<Rotating> {
-    AuthLayer::with(Rotating::new(form, ApiKey::new(KEY).unwrap()), Origin::parse(URI).unwrap()).unwrap()
+fn auth(placement: KeyPlacement) -> AuthLayer {
+    let layer = AuthLayer::new(ApiKey::new(KEY).unwrap(), Origin::parse(URI).unwrap());
+    layer.unwrap().with_placement(placement)
 }
 
 /// Without a body: only such a request is sent on.
@@ -106,7 +107,8 @@ async fn above_a_listed_origin_gets_the_key_and_no_other_does() {
             assert_eq!(with_key(&seen), [true, expected], "{name} to {target}");
         }
     }
-    let plain = auth(Form::bearer()).with_allowed_origin(Origin::parse("http://files.example.com").unwrap());
+    let plain =
+        auth(KeyPlacement::bearer()).with_allowed_origin(Origin::parse("http://files.example.com").unwrap());
     assert_eq!(plain.unwrap_err().field(), "origin");
 }
 

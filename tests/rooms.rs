@@ -19,7 +19,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("random", &[]),
     ("config", &[]),
     ("policy", &[&["config"]]),
-    ("call", &[&["clock", "policy"]]),
+    ("secret", &[]),
+    ("call", &[&["clock", "policy", "secret"]]),
     ("error", &[&["config", "call"]]),
     ("body", &[&["error"]]),
     ("headers", &[&["error"]]),
@@ -43,7 +44,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("interplay", &[]),
 ];
 const BASE: &[&str] =
-    &["clock", "random", "config", "id", "call", "error", "policy", "body", "headers", "telemetry"];
+    &["clock", "random", "config", "id", "secret", "call", "error", "policy", "body", "headers", "telemetry"];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The room that only decides: of other crates it may name these, and nothing that does I/O, reads a clock or

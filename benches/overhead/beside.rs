@@ -5,7 +5,7 @@ use tower::Layer;
 use tower_outbound::{
     ApiKey,
     attempt_span::AttemptSpanLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     request_id::RequestIdLayer,
 };
 
@@ -14,7 +14,7 @@ const THEIR_LOG: &str = "tower-http SetRequestId + TraceLayer + PropagateRequest
 
 pub(super) fn rows() -> Result<Vec<Call>, BoxError> {
     let key = ApiKey::new("s3cret")?;
-    let auth = BearerAuthLayer::new(key, Origin::parse("https://api.example.com")?)?;
+    let auth = AuthLayer::new(key, Origin::parse("https://api.example.com")?)?;
     let both = (RequestIdLayer::new(), AttemptSpanLayer::new());
 
     Ok(vec![

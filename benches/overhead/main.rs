@@ -33,7 +33,7 @@ use tower::{
 use tower_outbound::{
     ApiKey, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -66,7 +66,7 @@ fn rows() -> Result<Vec<Call>, BoxError> {
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let limit = || RateLimitLayer::new(TokenBucket::new(quota));
     let key = ApiKey::new("s3cret")?;
-    let auth = BearerAuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;
+    let auth = AuthLayer::new(key.clone(), Origin::parse("https://api.example.com")?)?;
     let total = TimeoutLayer::total(Duration::from_secs(60))?;
     let attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
     let preset = StackBuilder::new("https://api.example.com")?

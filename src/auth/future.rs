@@ -7,7 +7,7 @@ use std::{
 use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
 
-use super::refresh::Watch;
+use super::{ApiKey, KeySource};
 use crate::{
     call::KeyReplaced,
     error::{BoxError, Error, MaybeRejected},
@@ -20,18 +20,14 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: MaybeRejected<F>,
-        watch: Option<Watch>,
+        // The key that a 401 rejects.
+        key: Option<(KeySource, ApiKey)>,
     }
 }
 
 impl<F> ResponseFuture<F> {
-    #[inline]
-    pub(super) fn calling(watch: Option<Watch>, call: impl FnOnce() -> F) -> Self {
-        Self { watch, future: MaybeRejected::calling(call) }
-    }
-
-    pub(super) fn failed(error: Error) -> Self {
-        Self { watch: None, future: MaybeRejected::rejected(error) }
+    pub(super) fn new(key: Option<(KeySource, ApiKey)>, future: MaybeRejected<F>) -> Self {
+        Self { future, key }
     }
 }
 
@@ -44,23 +40,18 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // First, because a service that responds immediately would never let the refresh begin.
-        if let Some(watch) = this.watch {
-            watch.drive(cx);
-        }
-        let mut result = ready!(this.future.poll(cx));
-        if let (Ok(response), Some(watch)) = (&mut result, this.watch) {
-            watch.hide_ids(response.headers_mut());
-            if watch.changes() && refuses_the_key(response) && watch.reject() {
+        let mut response = ready!(this.future.poll(cx))?;
+        if let Some((keys, key)) = this.key {
+            if rejects_key(&response) && keys.reject(key) {
                 response.extensions_mut().insert(KeyReplaced);
             }
         }
-        Poll::Ready(result)
+        Poll::Ready(Ok(response))
     }
 }
 
-/// By HTTP's word, or by gRPC's in a head that is the whole answer.
-fn refuses_the_key<R>(response: &Response<R>) -> bool {
+/// Returns whether the response is a 401, or gRPC's `UNAUTHENTICATED` in the headers.
+fn rejects_key<R>(response: &Response<R>) -> bool {
     response.status() == StatusCode::UNAUTHORIZED
         || Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED)
 }

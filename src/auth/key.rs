@@ -3,12 +3,12 @@ use std::{env, fmt, fs, io::Read, path::Path, sync::Arc};
 use http::HeaderValue;
 use zeroize::Zeroizing;
 
-use crate::error::InvalidConfig;
+use crate::{error::InvalidConfig, secret::Secret};
 
-/// A secret of visible ASCII characters. Never shown: not in `Debug`, not in an error.
+/// A key of visible ASCII characters. `Debug` and errors redact it.
 ///
-/// Its memory is overwritten when the last clone is dropped. What is made of it to be sent is not: a header's value
-/// and a URI are copies that belong to `http`, hyper and TLS, and the environment and the file stay what they are.
+/// Its memory is overwritten when its last clone is dropped. Copies that were made to be sent are not overwritten: header
+/// values and URIs belong to `http`, hyper and TLS.
 ///
 /// ```
 /// use tower_outbound::ApiKey;
@@ -17,19 +17,23 @@ use crate::error::InvalidConfig;
 /// assert_eq!(format!("{key:?}"), "ApiKey(redacted)");
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
+///
+/// # Clone
+///
+/// Cheap: clones share the memory.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ApiKey(Arc<Zeroizing<Box<str>>>);
+pub struct ApiKey(Secret);
 
 impl ApiKey {
-    /// Far more than any key; a path to something else ends here and not in memory.
-    const LONGEST_FILE: u64 = 64 * 1024;
+    /// The largest key file, so that a path to another file does not fill the memory.
+    const MAX_FILE: u64 = 64 * 1024;
 
-    /// The key itself.
+    /// Makes a key.
     ///
     /// # Errors
     ///
-    /// When it is empty or has a character that no header can carry (white space, control, not ASCII). The
-    /// error names the position of the character, never the key.
+    /// Returns an error if the key is empty or has a character other than visible ASCII. The error names the position of
+    /// the character, never the key.
     pub fn new(key: impl AsRef<str>) -> Result<Self, InvalidConfig> {
         Self::check(key.as_ref(), || "given as a value".to_owned())
     }
@@ -61,22 +65,21 @@ impl ApiKey {
         }
     }
 
-    /// The key in the file at `path`, of at most 64 KiB, read once, now; white space around it does not count.
+    /// Reads the key in the file at `path`, once. Ignores white space around the key.
     ///
     /// # Errors
     ///
-    /// When the file can't be read or what it holds is no key; the error names the file.
+    /// Returns an error that names the file if it cannot be read, is larger than 64 KiB, or contains no valid key.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, InvalidConfig> {
         let path = path.as_ref();
         let place = || format!("in file {}", path.display());
-        // One byte more than the longest, to see whether there is more.
         let read = fs::File::open(path).and_then(|file| {
-            // With room for all of it: a string that grows leaves copies behind.
-            let mut key = Zeroizing::new(String::with_capacity(Self::LONGEST_FILE as usize + 2));
-            file.take(Self::LONGEST_FILE + 1).read_to_string(&mut key).map(|_| key)
+            // With room for all of it, because a string that grows leaves copies behind.
+            let mut key = Zeroizing::new(String::with_capacity(Self::MAX_FILE as usize + 2));
+            file.take(Self::MAX_FILE + 1).read_to_string(&mut key).map(|_| key)
         });
         match read {
-            Ok(key) if key.len() as u64 > Self::LONGEST_FILE => {
+            Ok(key) if key.len() as u64 > Self::MAX_FILE => {
                 Err(InvalidConfig::new(FIELD, place(), "a file of at most 64 KiB"))
             }
             Ok(key) => Self::check(key.trim(), place),
@@ -84,14 +87,18 @@ impl ApiKey {
         }
     }
 
-    /// The secret in plain, for whoever has to send or sign with it.
+    /// Returns the key in plain text, for code that sends it or signs with it.
     pub fn expose(&self) -> &str {
-        &self.0
+        self.0.expose()
     }
 
-    /// The secret as the value of a header, marked sensitive: neither shown by `Debug` nor indexed by HTTP/2.
+    /// Returns the key as a header value, marked sensitive: `Debug` does not show it, and HTTP/2 does not index it.
     pub fn header_value(&self) -> HeaderValue {
-        sensitive(&self.0)
+        sensitive(self.expose())
+    }
+
+    pub(super) fn secret(&self) -> &Secret {
+        &self.0
     }
 
     fn check(key: &str, place: impl FnOnce() -> String) -> Result<Self, InvalidConfig> {
@@ -99,13 +106,13 @@ impl ApiKey {
             return Err(InvalidConfig::new(FIELD, place(), "at least one character"));
         }
         match key.bytes().position(|byte| !byte.is_ascii_graphic()) {
-            None => Ok(Self(Arc::new(Zeroizing::new(key.into())))),
+            None => Ok(Self(Secret::new(key))),
             Some(at) => Err(InvalidConfig::new(FIELD, place(), format!("{VISIBLE}, unlike its byte {at}"))),
         }
     }
 }
 
-/// A key, or a scheme's name and a key: visible ASCII and spaces, which every header value may hold.
+/// Makes a sensitive header value of visible ASCII characters and spaces, which are always valid.
 pub(super) fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
@@ -122,10 +129,10 @@ impl fmt::Debug for ApiKey {
     }
 }
 
-/// An application id, its key and its secret, which travel together. Only the id is ever shown.
+/// The id, key and secret of an application. `Debug` shows the id only.
 ///
-/// How a service wants the three to be sent or signed with is its own affair: a closure turns them into headers,
-/// see [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials).
+/// Realtime messaging services use them. How a service sends the three or signs with them differs, so a hook does it: see
+/// [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials) and [`Sign`](super::Sign).
 #[derive(Clone, PartialEq, Eq)]
 pub struct AppCredentials {
     app_id: Arc<str>,
@@ -134,11 +141,11 @@ pub struct AppCredentials {
 }
 
 impl AppCredentials {
-    /// The three of them.
+    /// Makes the credentials of one application.
     ///
     /// # Errors
     ///
-    /// When the application id is empty or not of visible ASCII characters.
+    /// Returns an error if the id is empty or has a character other than visible ASCII.
     pub fn new(app_id: impl AsRef<str>, key: ApiKey, secret: ApiKey) -> Result<Self, InvalidConfig> {
         let app_id = app_id.as_ref();
         if app_id.is_empty() || !app_id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -147,17 +154,17 @@ impl AppCredentials {
         Ok(Self { app_id: app_id.into(), key, secret })
     }
 
-    /// The id of the application; not a secret.
+    /// Returns the id of the application, which is not a secret.
     pub fn app_id(&self) -> &str {
         &self.app_id
     }
 
-    /// The key that belongs to the application.
+    /// Returns the application's key.
     pub fn key(&self) -> &ApiKey {
         &self.key
     }
 
-    /// The secret that belongs to the key.
+    /// Returns the key's secret.
     pub fn secret(&self) -> &ApiKey {
         &self.secret
     }
@@ -174,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bad_key_is_named_by_its_place_and_never_shown() {
+    fn names_the_source_of_an_invalid_key_and_not_the_key() {
         let error = ApiKey::new("bad key\n").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_variable_or_file_is_named() {
+    fn names_a_missing_variable_or_file() {
         let error = ApiKey::from_env("TOWER_OUTBOUND_NO_SUCH_VARIABLE").unwrap_err();
         assert!(error.to_string().contains("TOWER_OUTBOUND_NO_SUCH_VARIABLE"), "{error}");
         let error = ApiKey::from_file("no/such/file").unwrap_err();
@@ -193,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_file_may_end_in_a_newline() {
+    fn reads_a_key_file_of_at_most_64_kib_and_trims_it() {
         let path = env::temp_dir().join(format!("tower-outbound-key-{}", std::process::id()));
         fs::write(&path, "s3cret\n").unwrap();
         let key = ApiKey::from_file(&path);
@@ -215,18 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_secret() {
+    fn redacts_keys_in_debug() {
         let credentials =
             AppCredentials::new("app", ApiKey::new("k3y").unwrap(), ApiKey::new("s3cret").unwrap()).unwrap();
         let shown = format!("{credentials:?} {:?}", credentials.key());
         assert!(shown.contains("app") && shown.contains("ApiKey(redacted)"), "{shown}");
         assert!(!shown.contains("k3y") && !shown.contains("s3cret"), "{shown}");
-    }
-
-    /// What it does is the crate's own to test; that it stands at the end of every key is ours.
-    #[test]
-    fn a_key_is_overwritten_when_it_is_dropped() {
-        fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
-        overwritten(&*ApiKey::new("s3cret").unwrap().0);
     }
 }

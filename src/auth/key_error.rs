@@ -1,32 +1,23 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use crate::error::{BoxError, redact};
+use crate::error::{BoxError, Error, Kind, redact};
 
-/// Why there is no key to send, or no newer one. What the provider failed with is the source.
+/// The failure of a key source. Its source is the error of the provider or the file.
 #[derive(Debug, Clone)]
 pub struct KeyError {
-    what: What,
+    message: Cow<'static, str>,
     retry_in: Option<Duration>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
-    File,
-    Failed,
-    TimedOut(Duration),
-    Expired,
-    Panicked,
-    NotReady,
-}
-
 impl KeyError {
-    pub(super) fn new(what: What) -> Self {
-        Self { what, retry_in: None, source: None }
+    pub(super) fn new(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { message: message.into(), retry_in: None, source: None }
     }
 
-    pub(super) fn caused(what: What, source: impl Into<BoxError>) -> Self {
-        Self { what, retry_in: None, source: Some(Arc::from(redact(source))) }
+    pub(super) fn with_source(mut self, source: impl Into<BoxError>) -> Self {
+        self.source = Some(Arc::from(redact(source)));
+        self
     }
 
     pub(super) fn with_retry_in(mut self, wait: Duration) -> Self {
@@ -34,7 +25,7 @@ impl KeyError {
         self
     }
 
-    /// How long the source is left alone after its failure; no request tries it before.
+    /// Returns the backoff before the source is used again.
     pub fn retry_in(&self) -> Option<Duration> {
         self.retry_in
     }
@@ -42,16 +33,7 @@ impl KeyError {
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.what {
-            What::File => f.write_str("the key file could not be read again"),
-            What::Failed => f.write_str("the key provider failed"),
-            What::TimedOut(limit) => write!(f, "the key provider gave no key within {limit:?}"),
-            What::Expired => f.write_str("the key provider gave a key that has expired"),
-            What::Panicked => f.write_str("the key provider panicked"),
-            What::NotReady => {
-                f.write_str("no key was fetched, for the service was called before it was ready")
-            }
-        }?;
+        f.write_str(&self.message)?;
         match self.retry_in {
             Some(wait) => write!(f, ", next attempt in {wait:?}"),
             None => Ok(()),
@@ -63,4 +45,11 @@ impl std::error::Error for KeyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
     }
+}
+
+/// Makes the error of a call whose credential could not be put on its request.
+pub(super) fn auth_error(error: impl Into<BoxError>) -> Error {
+    let error = error.into();
+    let again_in = error.downcast_ref().and_then(KeyError::retry_in);
+    Error::new(Kind::Auth { again_in }, error)
 }

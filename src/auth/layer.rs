@@ -1,85 +1,117 @@
 use std::{fmt, sync::Arc};
 
+use http::request;
 use tower_layer::Layer;
 
-use super::{ApiKey, Auth, Authorize, Bearer, Origin};
-use crate::error::InvalidConfig;
+use super::{
+    Auth, KeyPlacement, KeySource, Origin,
+    credential::{Credential, Hook},
+};
+use crate::error::{BoxError, InvalidConfig};
 
 /// Puts a credential on every request to its own origin.
 ///
+/// ```
+/// use http::HeaderName;
+/// use tower_outbound::auth::{AuthLayer, KeyPlacement, KeySource, Origin};
+///
+/// # fn make() -> Result<(), tower_outbound::InvalidConfig> {
+/// let keys = KeySource::from_file("/run/secrets/rates")?;
+/// let layer = AuthLayer::new(keys, Origin::parse("https://api.example.com")?)?
+///     .with_placement(KeyPlacement::header(HeaderName::from_static("x-api-key"))?);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Clone
 ///
-/// Clones, and the services that they make, share the credential.
-pub struct AuthLayer<A> {
-    authorize: Arc<A>,
-    origins: Arc<[Origin]>,
+/// Clones, and the services that they make, share the key source or the closure.
+#[derive(Clone)]
+pub struct AuthLayer {
+    source: Source,
+    origins: Vec<Origin>,
 }
 
-/// [`AuthLayer`] with a key in `Authorization: Bearer`.
-pub type BearerAuthLayer = AuthLayer<Bearer>;
+#[derive(Clone)]
+enum Source {
+    Key(KeySource, KeyPlacement),
+    Hook(Hook),
+}
 
-impl BearerAuthLayer {
-    /// The key goes to `origin`, as a bearer header, and nowhere else.
+impl AuthLayer {
+    /// Sends a key to `origin`, by default as a bearer token.
     ///
     /// # Errors
     ///
-    /// As [`with`](Self::with).
-    pub fn new(key: ApiKey, origin: Origin) -> Result<Self, InvalidConfig> {
-        Self::with(Bearer::from(key), origin)
+    /// Returns an error if the origin has neither TLS nor a loopback host, unless it
+    /// [allows plaintext](Origin::allow_plaintext).
+    pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
+        let source = Source::Key(keys.into(), KeyPlacement::default());
+        Ok(Self { source, origins: vec![origin.for_credential()?] })
     }
-}
 
-impl<A: Authorize> AuthLayer<A> {
-    /// What `authorize` puts on a request goes to `origin` and nowhere else.
+    /// Sends what the closure puts on the head of a request to `origin`.
+    ///
+    /// The layer calls the closure once for each attempt. An error ends the call before anything is sent, and must not
+    /// contain the credential. The head has room for 500 more header fields; a request without that room is rejected.
+    ///
+    /// For a credential that needs the body, or awaits, see [`SignLayer`](super::SignLayer).
+    ///
+    /// ```
+    /// use tower_outbound::auth::{AuthLayer, Origin};
+    ///
+    /// let layer = AuthLayer::from_fn(
+    ///     |head| {
+    ///         head.headers.insert("x-signature", http::HeaderValue::from_static("made up"));
+    ///         Ok(())
+    ///     },
+    ///     Origin::parse("https://api.example.com")?,
+    /// )?;
+    /// # Ok::<(), tower_outbound::InvalidConfig>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// When the origin has no TLS and is not loopback, and [`Origin::allow_plaintext`] was not said.
-    pub fn with(authorize: A, origin: Origin) -> Result<Self, InvalidConfig> {
-        check(&origin)?;
-        Ok(Self { authorize: Arc::new(authorize), origins: Arc::new([origin]) })
+    /// Returns an error as [`new`](Self::new) does.
+    pub fn from_fn(
+        authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+        origin: Origin,
+    ) -> Result<Self, InvalidConfig> {
+        Ok(Self { source: Source::Hook(Arc::new(authorize)), origins: vec![origin.for_credential()?] })
     }
-}
 
-impl<A> AuthLayer<A> {
-    /// Lets the credential go to `origin`, too: another host of the same service, one that it redirects to.
+    /// Sends the key in another place. Has no effect on a closure.
+    pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
+        if let Source::Key(_, place) = &mut self.source {
+            *place = placement;
+        }
+        self
+    }
+
+    /// Also sends the credential to `origin`, for example another host that the service redirects to.
     ///
     /// # Errors
     ///
-    /// As [`with`](Self::with).
+    /// Returns an error as [`new`](Self::new) does.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        check(&origin)?;
-        self.origins = self.origins.iter().cloned().chain([origin]).collect();
+        self.origins.push(origin.for_credential()?);
         Ok(self)
     }
 }
 
-pub(super) fn check(origin: &Origin) -> Result<(), InvalidConfig> {
-    if !origin.is_safe() {
-        return Err(InvalidConfig::new(
-            "origin",
-            origin.to_string(),
-            "https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
-        ));
-    }
-    Ok(())
-}
-
-impl<A> Clone for AuthLayer<A> {
-    fn clone(&self) -> Self {
-        Self { authorize: Arc::clone(&self.authorize), origins: Arc::clone(&self.origins) }
-    }
-}
-
-impl<S, A> Layer<S> for AuthLayer<A> {
-    type Service = Auth<S, A>;
+impl<S> Layer<S> for AuthLayer {
+    type Service = Auth<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Auth::new(inner, Arc::clone(&self.authorize), Arc::clone(&self.origins))
+        let credential = match &self.source {
+            Source::Key(keys, placement) => Credential::key(keys.clone(), placement.clone()),
+            Source::Hook(hook) => Credential::Hook(Arc::clone(hook)),
+        };
+        Auth::new(inner, credential, self.origins.clone())
     }
 }
 
-impl<A> fmt::Debug for AuthLayer<A> {
+impl fmt::Debug for AuthLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthLayer").field("origins", &self.origins).finish_non_exhaustive()
     }

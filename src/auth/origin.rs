@@ -5,7 +5,8 @@ use std::{
 
 use http::{Uri, uri::Scheme};
 
-use crate::error::InvalidConfig;
+use super::key_error::auth_error;
+use crate::error::{Error, InvalidConfig};
 
 /// Names the servers that a credential may go to: a scheme, a host and a port.
 ///
@@ -88,6 +89,24 @@ impl Origin {
     /// Returns whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
         self.tls
+    }
+
+    /// Returns the origin if the credential [may be sent](Self::is_safe) there.
+    pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
+        if self.is_safe() {
+            return Ok(self);
+        }
+        let expected = "https, or loopback, or Origin::allow_plaintext, for a key to be sent there";
+        Err(InvalidConfig::new("origin", self.to_string(), expected))
+    }
+
+    /// Returns whether one of the origins covers `uri`. A URI that names no origin is an error.
+    pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
+        if uri.authority().is_none() {
+            let why = "the request's uri names no origin, so nothing tells whether the key may go there";
+            return Err(auth_error(why));
+        }
+        Ok(origins.iter().any(|origin| origin.covers(uri)))
     }
 
     fn is_loopback(&self) -> bool {

@@ -1,98 +1,144 @@
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use http::HeaderName;
+use http::{
+    HeaderName,
+    header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE},
+};
 
-use super::Form;
+use super::{key::ApiKey, placed::PlacedKey};
 use crate::error::InvalidConfig;
 
-/// Where on a request the key goes: `bearer`, `header:NAME`, `query:NAME` or `basic:USER`.
-#[derive(Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyPlacement {
-    /// `Authorization: Bearer <key>`.
+/// The place of a key on a request. The default is a bearer token.
+///
+/// | parsed and displayed | sent |
+/// |---|---|
+/// | `bearer` | `Authorization: Bearer KEY` |
+/// | `header:x-api-key` | `x-api-key: KEY` |
+/// | `basic:USER` | `Authorization: Basic`, with the key as the password of `USER` |
+/// | `query:api_key` | `?api_key=KEY`, percent-encoded |
+///
+/// ```
+/// use http::HeaderName;
+/// use tower_outbound::auth::KeyPlacement;
+///
+/// let placement = KeyPlacement::header(HeaderName::from_static("x-api-key"))?;
+/// assert_eq!(placement, "header:x-api-key".parse()?);
+/// assert_eq!(placement.to_string(), "header:x-api-key");
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
+/// # Notes
+///
+/// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts one.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct KeyPlacement(Place);
+
+#[derive(Clone, PartialEq, Eq, Default)]
+enum Place {
     #[default]
     Bearer,
-    /// The header of this name.
     Header(HeaderName),
-    /// The query parameter of this name.
-    Query(String),
-    /// `Authorization: Basic`, as the password of this user.
-    Basic(String),
+    Basic(Arc<str>),
+    Query(Arc<str>),
 }
 
 impl KeyPlacement {
-    /// The same as a form of [`Rotating`](crate::auth::Rotating).
+    /// Sends the key as a bearer token.
+    pub fn bearer() -> Self {
+        Self::default()
+    }
+
+    /// Sends the key in the header `name`.
     ///
     /// # Errors
     ///
-    /// When the header frames the message, the parameter has no name, or the user has a colon.
-    pub fn form(&self) -> Result<Form, InvalidConfig> {
-        match self {
-            Self::Bearer => Ok(Form::bearer()),
-            Self::Header(name) => Form::header(name.clone()),
-            Self::Query(name) => Form::query(name),
-            Self::Basic(user) => Form::basic(user),
+    /// Returns an error if the header frames the request or belongs to its connection: `connection`, `content-length`,
+    /// `expect`, `host`, `http2-settings`, `keep-alive`, `proxy-connection`, `te`, `trailer`, `transfer-encoding` or
+    /// `upgrade`.
+    pub fn header(name: HeaderName) -> Result<Self, InvalidConfig> {
+        match frames_request(&name) {
+            true => Err(InvalidConfig::new("key header", name.to_string(), NOT_FRAMING)),
+            false => Ok(Self(Place::Header(name))),
         }
     }
 
-    fn checked(self) -> Result<Self, InvalidConfig> {
-        self.form().map(|_| self)
+    /// Sends the key as the password of `user`, whose name is not a secret.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name contains a colon, which would end it, or a control character.
+    pub fn basic(user: &str) -> Result<Self, InvalidConfig> {
+        if !user.contains(|c: char| c == ':' || c.is_control()) {
+            return Ok(Self(Place::Basic(user.into())));
+        }
+        // The text after a colon is a password.
+        let shown = match user.split_once(':') {
+            Some((name, _)) => format!("{}:…", name.escape_debug()),
+            None => user.escape_debug().to_string(),
+        };
+        Err(InvalidConfig::new("user", shown, "a name without colons and control characters"))
     }
-}
 
-fn header_name(text: &str) -> Result<HeaderName, InvalidConfig> {
-    let expected = "the name of a header, such as x-api-key";
-    text.parse().map_err(|_| InvalidConfig::new("header", text.escape_debug().to_string(), expected))
-}
+    /// Sends the key in the query parameter `name`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is empty.
+    pub fn query(name: &str) -> Result<Self, InvalidConfig> {
+        match name.is_empty() {
+            true => Err(InvalidConfig::new("query parameter", "", "a name")),
+            false => Ok(Self(Place::Query(name.into()))),
+        }
+    }
 
-/// As far as it can be a name.
-fn start_of(name: &str) -> String {
-    name.chars().take_while(|one| one.is_ascii_alphanumeric() || "-_".contains(*one)).take(32).collect()
+    /// Returns the custom header of the key, if it has one.
+    pub(crate) fn header_name(&self) -> Option<&HeaderName> {
+        match &self.0 {
+            Place::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    pub(super) fn place(&self, key: &ApiKey) -> PlacedKey {
+        match &self.0 {
+            Place::Bearer => PlacedKey::bearer(key),
+            Place::Header(name) => PlacedKey::header(name, key),
+            Place::Basic(user) => PlacedKey::basic(user, key),
+            Place::Query(name) => PlacedKey::query(name, key),
+        }
+    }
 }
 
 impl FromStr for KeyPlacement {
     type Err = InvalidConfig;
 
+    /// Errors do not quote what follows the colon, because it may be the key by mistake.
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
+        let is_name = |name: &str| !name.contains(|c: char| "=&#?:".contains(c) || c.is_whitespace());
         match text.split_once(':') {
-            None if text == "bearer" => Ok(Self::Bearer),
-            // What follows a name may be the key, by mistake: it is neither shown nor kept.
-            Some(("header", name)) if name.contains([':', '=', ' ']) => Err(InvalidConfig::new(
-                "key placement",
-                format!("header:{}...", start_of(name)),
-                "the name of a header and nothing after it",
-            )),
-            Some(("header", name)) => Self::Header(header_name(name)?).checked(),
-            Some(("query", name))
-                if name.contains(|one: char| "=&#?:".contains(one) || one.is_whitespace()) =>
-            {
-                Err(InvalidConfig::new(
-                    "key placement",
-                    format!("query:{}...", start_of(name)),
-                    "the name of a parameter and nothing after it",
-                ))
+            None if text == "bearer" => return Ok(Self::bearer()),
+            Some(("header", name)) => {
+                if let Ok(name) = name.parse() {
+                    return Self::header(name);
+                }
             }
-            Some(("query", name)) => Self::Query(name.to_owned()).checked(),
-            Some(("basic", user)) => Self::Basic(user.to_owned()).checked(),
-            _ => {
-                let expected = "bearer, header:NAME, query:NAME or basic:USER";
-                // Or the key itself stands in its place.
-                let shown: String = text.chars().take_while(char::is_ascii_lowercase).take(8).collect();
-                let shown = if shown == text { shown } else { format!("{shown}...") };
-                Err(InvalidConfig::new("key placement", shown, expected))
-            }
+            Some(("query", name)) if is_name(name) => return Self::query(name),
+            Some(("basic", user)) => return Self::basic(user),
+            _ => {}
         }
+        let shown: String = text.chars().take_while(char::is_ascii_lowercase).take(8).collect();
+        let shown = if shown == text { shown } else { format!("{shown}...") };
+        Err(InvalidConfig::new("key placement", shown, "bearer, header:NAME, query:NAME or basic:USER"))
     }
 }
 
 impl fmt::Display for KeyPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bearer => f.write_str("bearer"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Query(name) => write!(f, "query:{name}"),
-            // What follows a colon was meant as the password.
-            Self::Basic(user) => write!(f, "basic:{}", user.split(':').next().unwrap_or_default()),
+        match &self.0 {
+            Place::Bearer => f.write_str("bearer"),
+            Place::Header(name) => write!(f, "header:{name}"),
+            Place::Basic(user) => write!(f, "basic:{user}"),
+            Place::Query(name) => write!(f, "query:{name}"),
         }
     }
 }
@@ -100,5 +146,66 @@ impl fmt::Display for KeyPlacement {
 impl fmt::Debug for KeyPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyPlacement({self})")
+    }
+}
+
+/// What [`frames_request`] rejects, for an error.
+pub(crate) const NOT_FRAMING: &str =
+    "a header other than connection, content-length, host, transfer-encoding and their kind";
+
+/// Returns whether a header frames a request or belongs to its connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
+/// §8.2.2). Clients write these themselves, and proxies drop them.
+pub(crate) fn frames_request(name: &HeaderName) -> bool {
+    [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE].contains(name)
+        || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_what_it_displays() {
+        for text in ["bearer", "header:x-api-key", "basic:ann", "basic:", "query:api_key"] {
+            let placement: KeyPlacement = text.parse().unwrap();
+            assert_eq!((placement.to_string().as_str(), placement.clone()), (text, placement));
+        }
+        assert_eq!(KeyPlacement::default(), KeyPlacement::bearer());
+        assert_eq!(format!("{:?}", KeyPlacement::bearer()), "KeyPlacement(bearer)");
+    }
+
+    #[test]
+    fn quotes_no_key_in_the_error_of_an_invalid_text() {
+        for (text, shown) in [
+            ("header:x-api-key: s3cret", "header..."),
+            ("header:x-api-key=s3cret", "header..."),
+            ("query:api_key=s3cret", "query..."),
+            ("basic:ann:s3cret", "ann:…"),
+            ("s3cret", "s..."),
+            ("cookie", "cookie"),
+            ("bearer:s3cret", "bearer..."),
+        ] {
+            assert_eq!(text.parse::<KeyPlacement>().unwrap_err().value(), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn rejects_headers_that_frame_a_request() {
+        for name in [
+            "connection",
+            "content-length",
+            "expect",
+            "host",
+            "http2-settings",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ] {
+            let error = KeyPlacement::header(HeaderName::from_static(name)).unwrap_err();
+            assert_eq!((error.field(), error.value()), ("key header", name));
+        }
     }
 }

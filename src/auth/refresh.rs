@@ -1,149 +1,239 @@
 use std::{
-    fmt,
-    future::Future,
+    future::{Future, ready},
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use futures_util::{FutureExt, future::Shared};
-use http::HeaderMap;
+use tokio::runtime::Handle;
 
-use super::{
-    ApiKey, CurrentKey, FreshKey, KeyError, KeyProvider, KeySource, Pattern,
-    key_error::What,
-    provided::{Provided, Settled},
-};
+use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
 use crate::{
-    call::CallContext,
     clock::{self, Instant},
+    random::Random,
     telemetry,
 };
 
-/// One question to the provider, shared by its task and all who wait for the answer.
-pub(super) type Fetch = Shared<Pin<Box<dyn Future<Output = Fetched> + Send>>>;
+/// A refresh, shared by its task and all waiters.
+pub(super) type Refresh = Shared<Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>>;
 
-/// The key, and its lifetime with the moment when that is over.
-pub(super) type Fetched = Result<(ApiKey, Option<(Duration, Instant)>), KeyError>;
+/// The current key, or the refresh to wait for.
+pub(super) enum Lease {
+    Ready(ApiKey),
+    Wait(Refresh),
+}
 
-pub(super) fn fetch(provider: Arc<dyn KeyProvider>, started: Instant, limit: Duration) -> Fetch {
-    let fetch = async move {
+/// A [`RefreshingKey`] in use.
+pub(super) struct Refresher {
+    settings: RefreshingKey,
+    random: Random,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    held: Option<Held>,
+    running: Option<(u64, Refresh)>,
+    /// The number of refreshes so far, the id of the last one.
+    started: u64,
+    /// Failures in a row.
+    failures: u32,
+    /// The last failure, and the end of the backoff after it.
+    failed: Option<(KeyError, Instant)>,
+    /// Keys that the server rejected in a row.
+    rejections: u32,
+}
+
+/// The key in use.
+struct Held {
+    key: ApiKey,
+    since: Instant,
+    expires: Option<Instant>,
+    refresh_at: Option<Instant>,
+    /// Rejections before this time do not cause a refresh.
+    rejectable_at: Instant,
+    rejected: bool,
+}
+
+const FAILED: &str = "the key provider failed";
+
+/// A key with its lifetime and its expiry.
+type Fetched = (ApiKey, Option<(Duration, Instant)>);
+
+impl Refresher {
+    /// A key that was in use for this many times the longest backoff starts a new row of rejections.
+    const WELL_AGED: u32 = 3;
+
+    pub(super) fn new(settings: RefreshingKey) -> Self {
+        Self { settings, random: Random::from_entropy(), state: Mutex::default() }
+    }
+
+    // A panic while the lock was held leaves usable values behind.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn last_error(&self) -> Option<KeyError> {
+        self.lock().failed.as_ref().map(|(error, _)| error.clone())
+    }
+
+    pub(super) fn lease(self: &Arc<Self>) -> Lease {
+        let now = clock::now();
+        let mut state = self.lock();
+        let key = match state.held.as_ref().filter(|held| held.is_valid(now)) {
+            Some(held) if held.refresh_at.is_none_or(|at| now < at) => return Lease::Ready(held.key.clone()),
+            held => held.map(|held| held.key.clone()),
+        };
+        let refresh =
+            self.refresh(&mut state, now).unwrap_or_else(|error| ready(Err(error)).boxed().shared());
+        drop(state);
+        let Some(key) = key else { return Lease::Wait(refresh) };
+        // A provider that responds immediately gives this request the new key.
+        let new = refresh.now_or_never().and_then(Result::ok);
+        Lease::Ready(new.unwrap_or(key))
+    }
+
+    /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.
+    fn refresh(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<Refresh, KeyError> {
+        if let Some((_, refresh)) = &state.running {
+            return Ok(refresh.clone());
+        }
+        if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
+            return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
+        }
+        let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
+        state.started += 1;
+        let refresh = Arc::clone(self).run(state.started, now).boxed().shared();
+        state.running = Some((state.started, refresh.clone()));
+        let (guard, task) = (GiveUp { refresher: Arc::clone(self), id: state.started }, refresh.clone());
+        runtime.spawn(async move {
+            let _guard = guard;
+            drop(task.await);
+        });
+        Ok(refresh)
+    }
+
+    async fn run(self: Arc<Self>, id: u64, started: Instant) -> Result<ApiKey, KeyError> {
         telemetry::key_refresh_begins();
-        // The provider is called at the first poll: under no lock, and where its panic is caught, or that of a timer
-        // whose runtime is gone.
-        let asked = AssertUnwindSafe(async { tokio::time::timeout(limit, provider.fetch()).await });
-        let FreshKey { key, lifetime } = match asked.catch_unwind().await {
-            Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::caused(What::Failed, error))?,
-            Ok(Err(_)) => return Err(KeyError::new(What::TimedOut(limit))),
-            // What it panicked with may hold anything.
-            Err(_) => return Err(KeyError::new(What::Panicked)),
+        let fetched = self.fetch(started).await;
+        self.settle(id, fetched)
+    }
+
+    async fn fetch(&self, started: Instant) -> Result<Fetched, KeyError> {
+        let limit = self.settings.timeout;
+        // Catches a panic of the provider, and of a timer whose runtime is gone.
+        let fetch = AssertUnwindSafe(async { tokio::time::timeout(limit, (self.settings.provider)()).await });
+        let FreshKey { key, lifetime } = match fetch.catch_unwind().await {
+            Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
+            Ok(Err(_)) => {
+                return Err(KeyError::new(format!("the key provider gave no key within {limit:?}")));
+            }
+            // The payload may contain anything.
+            Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
         let expires = lifetime.map(|lifetime| (lifetime, clock::after(started, lifetime)));
         match expires.is_some_and(|(_, expires)| expires <= clock::now()) {
-            true => Err(KeyError::new(What::Expired)),
+            true => Err(KeyError::new("the key provider gave a key that has expired")),
             false => Ok((key, expires)),
         }
-    };
-    fetch.boxed().shared()
-}
-
-/// A share in the refresh under way.
-pub(super) struct Refresh {
-    provided: Arc<Provided>,
-    id: u64,
-    /// None when it is over.
-    fetch: Option<Fetch>,
-}
-
-impl Refresh {
-    pub(super) fn new(provided: Arc<Provided>, id: u64, fetch: Fetch) -> Self {
-        Self { provided, id, fetch: Some(fetch) }
     }
 
-    /// Pending for ever once it has told its end.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Settled> {
-        let Some(fetch) = &mut self.fetch else { return Poll::Pending };
-        let fetched = ready!(fetch.poll_unpin(cx));
-        self.fetch = None;
-        Poll::Ready(self.provided.settle(self.id, fetched))
-    }
-}
-
-/// Drives a refresh to its end, in a task, whatever becomes of the requests that wait for it. Given up when its runtime
-/// goes away before that.
-pub(super) struct Driver(pub(super) Refresh);
-
-impl Future for Driver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.poll(cx).map(drop)
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        if self.0.fetch.is_some() {
-            self.0.provided.give_up(self.0.id);
+    /// Stores the result of the refresh `id`, unless the refresh was given up.
+    fn settle(&self, id: u64, fetched: Result<Fetched, KeyError>) -> Result<ApiKey, KeyError> {
+        let now = clock::now();
+        let mut state = self.lock();
+        if state.running.take_if(|(running, _)| *running == id).is_none() {
+            return fetched.map(|(key, _)| key);
         }
-    }
-}
-
-impl fmt::Debug for Refresh {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Refresh").field("over", &self.fetch.is_none()).finish_non_exhaustive()
-    }
-}
-
-/// A request that is under way with a key, which may change.
-#[derive(Debug)]
-pub(super) struct Watch {
-    keys: KeySource,
-    /// None for the one that never changes.
-    key: Option<CurrentKey>,
-    call: Option<CallContext>,
-    ahead: Option<Refresh>,
-}
-
-impl Watch {
-    pub(super) fn new(
-        keys: KeySource,
-        call: Option<CallContext>,
-        key: Option<CurrentKey>,
-        ahead: Option<Refresh>,
-    ) -> Self {
-        Self { keys, call, key, ahead }
-    }
-
-    /// Takes the refresh a step further; what came of it is for the next request.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if self.ahead.as_mut().is_some_and(|ahead| ahead.poll(cx).is_ready()) {
-            self.ahead = None;
-        }
-    }
-
-    /// Marks what the server gives as its own id and is the key, in whatever writing: no report keeps it then.
-    pub(super) fn hide_ids(&self, headers: &mut HeaderMap) {
-        let key = self.key.as_ref().or(self.keys.fixed()).map(|key| key.key().expose());
-        let (Some(call), Some(key)) = (&self.call, key) else { return };
-        call.hide_ids(headers, |id| {
-            // No writing of a key is shorter than the key: most ids are not looked at any further.
-            id.len() >= key.len() && {
-                let text = String::from_utf8_lossy(id.as_bytes());
-                Pattern::of(key).any(|pattern| pattern.find(&text, 0, false).is_some())
+        // The subscriber's code runs outside of the lock.
+        match fetched {
+            Ok((key, expires)) => {
+                self.hold(&mut state, key.clone(), expires, now);
+                drop(state);
+                telemetry::key_refreshed();
+                Ok(key)
             }
+            Err(error) => {
+                let wait = self.settings.backoff.delay(state.failures, self.random.next());
+                let error = error.with_retry_in(wait);
+                state.failures = state.failures.saturating_add(1);
+                state.failed = Some((error.clone(), clock::after(now, wait)));
+                if let Some(held) = &mut state.held {
+                    // A rejected key is sent again if there is no other, so that the caller sees the server's 401.
+                    held.rejected = false;
+                    held.refresh_at = Some(now);
+                }
+                let kept = state.held.as_ref().is_some_and(|held| held.is_valid(now));
+                drop(state);
+                telemetry::key_refresh_failed(&error, error.retry_in(), kept);
+                Err(error)
+            }
+        }
+    }
+
+    fn hold(&self, state: &mut State, key: ApiKey, expires: Option<(Duration, Instant)>, now: Instant) {
+        let rest = match state.rejections.checked_sub(1) {
+            Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
+            None => Duration::ZERO,
+        };
+        let refresh_at = expires.map(|(lifetime, expires)| {
+            expires.checked_sub(self.settings.ahead.min(lifetime / 5)).unwrap_or(now)
+        });
+        state.failures = 0;
+        state.failed = None;
+        state.held = Some(Held {
+            key,
+            since: now,
+            expires: expires.map(|(_, expires)| expires),
+            refresh_at,
+            rejectable_at: clock::after(now, rest),
+            rejected: false,
         });
     }
 
-    /// Whether there may be another key.
-    pub(super) fn changes(&self) -> bool {
-        self.key.is_some()
+    /// Returns whether another key is there or will be fetched.
+    pub(super) fn reject(&self, key: &ApiKey) -> bool {
+        let now = clock::now();
+        let mut state = self.lock();
+        let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
+        let State { held: Some(held), rejections, .. } = &mut *state else { return false };
+        // Another request rejected the key before.
+        if held.key != *key || held.rejected {
+            return true;
+        }
+        if backs_off || now < held.rejectable_at {
+            return false;
+        }
+        let aged = self.settings.backoff.cap().saturating_mul(Self::WELL_AGED);
+        if now >= clock::after(held.since, aged) {
+            *rejections = 0;
+        }
+        *rejections = rejections.saturating_add(1);
+        held.rejected = true;
+        drop(state);
+        telemetry::key_refused();
+        true
     }
+}
 
-    /// The server has refused the key.
-    pub(super) fn reject(&self) -> bool {
-        self.key.as_ref().is_some_and(|key| self.keys.reject(key))
+impl Held {
+    fn is_valid(&self, now: Instant) -> bool {
+        !self.rejected && self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+/// Gives up a refresh whose runtime drops its task, so that the next request starts another one.
+struct GiveUp {
+    refresher: Arc<Refresher>,
+    id: u64,
+}
+
+impl Drop for GiveUp {
+    fn drop(&mut self) {
+        let given_up = self.refresher.lock().running.take_if(|(id, _)| *id == self.id);
+        // The provider's future is dropped outside of the lock.
+        drop(given_up);
     }
 }

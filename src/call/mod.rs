@@ -21,6 +21,7 @@ mod attempt;
 mod deadline;
 mod report;
 mod request_head;
+mod server_id;
 mod shared;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -38,6 +39,7 @@ pub use crate::policy::retry::{DelayReason, StopReason};
 use crate::{
     clock::Instant,
     policy::retry::{Retry, Stop},
+    secret::Secret,
 };
 
 /// The state of one call while it runs. The layers share it through the request's extensions.
@@ -159,15 +161,9 @@ impl CallContext {
         self.shared.started
     }
 
-    /// Marks what the server gives as its own id and is none, by `is_secret`: no report keeps it then.
-    pub(crate) fn hide_ids(&self, headers: &mut HeaderMap, is_secret: impl Fn(&HeaderValue) -> bool) {
-        if let Some(identity) = &self.shared.state().identity {
-            for name in identity.given(headers) {
-                if let Some(id) = headers.get_mut(name).filter(|id| is_secret(id)) {
-                    id.set_sensitive(true);
-                }
-            }
-        }
+    /// Adds a key that an attempt sends, so that no server id in the report contains it.
+    pub(crate) fn conceal(&self, key: &Secret) {
+        self.shared.state().keys.add(key);
     }
 
     /// Keeps the server's id of the response of the call, unless an attempt has recorded it.

@@ -20,9 +20,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// The longest server id that is kept, in bytes. Known services send up to 100.
-    pub const MAX_SERVER_REQUEST_ID: usize = 256;
-
     /// Returns the report of a response, if the stack has a layer of this crate that keeps one.
     pub fn from_response<B>(response: &Response<B>) -> Option<&Self> {
         Self::from_extensions(response.extensions())
@@ -45,10 +42,16 @@ impl Report {
 
     /// Returns the server's own request id: that of the last response with one, from the first of the known headers.
     ///
-    /// Ignores an id that repeats the key, is marked sensitive or is longer than
-    /// [`MAX_SERVER_REQUEST_ID`](Self::MAX_SERVER_REQUEST_ID) bytes.
+    /// Ignores an id with other than visible ASCII characters, with more than 128 of them, or with the key of an attempt
+    /// in it, as it is or percent-encoded.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
+    }
+
+    /// Replaces each plain occurrence of the call's two latest keys.
+    #[cfg(feature = "json")]
+    pub(crate) fn redact(&self, text: &str) -> String {
+        self.shared.state().keys.redact(text)
     }
 
     /// Returns the deadline of the call, and the time from the call's start to it.

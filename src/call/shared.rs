@@ -7,7 +7,11 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Report, StopReason, attempt::Attempts};
+use super::{
+    StopReason,
+    attempt::Attempts,
+    server_id::{self, SentKeys},
+};
 use crate::clock::{self, Instant};
 
 pub(super) struct Shared {
@@ -38,6 +42,7 @@ pub(super) struct State {
     /// The identity from the innermost layer, if more than one set it.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<HeaderValue>,
+    pub(super) keys: SentKeys,
     pub(super) waited: Duration,
     pub(super) attempts: Attempts,
     /// The attempts that reached an attempt span layer, of any retry layer.
@@ -64,22 +69,11 @@ impl Shared {
     }
 }
 
-impl Identity {
-    /// The names of the server's id headers in their order, if the response has any. One pass over the response's names
-    /// costs less than a lookup of each.
-    pub(super) fn given(&self, headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> + use<'_> {
-        let any = headers.keys().any(|name| self.naming.server_headers.contains(name));
-        any.then(|| self.naming.server_headers.iter()).into_iter().flatten()
-    }
-}
-
 impl State {
-    /// Returns the first server id of a response. Ignores an id marked sensitive, because it repeats the key. Copies
-    /// the id, because a header value keeps the buffer of the whole head alive.
+    /// Returns the first server id of a response that may be kept.
     pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let mut ids = self.identity.as_ref()?.given(headers).filter_map(|name| headers.get(name));
-        let id = ids.find(|id| !id.is_sensitive() && id.len() <= Report::MAX_SERVER_REQUEST_ID)?;
-        HeaderValue::from_bytes(id.as_bytes()).ok()
+        let names = &self.identity.as_ref()?.naming.server_headers;
+        server_id::candidates(headers, names).find_map(|id| self.keys.check(id))
     }
 
     /// Keeps the server's id. Without one, the id of an earlier response stays.

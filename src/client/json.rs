@@ -6,9 +6,8 @@ use http::{HeaderValue, Method, Request, StatusCode, header::ACCEPT};
 use http_body_util::BodyExt;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Client, redact::hide_members};
+use super::Client;
 use crate::{
-    auth::{ApiKey, SentKeys},
     body::{Body, BodyTooLarge},
     call::Report,
     clock,
@@ -16,17 +15,15 @@ use crate::{
     headers,
 };
 
-/// Most that is shown of a body.
+/// The longest excerpt of a body, in bytes.
 const EXCERPT: usize = 1024;
-/// Most that is read of the body of an answer that is no success.
+/// How much of an error's body is read: more than is shown, so that a key at the end of the excerpt is whole.
 const READ: usize = 2 * EXCERPT;
-/// Most that is told of why a body is not what was asked for: the names of a dozen members.
-const LONGEST_REASON: usize = 256;
-/// The longest that it is waited for: what is there of it by then is shown.
+/// How long an error's body is read. The excerpt is what arrived by then.
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Most that is read of a JSON answer, 16 MiB: more than APIs page their answers by, less than harms a process.
+    /// The largest JSON body that is read: 16 MiB, more than a page of any API and too little to exhaust a process.
     pub const MAX_JSON: usize = 16 * 1024 * 1024;
 
     /// Sends a GET to `path`, and reads the response's body as JSON. An empty body is read as `null`.
@@ -119,18 +116,17 @@ impl Client {
             headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json)
                 .map_err(|error| no_answer(error.into()))?;
         }
-        let sent = SentKeys::default();
-        request.extensions_mut().insert(sent.clone());
         let response = self.request(request).await.map_err(no_answer)?;
-        let sent = sent.all();
         let (status, report) = (response.status(), Report::from_response(&response).cloned());
         let deadline = report.as_ref().and_then(Report::deadline);
-        let answered = |kind, excerpt| JsonError { kind, status: Some(status), report, excerpt };
+        let answered = |kind, body: &[u8]| {
+            let excerpt = excerpt(body, report.as_ref());
+            JsonError { kind, status: Some(status), report, excerpt }
+        };
         if !status.is_success() {
             let ends = clock::after(clock::now(), EXCERPT_TIME);
             let ends = deadline.map_or(ends, |(deadline, _)| deadline.min(ends));
-            let (start, whole) = beginning(response.into_body(), ends).await;
-            return Err(answered(Kind::Status, self.excerpt(&start, whole, &sent)));
+            return Err(answered(Kind::Status, &beginning(response.into_body(), ends).await));
         }
         let read = response.into_body().collect(Self::MAX_JSON);
         let read = match deadline {
@@ -141,70 +137,40 @@ impl Client {
         };
         let body = match read {
             Ok(body) => body,
-            Err(error) => return Err(answered(Kind::Body(error), String::new())),
+            Err(error) => return Err(answered(Kind::Body(error), b"")),
         };
         let json: &[u8] = if body.is_empty() { b"null" } else { &body };
-        serde_json::from_slice(json).map_err(|error| {
-            let what = self.shown(without_values(&error).as_bytes(), true, &sent, LONGEST_REASON);
-            answered(Kind::Unreadable(what), self.excerpt(&body, true, &sent))
-        })
-    }
-
-    /// The beginning of a body, or of what was read of it.
-    fn excerpt(&self, body: &[u8], whole: bool, sent: &[ApiKey]) -> String {
-        self.shown(body, whole, sent, EXCERPT)
-    }
-
-    /// The beginning of what may quote an answer, as one line of text, without what is known to be secret.
-    fn shown(&self, text: &[u8], whole: bool, sent: &[ApiKey], most: usize) -> String {
-        // Hidden before it is cut to what is shown, or half of a key would be left at the end.
-        let read = String::from_utf8_lossy(text.get(..READ).unwrap_or(text));
-        let cut = !whole || text.len() > READ;
-        let mut shown = hide_members(&self.redacted_answer(&read, sent, cut));
-        if let Some((end, _)) = shown.char_indices().find(|(at, _)| *at >= most) {
-            shown.truncate(end);
-            shown.push_str("...");
-        }
-        shown.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
+        serde_json::from_slice(json).map_err(|error| answered(Kind::Unreadable(error), &body))
     }
 }
 
-/// What serde says without the values that it quotes of the answer: what was expected, or which member is missing, and
-/// where. In what is left there are the words of the types, which may quote something, too.
-fn without_values(error: &serde_json::Error) -> String {
-    let said = error.to_string();
-    match (error.is_data(), said.rsplit_once(", expected ")) {
-        (true, Some((_, expected))) => format!("expected {expected}"),
-        (true, None) if said.starts_with("missing field `") => said,
-        (true, None) => format!("at line {} column {}", error.line(), error.column()),
-        // Of text that is no JSON it quotes nothing.
-        (false, _) => said,
+/// Returns the beginning of a body as one line, without the keys of the call.
+fn excerpt(body: &[u8], report: Option<&Report>) -> String {
+    let text = String::from_utf8_lossy(body.get(..READ).unwrap_or(body));
+    let mut text = report.map_or_else(|| text.to_string(), |report| report.redact(&text));
+    if let Some((end, _)) = text.char_indices().find(|(at, _)| *at >= EXCERPT) {
+        text.truncate(end);
+        text.push_str("...");
     }
+    text.replace(char::is_control, " ")
 }
 
-/// So much of it as comes in time, and whether that is all of it.
-async fn beginning(mut body: Body, ends: clock::Instant) -> (Vec<u8>, bool) {
+/// Reads the beginning of a body, until it fails, ends, or the time is over.
+async fn beginning(mut body: Body, ends: clock::Instant) -> Vec<u8> {
     let mut start = Vec::new();
     let read = async {
         while start.len() < READ {
-            match body.frame().await {
-                Some(Ok(frame)) => start.extend_from_slice(frame.data_ref().map_or(&[], |data| data)),
-                Some(Err(_)) => return false,
-                None => return true,
-            }
+            let Some(Ok(frame)) = body.frame().await else { break };
+            start.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
         }
-        false
     };
-    let whole = tokio::time::timeout_at(ends, read).await.unwrap_or(false);
-    (start, whole)
+    let _ = tokio::time::timeout_at(ends, read).await;
+    start
 }
 
-/// Why a call has given no JSON value. Keeps the status, the report, and up to 1 KiB of the body.
+/// A JSON call that returned no value. Has the status, the [`Report`], and up to 1 KiB of the body.
 ///
-/// The body's piece, in [`excerpt`](Self::excerpt) and in `Display`, is without the preset's key, the one in use now and those
-/// that the call has sent, as [`Client::redacted`] hides it; and without the values of members whose names
-/// speak of a key, a token, a secret, a password, an authorization or a signature. What else in it is private is not known
-/// here.
+/// `Display` and `Debug` show no text of the body. [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do.
 pub struct JsonError {
     kind: Kind,
     status: Option<StatusCode>,
@@ -216,7 +182,7 @@ enum Kind {
     NoAnswer(Error),
     Status,
     Body(BoxError),
-    Unreadable(String),
+    Unreadable(serde_json::Error),
     Unwritable(BoxError),
 }
 
@@ -225,7 +191,7 @@ impl JsonError {
         Self { kind, status: None, report: None, excerpt: String::new() }
     }
 
-    /// The error of a call that had no answer.
+    /// Returns the error of the call, if no response arrived.
     pub fn call(&self) -> Option<&Error> {
         match &self.kind {
             Kind::NoAnswer(error) => Some(error),
@@ -233,28 +199,27 @@ impl JsonError {
         }
     }
 
-    /// The status of the answer, where there was one.
+    /// Returns the status of the response, if one arrived.
     pub fn status(&self) -> Option<StatusCode> {
         self.status
     }
 
-    /// Whether there was an answer that is not a 2xx.
+    /// Returns whether the status of the response is not a 2xx.
     pub fn is_status(&self) -> bool {
         matches!(self.kind, Kind::Status)
     }
 
-    /// Whether there was an answer whose body is not the value that was asked for.
+    /// Returns whether the body does not deserialize to the type.
     pub fn is_unreadable(&self) -> bool {
         matches!(self.kind, Kind::Unreadable(_))
     }
 
-    /// Whether there was an answer that is larger than [`Client::MAX_JSON`].
+    /// Returns whether the body is larger than [`Client::MAX_JSON`].
     pub fn is_too_large(&self) -> bool {
         matches!(&self.kind, Kind::Body(error) if error.is::<BodyTooLarge>())
     }
 
-    /// Whether time ran out: the call's deadline, before the head of the answer or before the end of a success's body, or
-    /// that of a body that stood still.
+    /// Returns whether the deadline of the call or the idle timeout of a 2xx response's body was exceeded.
     pub fn is_timeout(&self) -> bool {
         match &self.kind {
             Kind::NoAnswer(error) => error.is_timeout(),
@@ -263,19 +228,31 @@ impl JsonError {
         }
     }
 
-    /// The report of the call's attempts; none when nothing was sent.
+    /// Returns the report of the call's attempts, or `None` if nothing was sent.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref().or_else(|| self.call()?.report())
     }
 
-    /// The id of the call, as it was sent.
+    /// Returns the id of the call, as it was sent.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report()?.request_id()
     }
 
-    /// The beginning of the answer's body, as one line of text.
+    /// Returns the beginning of the response's body as one line, up to 1 KiB.
+    ///
+    /// Replaces each plain occurrence of the key that the call sent by `[redacted]`. Another encoding of the key, the
+    /// credential of a closure or a signature, and everything else that is private remain: check what the server sends before
+    /// you log the excerpt.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
+    }
+
+    /// Returns why the body does not deserialize to the type. The message may quote values of the body, the key included.
+    pub fn decode_error(&self) -> Option<&serde_json::Error> {
+        match &self.kind {
+            Kind::Unreadable(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
@@ -283,22 +260,25 @@ impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             Kind::NoAnswer(error) => write!(f, "no response: {}", error.kind().sentence()),
-            Kind::Status => f.write_str("the answer is no success"),
-            Kind::Body(_) => f.write_str("the answer's body could not be read"),
-            Kind::Unreadable(what) => write!(f, "the answer's body is not what was asked for, {what}"),
-            Kind::Unwritable(_) => f.write_str("the request's body could not be written as json"),
+            Kind::Status => f.write_str("the response is not a success"),
+            Kind::Body(_) => f.write_str("the response's body could not be read"),
+            Kind::Unreadable(error) => {
+                f.write_str("the response's body is not the expected JSON")?;
+                // Line 0 is an error without a position.
+                match (error.line(), error.column()) {
+                    (0, _) => Ok(()),
+                    (line, column) => write!(f, ", at line {line} column {column}"),
+                }
+            }
+            Kind::Unwritable(_) => f.write_str("the request's body could not be serialized as JSON"),
         }?;
         if let Some(status) = self.status {
             write!(f, ", status {status}")?;
         }
-        let id = self.request_id();
-        if let Some(id) = id.as_ref().and_then(|id| id.to_str().ok()) {
-            write!(f, ", request id {id}")?;
+        match self.request_id().as_ref().and_then(|id| id.to_str().ok()) {
+            Some(id) => write!(f, ", request id {id}"),
+            None => Ok(()),
         }
-        if !self.excerpt.is_empty() {
-            write!(f, ": {}", self.excerpt)?;
-        }
-        Ok(())
     }
 }
 

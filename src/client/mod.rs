@@ -45,7 +45,6 @@ mod connect;
 mod future;
 #[cfg(feature = "json")]
 mod json;
-mod redact;
 mod service;
 
 pub use self::connect::Transport;

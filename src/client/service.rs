@@ -11,7 +11,6 @@ use tower_service::Service;
 
 use super::{ResponseFuture, Transport, future::Called};
 use crate::{
-    auth::KeySource,
     body::{Body, IdleBody, ReplayBody},
     error::{BoxError, Error, InvalidConfig},
     stack::{BaseUrl, StackBuilder},
@@ -27,7 +26,6 @@ pub struct Client {
     /// The whole stack as one type. A call costs one box, of its future.
     stack: Arc<dyn Fn(Request<Body>) -> Called + Send + Sync>,
     base_url: Arc<BaseUrl>,
-    pub(super) keys: Option<KeySource>,
     /// Whether JSON calls set `accept`, because the preset does not.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
@@ -100,17 +98,14 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body + Send + 'static,
     {
-        let layer = self.layer()?;
-        let keys = layer.keys().cloned();
         let stack = ServiceBuilder::new()
             .map_response(move |response: Response<IdleBody<R>>| response.map(body))
-            .layer(layer)
+            .layer(self.layer()?)
             .service(service);
         Ok(Client {
             // Always ready, because the retry layer waits for its inner service in its future.
             stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
             base_url: Arc::new(self.base().clone()),
-            keys,
             #[cfg(feature = "json")]
             accepts_json: !self.has_header(&http::header::ACCEPT),
         })

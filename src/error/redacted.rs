@@ -4,33 +4,53 @@ use std::{error::Error as StdError, fmt};
 
 use super::{BoxError, ErrorKind, chain::chain};
 
-/// Replaces an error whose causes show text that the server chose, and shows only the reason.
-///
-/// The server may repeat the key in that text, and its length has no limit.
+/// Replaces an error that shows text of the server's choice, such as the key, by one that shows the reason only.
 pub(crate) struct Redacted {
-    reason: Reason,
+    reason: String,
+    kind: ErrorKind,
     original: BoxError,
-}
-
-enum Reason {
-    /// The server chose the debug data of its GOAWAY.
-    #[cfg(feature = "hyper")]
-    GoAway(h2::Reason),
-    /// The server chose the names in its certificate. This one is the client's.
-    #[cfg(feature = "rustls")]
-    NotValidFor(String),
 }
 
 /// Replaces an error that shows text of the server's choice. Returns every other error as it is.
 ///
 /// Replaces the whole chain, because `Debug` of an outer error shows the inner ones.
 pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
-    let error = error.into();
-    let reason = chain(&*error).find_map(Reason::of);
-    match reason {
-        Some(reason) => Box::new(Redacted { reason, original: error }),
-        None => error,
+    let original = error.into();
+    let replacement = chain(&*original).find_map(reason);
+    match replacement {
+        Some((reason, kind)) => Box::new(Redacted { reason, kind, original }),
+        None => original,
     }
+}
+
+/// Returns the reason and the kind of an error that shows text of the server's choice: the debug data of a GOAWAY, or
+/// the contents of a certificate.
+fn reason(error: &(dyn StdError + 'static)) -> Option<(String, ErrorKind)> {
+    #[cfg(feature = "hyper")]
+    if let Some(error) = error.downcast_ref::<h2::Error>() {
+        let reason = error.reason().filter(|_| error.is_go_away() && error.is_remote())?;
+        let reason = format!("http2: connection closed by the server (GOAWAY, {reason:?})");
+        return Some((reason, ErrorKind::Closed));
+    }
+    #[cfg(feature = "rustls")]
+    if let Some(rustls::Error::InvalidCertificate(error)) = error.downcast_ref() {
+        return invalid_certificate(error).map(|reason| (reason, ErrorKind::Tls));
+    }
+    None
+}
+
+#[cfg(feature = "rustls")]
+fn invalid_certificate(error: &rustls::CertificateError) -> Option<String> {
+    use rustls::CertificateError::*;
+    let reason = match error {
+        // The client's own name, and not those of the certificate.
+        NotValidForNameContext { expected, .. } => format!("not valid for name {:?}", expected.to_str()),
+        UnsupportedSignatureAlgorithmContext { .. }
+        | UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => "unsupported signature algorithm".into(),
+        InvalidPurposeContext { .. } => "not valid for a server".into(),
+        _ => return None,
+    };
+    Some(format!("invalid peer certificate: {reason}"))
 }
 
 /// Returns the replaced error of a `Redacted`, and any other error as it is. Must never be shown.
@@ -43,52 +63,47 @@ pub(super) fn original<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdE
 
 impl Redacted {
     pub(super) fn kind(&self) -> ErrorKind {
-        match self.reason {
-            #[cfg(feature = "hyper")]
-            Reason::GoAway(_) => ErrorKind::Closed,
-            #[cfg(feature = "rustls")]
-            Reason::NotValidFor(_) => ErrorKind::Tls,
-        }
-    }
-}
-
-impl Reason {
-    fn of(error: &(dyn StdError + 'static)) -> Option<Self> {
-        #[cfg(feature = "hyper")]
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            return error.reason().filter(|_| error.is_go_away() && error.is_remote()).map(Self::GoAway);
-        }
-        #[cfg(feature = "rustls")]
-        if let Some(rustls::Error::InvalidCertificate(rustls::CertificateError::NotValidForNameContext {
-            expected,
-            ..
-        })) = error.downcast_ref()
-        {
-            return Some(Self::NotValidFor(expected.to_str().into_owned()));
-        }
-        None
+        self.kind
     }
 }
 
 impl fmt::Display for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.reason {
-            #[cfg(feature = "hyper")]
-            Reason::GoAway(reason) => {
-                write!(f, "http2: connection closed by the server (GOAWAY, {reason:?})")
-            }
-            #[cfg(feature = "rustls")]
-            Reason::NotValidFor(ref name) => {
-                write!(f, "invalid peer certificate: not valid for name {name:?}")
-            }
-        }
+        f.write_str(&self.reason)
     }
 }
 
 impl fmt::Debug for Redacted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str(&self.reason)
     }
 }
 
 impl StdError for Redacted {}
+
+#[cfg(all(test, feature = "rustls"))]
+mod tests {
+    use rustls::{CertificateError, ExtendedKeyPurpose};
+
+    use super::*;
+
+    #[test]
+    fn shows_no_contents_of_a_certificate() {
+        let presented = vec![ExtendedKeyPurpose::Other(vec![4_217])];
+        let purpose =
+            CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented };
+        let algorithm = CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: vec![42, 17],
+            supported_algorithms: Vec::new(),
+        };
+        for (error, reason) in
+            [(purpose, "not valid for a server"), (algorithm, "unsupported signature algorithm")]
+        {
+            let error = redact(rustls::Error::InvalidCertificate(error));
+            let shown = format!("invalid peer certificate: {reason}");
+            assert_eq!((error.to_string(), format!("{error:?}")), (shown.clone(), shown));
+        }
+        let expired = redact(rustls::Error::InvalidCertificate(CertificateError::Expired));
+        assert_eq!(expired.to_string(), "invalid peer certificate: Expired");
+    }
+}

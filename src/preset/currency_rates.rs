@@ -3,7 +3,7 @@ use crate::{error::InvalidConfig, policy::Quota, stack::StackBuilder};
 /// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
 ///
 /// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query parameter,
-/// give its name to [`StackBuilder::with_key_in_query`]. Every request has `content-type: application/json`, as in the service's
+/// give its name to [`StackBuilder::with_key_placement`]. Every request has `content-type: application/json`, as in the service's
 /// sample calls.
 ///
 /// # Errors

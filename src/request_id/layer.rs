@@ -60,8 +60,7 @@ impl RequestIdLayer {
 
     /// Reads the server's own id from the first of these headers that the response has.
     ///
-    /// Ignores an id that repeats the key that an [`AuthLayer`](crate::auth::AuthLayer) sent, is marked sensitive or is
-    /// longer than [256 bytes](crate::Report::MAX_SERVER_REQUEST_ID).
+    /// Ignores some ids: see [`Report::server_request_id`](crate::Report::server_request_id).
     pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         self.name(|naming| naming.server_headers = headers.into_iter().collect())
     }

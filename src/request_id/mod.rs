@@ -96,8 +96,8 @@
 //!
 //! - The call's id is the caller's own header of that name, or an [`RequestId`] in the request's extensions. The header wins
 //!   if both exist.
-//! - The layer does not change the response. It keeps the server's own id in the [`Report`](crate::Report), but neither
-//!   keeps nor logs an id that repeats the key, which the auth layer marks sensitive.
+//! - The layer does not change the response. It logs the server's own id and keeps it in the [`Report`](crate::Report), unless it
+//!   [may contain the key](crate::Report::server_request_id).
 //! - The retry layer logs the attempts, outside of the attempts' spans.
 //! - If several subscriber layers have their own filters, the span `call` may be enabled for one of them only. The
 //!   events of the others then lack `service` and `request_id`.

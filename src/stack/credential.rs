@@ -1,27 +1,26 @@
-use std::{borrow::Cow, path::PathBuf, time::Duration};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
-use http::HeaderName;
+use http::{HeaderName, request};
 use tower::util::Either;
 use tower_layer::Identity;
 
 use crate::{
-    auth::{
-        AnyAuthorize, AnySign, ApiKey, AuthLayer, KeyFile, KeyPlacement, KeySource, Origin, Rotating,
-        SignLayer,
-    },
-    error::InvalidConfig,
+    auth::{ApiKey, AuthLayer, KeyPlacement, KeySource, Origin, Sign, SignLayer},
+    error::{BoxError, InvalidConfig},
 };
 
-pub(super) type CredentialLayer = Either<AuthLayer<AnyAuthorize>, Either<SignLayer<AnySign>, Identity>>;
+pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;
 
 /// The credential of a stack. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
     Key { source: CredentialSource, placement: KeyPlacement },
-    Own(AnyAuthorize),
-    Signature(AnySign),
+    Own(Arc<Authorize>),
+    Signature(Arc<dyn Sign>),
     None,
 }
+
+type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) enum CredentialSource {
@@ -32,39 +31,40 @@ pub(super) enum CredentialSource {
 
 impl Credential {
     pub(super) fn bearer_from_env(variable: &'static str) -> Self {
-        Self::Key { source: CredentialSource::Environment(variable.into()), placement: KeyPlacement::Bearer }
+        let source = CredentialSource::Environment(variable.into());
+        Self::Key { source, placement: KeyPlacement::bearer() }
     }
 
     /// Returns the custom header of the key, if it has one.
     pub(super) fn header(&self) -> Option<&HeaderName> {
         match self {
-            Self::Key { placement: KeyPlacement::Header(name), .. } => Some(name),
+            Self::Key { placement, .. } => placement.header_name(),
             _ => None,
         }
     }
 
-    /// Makes the layer. Also returns the key source if the credential is a key.
     pub(super) fn layer(
         &self,
         origin: &Origin,
         allowed: &[Origin],
-    ) -> Result<(CredentialLayer, Option<KeySource>), InvalidConfig> {
+    ) -> Result<CredentialLayer, InvalidConfig> {
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
-        let mut keys = None;
-        let authorize = match self {
-            Self::None => return Ok((Either::Right(Either::Right(Identity::new())), None)),
+        let layer = match self {
+            Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
-                let layer = SignLayer::new(sign.clone(), origin)?;
+                let layer = SignLayer::new(Arc::clone(sign), origin)?;
                 let layer = allowed.try_fold(layer, SignLayer::with_allowed_origin)?;
-                return Ok((Either::Right(Either::Left(layer)), None));
+                return Ok(Either::Right(Either::Left(layer)));
             }
-            Self::Own(authorize) => authorize.clone(),
+            Self::Own(authorize) => {
+                let authorize = Arc::clone(authorize);
+                AuthLayer::from_fn(move |head| authorize(head), origin)?
+            }
             Self::Key { source, placement } => {
-                AnyAuthorize::new(Rotating::new(placement.form()?, keys.insert(source.open()?).clone()))
+                AuthLayer::new(source.open()?, origin)?.with_placement(placement.clone())
             }
         };
-        let layer = AuthLayer::with(authorize, origin)?;
-        Ok((Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?), keys))
+        Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
     }
 }
 
@@ -73,7 +73,7 @@ impl CredentialSource {
         const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         Ok(match self {
             Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
-            Self::File(path, interval) => KeyFile::open(path)?.with_interval(*interval).into(),
+            Self::File(path, interval) => KeySource::from_file_every(path, *interval)?,
             Self::KeySource(keys) => keys.clone(),
         })
     }

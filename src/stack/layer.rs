@@ -6,7 +6,6 @@ use tower_layer::Layer;
 use super::{StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::KeySource,
     limit::{AnySelect, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -61,14 +60,6 @@ pub struct StackLayer {
     pub(super) attempt_span: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,
-    pub(super) keys: Option<KeySource>,
-}
-
-impl StackLayer {
-    /// The key source, if the credential is a key.
-    pub(crate) fn keys(&self) -> Option<&KeySource> {
-        self.keys.as_ref()
-    }
 }
 
 impl<S> Layer<S> for StackLayer {

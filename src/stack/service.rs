@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::default_headers::DefaultHeaders;
 use crate::{
     attempt_span::AttemptSpan,
-    auth::{AnyAuthorize, AnySign, Auth, SignService},
+    auth::{Auth, SignService},
     limit::{AnySelect, RateLimit},
     request_id::SetRequestId,
     retry::Retry,
@@ -25,7 +25,7 @@ type Layers<S> = BodyIdleTimeout<
 >;
 
 /// A service whose requests get a key, a signature, or no credential.
-type Credentialed<S> = Either<Auth<S, AnyAuthorize>, Either<SignService<S, AnySign>, S>>;
+type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 
 /// The service of a [`StackLayer`](super::StackLayer).
 ///

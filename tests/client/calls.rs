@@ -148,7 +148,7 @@ async fn no_error_shows_the_key() {
     let hanging_up = Server::start(Wire::Http1, |_, _| async { None }).await;
     for url in [refusing, hanging_up.url()] {
         let bearer = super::preset(&url);
-        for preset in [bearer.clone().with_key_in_query("key"), bearer] {
+        for preset in [bearer.clone().with_key_placement("query:key".parse().unwrap()), bearer] {
             let error = within(preset.client().unwrap().post("/v1", KEY)).await.unwrap_err();
             assert!(error.is_service() && !chain(&error).contains(KEY), "{error:?}");
         }

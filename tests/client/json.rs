@@ -94,14 +94,10 @@ async fn a_failed_answer_keeps_status_request_id_and_a_piece_of_its_body() {
     assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
     assert_eq!(error.report().unwrap().attempt_count(), 1);
     let id = error.request_id().unwrap();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "the answer is no success, status 422 Unprocessable Entity, request id {}: {}",
-            id.to_str().unwrap(),
-            r#"{"error":"no such currency","hint":"ISO\u00204217"}"#
-        )
-    );
+    let id = id.to_str().unwrap();
+    let expected = format!("the response is not a success, status 422 Unprocessable Entity, request id {id}");
+    assert_eq!(error.to_string(), expected);
+    assert_eq!(error.excerpt(), r#"{"error":"no such currency","hint":"ISO\u00204217"}"#);
 }
 
 #[tokio::test]
@@ -109,56 +105,23 @@ async fn what_is_no_such_value_says_where() {
     let error = fails(200, r#"{"code":"EUR","value":"much"}"#).await;
     assert!(error.is_unreadable() && !error.is_status());
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), r#"{"code":"EUR","value":"much"}"#));
-    assert!(error.to_string().contains("expected f64 at line 1 column 28"), "{error}");
+    assert!(error.to_string().contains("not the expected JSON, at line 1 column 28"), "{error}");
+    assert!(error.decode_error().unwrap().to_string().ends_with("expected f64 at line 1 column 28"));
 
     let error = fails(200, "<html>\nnot\tJSON\u{7}</html>").await;
     assert_eq!(error.excerpt(), "<html> not JSON </html>");
 }
 
 #[tokio::test]
-async fn the_key_and_what_is_named_a_secret_are_hidden() {
-    let body = format!(r#"{{"error":"wrong key {KEY}","access_token":"t0ken","value":"{KEY}"}}"#);
+async fn an_error_shows_no_text_of_the_body_and_the_excerpt_no_key() {
+    let body = format!(r#"{{"error":"wrong key {KEY}","value":"{KEY}"}}"#);
     for status in [401, 200] {
         let error = fails(status, body.clone()).await;
         let told = chain(&error);
-        assert!(!told.contains(KEY) && !told.contains("t0ken"), "{told}");
-        assert_eq!(
-            error.excerpt(),
-            r#"{"error":"wrong key [redacted]","access_token":"[redacted]","value":"[redacted]"}"#
-        );
+        assert!(!told.contains("wrong") && !told.contains("value"), "{told}");
+        assert_eq!(error.excerpt(), r#"{"error":"wrong key [redacted]","value":"[redacted]"}"#);
     }
-    // Nor does it quote a value that is of another type.
-    #[derive(Debug, Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[allow(dead_code, reason = "never made")]
-    struct Token {
-        access_token: u64,
-        kind: Option<Kind>,
-    }
-    #[derive(Debug, Deserialize)]
-    enum Kind {}
-    for (body, said) in [
-        (r#"{"access_token":"t0ken"}"#.to_owned(), "expected u64 at line 1 column"),
-        (format!(r#"{{"access_token":"{}t0ken"}}"#, "x".repeat(100_000)), "expected u64 at line 1 column"),
-        (r#"{"access_token":1,"kind":"t0ken"}"#.to_owned(), "at line 1 column"),
-        (r#"{"access_token":1,"t0ken\n":2}"#.to_owned(), "expected `access_token` or `kind` at line 1"),
-    ] {
-        let (_server, client) = answering(200, body.clone()).await;
-        let error = client.get_json::<Token>("/").await.unwrap_err();
-        let reason = error.to_string().split(", status").next().unwrap().to_owned();
-        assert!(error.is_unreadable() && reason.contains(said), "{reason}");
-        assert!(
-            !reason.contains("t0ken") && reason.len() < 200 && !error.to_string().contains('\n'),
-            "{reason}"
-        );
-    }
-    // Where what is read of it ends.
-    for long in 2_000..2_040 {
-        let body = format!(r#"{{"token":"{}","{KEY}{}"#, "x".repeat(long), "y".repeat(4_000));
-        let error = fails(500, body).await;
-        assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 100, "{}", error.excerpt());
-    }
-    // And where the piece ends.
+    // Where the excerpt ends.
     for padding in 1_000..1_030 {
         let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
         let error = fails(500, body).await;
@@ -166,41 +129,28 @@ async fn the_key_and_what_is_named_a_secret_are_hidden() {
     }
 }
 
-/// What a type says of a value that it does not take may quote that, where serde's own words would not.
+/// The messages of serde and of a type's own `Deserialize` may quote the body.
 #[tokio::test]
-async fn the_words_of_a_type_tell_no_key_either() {
+async fn an_error_shows_no_message_of_a_deserializer() {
     #[derive(Debug)]
     struct Quoting;
     impl<'de> Deserialize<'de> for Quoting {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let text = String::deserialize(deserializer)?;
-            Err(match text.split_once(' ') {
-                Some(("missing", text)) => de::Error::custom(format_args!("missing field `{text}`")),
-                _ => de::Error::custom(format_args!("bad value, expected no {text}")),
-            })
+            Err(de::Error::custom(format_args!("bad value {text}, expected no {text}")))
         }
     }
-    for (value, said) in [
-        (KEY.to_owned(), "expected no [redacted]"),
-        (format!("missing {KEY}"), "missing field `[redacted]`"),
-        (format!("{}{KEY}", "x".repeat(240)), "xxxx[red..."),
-        (format!("{}{KEY}", "x".repeat(100_000)), "xxxx..."),
-    ] {
-        let (_server, client) = answering(200, format!("{value:?}")).await;
-        let told = chain(&client.get_json::<Quoting>("/").await.unwrap_err());
-        let reason = told.split(", status").next().unwrap();
-        assert!(reason.contains(said) && reason.len() < 350, "{reason}");
-        assert!(!told.contains(KEY) && !told.contains(&KEY[..4]), "{told}");
-    }
-}
-
-#[tokio::test]
-async fn what_stands_beside_base64_of_the_key_is_cut_at_whole_characters() {
-    for after in ["%252é", "%2é", "%é", "é", "%252"] {
-        let (server, _) = answering(400, format!("dTpzM2NyZX{after} tail")).await;
-        let preset = preset(&server.url()).with_api_key(ApiKey::new("s3cret").unwrap());
-        let error = preset.client().unwrap().get_json::<u32>("/").await.unwrap_err();
-        assert_eq!(error.excerpt(), format!("dT[redacted]{after} tail"));
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Empty {}
+    let (_server, client) = answering(200, format!("{KEY:?}")).await;
+    let quoting = client.get_json::<Quoting>("/").await.unwrap_err();
+    let (_server, client) = answering(200, format!("{{{KEY:?}: 1}}")).await;
+    let unknown = client.get_json::<Empty>("/").await.unwrap_err();
+    for error in [quoting, unknown] {
+        assert!(error.is_unreadable() && error.to_string().contains("not the expected JSON"), "{error}");
+        assert!(!chain(&error).contains(KEY), "{error:?}");
+        assert!(error.decode_error().unwrap().to_string().contains(KEY));
     }
 }
 
@@ -298,31 +248,11 @@ async fn a_call_without_an_answer_and_a_body_that_is_none_say_so() {
 
     let no_json = HashMap::from([((1, 2), 3)]);
     let error = client.post_json::<()>("/", &no_json).await.unwrap_err();
-    assert!(error.to_string().contains("could not be written as json"), "{error}");
+    assert!(error.to_string().contains("could not be serialized as JSON"), "{error}");
     assert!(error.report().is_none() && server.seen().is_empty());
 
     drop(server);
     let error = client.get_json::<()>("/").await.unwrap_err();
     assert!(error.call().unwrap().is_service() && error.report().unwrap().attempt_count() > 0, "{error}");
     assert!(error.request_id().is_some());
-}
-
-#[test]
-fn the_key_is_hidden_however_it_is_commonly_written() {
-    let key = r#"ab/cd"ef\gh+i=j~k"#;
-    let client = preset("http://127.0.0.1:9").with_api_key(ApiKey::new(key).unwrap()).client().unwrap();
-    let written = [
-        key,
-        r#"ab/cd\"ef\\gh+i=j~k"#,
-        r#"ab\/cd\"ef\\gh+i=j~k"#,
-        "ab%2Fcd%22ef%5Cgh%2Bi%3Dj~k",
-        "ab%2fcd%22ef%5cgh%2bi%3dj%7ek",
-        "YWIvY2QiZWZcZ2graT1qfms",
-    ];
-    for written in written {
-        assert_eq!(client.redacted(&format!("<{written}>")), "<[redacted]>");
-    }
-    // Of `ann:` and the key nothing but the name is left.
-    assert_eq!(client.redacted("Basic YW5uOmFiL2NkImVmXGdoK2k9an5r"), "Basic YW5uO[redacted]");
-    assert_eq!(client.redacted("ab/cd"), "ab/cd");
 }

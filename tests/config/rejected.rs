@@ -94,11 +94,11 @@ fn rejects_what_cannot_be_read() {
         ),
         (
             "key_placement = 'header:x-api-key: s3cret'",
-            "invalid key placement `header:x-api-key...`: expected the name of a header and nothing after it",
+            "invalid key placement `header...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
         (
             "key_placement = 'query:api_key=s3cret'",
-            "invalid key placement `query:api_key...`: expected the name of a parameter and nothing after it",
+            "invalid key placement `query...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
         (
             "key_placement = 's3cret'",

@@ -14,7 +14,7 @@ fn read(folder: &Path, all: &mut Vec<String>) {
     }
 }
 
-/// The types that `Layer` is implemented for: `AuthLayer` of `impl<S, A> Layer<S> for AuthLayer<A> {`.
+/// The types that implement `Layer`: `AuthLayer` of `impl<S> Layer<S> for AuthLayer {`.
 fn layers(source: &str) -> Vec<String> {
     let headers = source.split("\nimpl").skip(1).filter_map(|item| item.split('{').next());
     let layers = headers.filter_map(|header| {

@@ -12,10 +12,7 @@ use tower::ServiceBuilder;
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{
-        AuthLayer, Authorize, BearerAuthLayer, Form, FreshKey, KeyFile, KeySource, Origin, QueryKey,
-        RefreshingKey, Rotating, Sign, SignLayer, Signing,
-    },
+    auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer, Signing},
     limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
     policy::Budget,
     preset,
@@ -49,12 +46,12 @@ fn origin() -> Origin {
     Origin::parse(URI).unwrap()
 }
 
-fn auth<A: Authorize>(authorize: A) -> (AuthLayer<A>, Books) {
-    plain(AuthLayer::with(authorize, origin()).unwrap())
+fn auth(keys: impl Into<KeySource>) -> (AuthLayer, Books) {
+    plain(AuthLayer::new(keys, origin()).unwrap())
 }
 
-fn bearer() -> (BearerAuthLayer, Books) {
-    plain(BearerAuthLayer::new(key(), origin()).unwrap())
+fn bearer() -> (AuthLayer, Books) {
+    auth(key())
 }
 
 /// Takes 20 ms, for a key of 2 s.
@@ -86,10 +83,10 @@ impl Drop for Secret {
     }
 }
 
-fn from_file() -> (AuthLayer<Rotating>, Books) {
+fn from_file() -> (AuthLayer, Books) {
     let secret = Secret::new();
-    let keys = KeyFile::open(&secret.0).unwrap().with_interval(secs(1));
-    let (layer, books) = auth(Rotating::new(Form::bearer(), keys));
+    let keys = KeySource::from_file_every(&secret.0, secs(1)).unwrap();
+    let (layer, books) = auth(keys);
     (layer, Books { keeps: Some(Box::new(secret)), ..books })
 }
 
@@ -110,7 +107,7 @@ impl Sign for Signs {
     }
 }
 
-fn signing(limit: Option<usize>) -> (SignLayer<Signs>, Books) {
+fn signing(limit: Option<usize>) -> (SignLayer, Books) {
     plain(SignLayer::new(Signs(limit), origin()).unwrap())
 }
 
@@ -176,10 +173,12 @@ pub(crate) fn rows() -> Vec<Row> {
     let mut rows = vec![
         row("a fixed key", bearer),
         row("a fixed key, elsewhere", bearer).elsewhere(),
-        row("in the query", || auth(QueryKey::new("api_key", key()).unwrap())),
-        row("a key from a provider", || auth(Rotating::new(Form::bearer(), provided()))),
-        row("a key from a provider, elsewhere", || auth(Rotating::new(Form::bearer(), provided())))
-            .elsewhere(),
+        row("in the query", || {
+            let (layer, books) = bearer();
+            (layer.with_placement("query:api_key".parse().unwrap()), books)
+        }),
+        row("a key from a provider", || auth(provided())),
+        row("a key from a provider, elsewhere", || auth(provided())).elsewhere(),
         row("a key from a file", from_file),
         row("head and body", || signing(Some(64))),
         row("the head", || signing(None)),

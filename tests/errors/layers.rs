@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Quota,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     error::ErrorKind,
     limit::{PermitCost, RateLimitLayer, TokenBucket},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
@@ -52,7 +52,7 @@ async fn names_each_failure_of_a_layer() {
     let message = "request costs more permits than the rate limiter can grant";
     check(&error, ErrorKind::TooCostly, "too_costly", message);
 
-    let auth = BearerAuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    let auth = AuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
     let error = auth.layer(silent()).oneshot(get("/v1")).await.unwrap_err();
     check(&error, ErrorKind::Auth, "auth", "credential could not be attached");
 

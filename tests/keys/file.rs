@@ -4,7 +4,7 @@ use std::{
 };
 
 use tokio::time::advance;
-use tower_outbound::{auth::KeyFile, preset};
+use tower_outbound::preset;
 
 use super::*;
 
@@ -39,7 +39,7 @@ impl Drop for Secret {
 async fn a_file_that_changes_gives_another_key_after_the_interval() {
     let secret = Secret::new("rotates", "key-1\n");
     let server = Server::accepting("key");
-    let client = client(KeyFile::open(&secret.0).unwrap().with_interval(secs(30)), &server);
+    let client = client(KeySource::from_file_every(&secret.0, secs(30)).unwrap(), &server);
     send(&client).await.unwrap();
     secret.write("key-2\n");
     advance(secs(29)).await;
@@ -65,7 +65,7 @@ async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported
             Some(content) => secret.write(content),
             None => fs::remove_file(&secret).unwrap(),
         }
-        advance(KeyFile::DEFAULT_INTERVAL).await;
+        advance(KeySource::FILE_INTERVAL).await;
         send(&client).await.unwrap();
         let error = keys.last_error().map(|error| format!("{error} {error:?}"));
         match broken {
@@ -80,19 +80,19 @@ async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported
 async fn a_refused_key_is_looked_up_at_once() {
     let secret = Secret::new("refused", "key-1");
     let server = Server::accepting("key-2");
-    let client = client(KeyFile::open(&secret.0).unwrap().with_interval(secs(3_600)), &server);
+    let client = client(KeySource::from_file_every(&secret.0, secs(3_600)).unwrap(), &server);
     let response = send_again(client.clone()).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1), "it is the same: handed over");
     secret.write("key-2");
     assert_eq!(send_again(client.clone()).await.unwrap().status(), 401, "not twice within a second");
-    advance(KeyFile::AFTER_REFUSAL).await;
+    advance(secs(1)).await;
     let ended = together(100, || send_again(client.clone())).await;
     assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
 }
 
 #[test]
 fn a_file_that_is_not_there_is_refused_at_once() {
-    assert_eq!(KeyFile::open("no/such/file").unwrap_err().field(), "api key");
+    assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
     let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
@@ -105,7 +105,7 @@ fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
 
     let secret = Secret::new("slow", "key-1");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let keys = KeySource::from(KeyFile::open(&secret.0).unwrap());
+    let keys = KeySource::from_file(&secret.0).unwrap();
     let old = runtime.block_on(keys.current()).unwrap();
     fs::remove_file(&secret).unwrap();
     assert!(Command::new("mkfifo").arg(&secret.0).status().unwrap().success());

@@ -1,33 +1,32 @@
 use http::HeaderName;
 use probe::{Answer, Probe};
-use tower_outbound::{auth::KeyFile, preset};
+use tower_outbound::preset;
 
 use super::*;
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 #[tokio::test]
-async fn every_form_takes_its_key_from_every_source() {
+async fn sends_a_key_of_each_source_in_each_placement() {
     let path = std::env::temp_dir().join(format!("tower-outbound-forms-{}", std::process::id()));
     std::fs::write(&path, "key-1").unwrap();
     let sources = || {
         [
             KeySource::from(ApiKey::new("key-1").unwrap()),
-            KeySource::from(KeyFile::open(&path).unwrap()),
+            KeySource::from_file(&path).unwrap(),
             KeySource::from(provided(Duration::ZERO, &[Fetch::Lasting]).0),
         ]
     };
-    for (form, name, value) in [
-        (Form::bearer(), "authorization", "Bearer key-1"),
-        (Form::header(X_API_KEY).unwrap(), "x-api-key", "key-1"),
-        (Form::basic("ann").unwrap(), "authorization", "Basic YW5uOmtleS0x"),
-        (Form::query("k").unwrap(), "", ""),
+    for (placement, name, value) in [
+        (KeyPlacement::bearer(), "authorization", "Bearer key-1"),
+        (KeyPlacement::header(X_API_KEY).unwrap(), "x-api-key", "key-1"),
+        (KeyPlacement::basic("ann").unwrap(), "authorization", "Basic YW5uOmtleS0x"),
+        (KeyPlacement::query("k").unwrap(), "", ""),
     ] {
         for keys in sources() {
-            let shown = format!("{form:?} {keys:?}");
+            let shown = format!("{placement:?} {keys:?}");
             let probe = Probe::new([Answer::Is(200)]);
-            let auth = Rotating::new(form.clone(), keys);
-            let layer = AuthLayer::with(auth, Origin::parse(URI).unwrap()).unwrap();
+            let layer = layer(keys).with_placement(placement.clone());
             layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
             let head = probe.seen().remove(0).head;
             if name.is_empty() {
@@ -42,15 +41,24 @@ async fn every_form_takes_its_key_from_every_source() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_preset_takes_every_form_and_source() {
+async fn a_preset_sends_a_key_of_each_source_in_each_placement() {
     let preset = || preset::currency_rates(URI).unwrap();
     let provider = || provided(millis(10), &[Fetch::Lasting]).0;
     let key = ApiKey::new("key-1").unwrap();
     for (preset, expected) in [
         (preset().with_keys(provider()), "Bearer key-1"),
-        (preset().with_key_in_header(X_API_KEY).with_keys(provider()), "key-1"),
-        (preset().with_api_key(key.clone()).with_key_in_header(X_API_KEY), "key-1"),
-        (preset().with_api_key(key).with_key_as_password("ann"), "Basic YW5uOmtleS0x"),
+        (
+            preset().with_key_placement(KeyPlacement::header(X_API_KEY).unwrap()).with_keys(provider()),
+            "key-1",
+        ),
+        (
+            preset().with_api_key(key.clone()).with_key_placement(KeyPlacement::header(X_API_KEY).unwrap()),
+            "key-1",
+        ),
+        (
+            preset().with_api_key(key).with_key_placement(KeyPlacement::basic("ann").unwrap()),
+            "Basic YW5uOmtleS0x",
+        ),
         (
             preset().with_key_provider(|| async {
                 Ok::<_, BoxError>(FreshKey::new(ApiKey::new("given").unwrap()))
@@ -65,7 +73,5 @@ async fn a_preset_takes_every_form_and_source() {
         let sent = head.headers.get(AUTHORIZATION).or(head.headers.get(X_API_KEY)).unwrap();
         assert_eq!(sent, expected);
     }
-    for preset in [preset().with_key_as_password("a:b"), preset().with_key_in_header(http::header::HOST)] {
-        assert!(preset.with_api_key(ApiKey::new("x").unwrap()).layer().is_err());
-    }
+    assert!(KeyPlacement::basic("a:b").is_err() && KeyPlacement::header(http::header::HOST).is_err());
 }

@@ -31,8 +31,9 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Jitter,
-    auth::{Auth, AuthLayer, Form, FreshKey, KeyReplaced, KeySource, Origin, RefreshingKey, Rotating},
+    auth::{Auth, AuthLayer, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey},
     body::ReplayBody,
+    call::KeyReplaced,
     retry::RetryLayer,
 };
 
@@ -145,11 +146,11 @@ fn provided(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, Aske
     (RefreshingKey::new(provider).with_backoff(backoff), asked)
 }
 
-fn layer(keys: impl Into<KeySource>) -> AuthLayer<Rotating> {
-    AuthLayer::with(Rotating::new(Form::bearer(), keys), Origin::parse(URI).unwrap()).unwrap()
+fn layer(keys: impl Into<KeySource>) -> AuthLayer {
+    AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap()
 }
 
-type Client = Auth<Server, Rotating>;
+type Client = Auth<Server>;
 
 fn client(keys: impl Into<KeySource>, server: &Server) -> Client {
     layer(keys).layer(server.clone())

@@ -109,7 +109,7 @@ async fn a_refusal_counts_again_at_the_moment_when_the_provider_may_be_asked_aga
     assert!(!keys.reject(&key), "left alone for a second");
     advance(millis(1)).await;
     assert!(keys.reject(&key));
-    assert_eq!(keys.current().await.unwrap().key().expose(), "key-3");
+    assert_eq!(keys.current().await.unwrap().expose(), "key-3");
     assert_eq!(asked.times(), 3);
 }
 

@@ -7,7 +7,7 @@ use tokio::net::TcpSocket;
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Body, BoxError, Quota,
-    auth::{FreshKey, KeyProvider, KeySource, RefreshingKey},
+    auth::{FreshKey, KeySource, RefreshingKey},
 };
 
 use super::{
@@ -159,7 +159,11 @@ fn when_the_method_is_connect() {
 /// With what others have put into a provider's panic, and with a key that came too late.
 #[test]
 fn when_no_key_is_to_be_had() {
-    fn keys(provider: impl KeyProvider + 'static) -> KeySource {
+    fn keys<F, Fut>(provider: F) -> KeySource
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<FreshKey, BoxError>> + Send + 'static,
+    {
         RefreshingKey::new(provider).with_timeout(Duration::from_millis(100)).unwrap().into()
     }
     /// Unlike `panic!` it says nothing by itself; what it holds is anything.

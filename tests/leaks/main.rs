@@ -36,7 +36,7 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderName, Response};
+use http::Response;
 use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
@@ -219,9 +219,9 @@ impl Place {
     fn of(self, preset: StackBuilder) -> StackBuilder {
         match self {
             Self::Bearer => preset,
-            Self::Header => preset.with_key_in_header(HeaderName::from_static("x-api-key")),
-            Self::Basic => preset.with_key_as_password("ann"),
-            Self::Query => preset.with_key_in_query("api_key"),
+            Self::Header => preset.with_key_placement("header:x-api-key".parse().unwrap()),
+            Self::Basic => preset.with_key_placement("basic:ann".parse().unwrap()),
+            Self::Query => preset.with_key_placement("query:api_key".parse().unwrap()),
         }
     }
 

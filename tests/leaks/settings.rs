@@ -6,7 +6,7 @@ use http::Request;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tower_outbound::{
     Body, InvalidConfig,
-    auth::{AppCredentials, AuthLayer, Basic, Bearer, Form, HeaderKey, KeyFile, KeySource, Origin, QueryKey},
+    auth::{AppCredentials, AuthLayer, KeyPlacement, KeySource, Origin},
 };
 
 use super::*;
@@ -76,7 +76,7 @@ fn without_tls() {
             hidden(&preset);
             refused(preset.layer());
             refused(preset.client());
-            refused(AuthLayer::with(Bearer::from(key()), Origin::parse("http://host").unwrap()));
+            refused(AuthLayer::new(key(), Origin::parse("http://host").unwrap()));
             hidden(&preset.allow_plaintext().layer().unwrap());
         }
     });
@@ -90,18 +90,16 @@ fn of_a_key_that_no_request_can_carry() {
         refused(AppCredentials::new("", ApiKey::new(KEY).unwrap(), ApiKey::new(KEY).unwrap()));
     }
     for user in [format!("me:{KEY}"), format!("me:{KEY}\n")] {
-        refused(Basic::new(&user, key()));
-        refused(Form::basic(&user));
-        refused(
-            preset::currency_rates("https://host")
-                .unwrap()
-                .with_api_key(key())
-                .with_key_as_password(user)
-                .layer(),
-        );
+        refused(KeyPlacement::basic(&user));
+        refused(format!("basic:{user}").parse::<KeyPlacement>());
     }
-    refused(QueryKey::new("", key()));
-    refused(HeaderKey::new(http::header::HOST, key()));
+    for kind in ["bearer", "header", "query", "cookie"] {
+        refused(format!("{kind}:{KEY}").parse::<KeyPlacement>());
+        refused(format!("{kind}:name={KEY}").parse::<KeyPlacement>());
+    }
+    refused(KEY.parse::<KeyPlacement>());
+    refused(KeyPlacement::query(""));
+    refused(KeyPlacement::header(http::header::HOST));
 }
 
 struct File(PathBuf);
@@ -121,7 +119,7 @@ impl Drop for File {
 #[test]
 fn of_a_file_that_holds_no_key() {
     let file = File::new("bad");
-    refused(KeyFile::open(&file.0));
+    refused(KeySource::from_file(&file.0));
     let mut contents: Vec<_> = bad_keys().into_iter().map(String::into_bytes).collect();
     contents.push([KEY.as_bytes(), b"\xff\xfe"].concat());
     contents.push(KEY.repeat(2_000).into_bytes());
@@ -132,7 +130,6 @@ fn of_a_file_that_holds_no_key() {
         }
         fs::write(&file.0, content).unwrap();
         refused(ApiKey::from_file(&file.0));
-        refused(KeyFile::open(&file.0));
         refused(KeySource::from_file(&file.0));
         refused(preset::currency_rates("https://host").unwrap().with_key_file(&file.0).layer());
     }
@@ -143,9 +140,7 @@ fn of_a_file_that_changes() {
     paused(async {
         let file = File::new("changes");
         fs::write(&file.0, KEY).unwrap();
-        let open = KeyFile::open(&file.0).unwrap();
-        hidden(&open);
-        let keys = KeySource::from(open);
+        let keys = KeySource::from_file(&file.0).unwrap();
         let contents = [Some(another_key(2)), Some(format!("{KEY} {KEY}")), None, Some(KEY.to_owned())];
         for content in contents {
             hidden(&(&keys, keys.current().await.unwrap()));
@@ -153,7 +148,7 @@ fn of_a_file_that_changes() {
                 Some(content) => fs::write(&file.0, content).unwrap(),
                 None => fs::remove_file(&file.0).unwrap(),
             }
-            tokio::time::advance(KeyFile::DEFAULT_INTERVAL).await;
+            tokio::time::advance(KeySource::FILE_INTERVAL).await;
             let current = keys.current().await.unwrap();
             hidden(&current);
             if let Some(error) = keys.last_error() {

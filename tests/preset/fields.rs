@@ -5,9 +5,7 @@ use tower::{Layer, Service};
 use tower_outbound::{
     Body,
     attempt_span::AttemptSpanLayer,
-    auth::{
-        AuthLayer, BearerAuthLayer, Form, KeyFile, KeySource, Origin, Rotating, Sign, SignLayer, Signing,
-    },
+    auth::{AuthLayer, KeyPlacement, KeySource, Origin, Sign, SignLayer, Signing},
     client::Transport,
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
@@ -62,18 +60,18 @@ async fn each_layer_rejects_a_request_without_room_for_its_field() {
         headers.insert("x-trace", HeaderValue::from_static("1"));
     };
     rejected(AttemptSpanLayer::new().with_propagation(propagate)).await;
-    rejected(BearerAuthLayer::new(key(), origin()).unwrap()).await;
+    rejected(AuthLayer::new(key(), origin()).unwrap()).await;
     let path = env::temp_dir().join(format!("tower-outbound-fields-{}", std::process::id()));
     std::fs::write(&path, KEY).unwrap();
-    let keys = KeySource::from(KeyFile::open(&path).unwrap());
+    let keys = KeySource::from_file(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let form = Form::header(HeaderName::from_static("x-api-key")).unwrap();
-    rejected(AuthLayer::with(Rotating::new(form, keys), origin()).unwrap()).await;
+    let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
+    rejected(AuthLayer::new(keys, origin()).unwrap().with_placement(placement)).await;
     let authorize = |head: &mut request::Parts| {
         head.headers.insert("x-own", HeaderValue::from_static("1"));
         Ok::<_, BoxError>(())
     };
-    rejected(AuthLayer::with(authorize, origin()).unwrap()).await;
+    rejected(AuthLayer::from_fn(authorize, origin()).unwrap()).await;
     rejected(SignLayer::new(Signer, origin()).unwrap()).await;
     rejected(keyed(URI).layer().unwrap()).await;
 }

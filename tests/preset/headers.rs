@@ -116,13 +116,15 @@ async fn sends_its_own_user_agent_from_a_ready_client_only() {
 #[test]
 fn rejects_a_header_that_the_stack_sets_itself() {
     for name in ["accept", "content-type", "user-agent", "x-request-id"].map(HeaderName::from_static) {
-        let error = custom().with_key_in_header(name.clone()).layer().unwrap_err();
+        let error =
+            custom().with_key_placement(KeyPlacement::header(name.clone()).unwrap()).layer().unwrap_err();
         assert_eq!((error.field(), error.value()), ("key header", name.as_str()));
     }
     let trace = HeaderName::from_static("x-trace");
     let preset = custom().with_request_id(RequestIdLayer::new().with_header(trace.clone()));
-    assert!(preset.clone().with_key_in_header(HeaderName::from_static("x-request-id")).layer().is_ok());
-    let error = preset.clone().with_key_in_header(trace.clone()).layer().unwrap_err();
+    assert!(preset.clone().with_key_placement("header:x-request-id".parse().unwrap()).layer().is_ok());
+    let error =
+        preset.clone().with_key_placement(KeyPlacement::header(trace.clone()).unwrap()).layer().unwrap_err();
     assert_eq!((error.field(), error.value()), ("key header", "x-trace"));
     let error = preset.with_header(trace, value("mine")).layer().unwrap_err();
     assert_eq!((error.field(), error.value()), ("header", "x-trace"));
@@ -134,7 +136,9 @@ fn rejects_a_default_header_that_frames_requests_or_holds_a_credential() {
     let framing = ["connection", "content-length", "host", "te", "transfer-encoding", "upgrade"];
     let framing = framing.map(HeaderName::from_static);
     for name in framing.into_iter().chain([AUTHORIZATION, PROXY_AUTHORIZATION, api_key.clone()]) {
-        let preset = custom().with_key_in_header(api_key.clone()).with_header(name.clone(), value("s3cret"));
+        let preset = custom()
+            .with_key_placement(KeyPlacement::header(api_key.clone()).unwrap())
+            .with_header(name.clone(), value("s3cret"));
         let error = preset.layer().unwrap_err();
         assert_eq!((error.field(), error.value()), ("header", name.as_str()));
         assert!(!format!("{error} {preset:?}").contains("s3cret"), "{error}");

@@ -12,7 +12,7 @@ use std::{
 
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff,
-    auth::{FreshKey, KeyFile, KeySource, RefreshingKey},
+    auth::{FreshKey, KeySource, RefreshingKey},
 };
 
 use super::{dice::Dice, ledger::write};
@@ -67,10 +67,7 @@ impl Vault {
 
     pub(crate) fn keys(self: &Arc<Self>) -> KeySource {
         if let Some(file) = &self.file {
-            return KeyFile::open(&*file.lock().unwrap())
-                .unwrap()
-                .with_interval(Duration::from_millis(20))
-                .into();
+            return KeySource::from_file_every(&*file.lock().unwrap(), Duration::from_millis(20)).unwrap();
         }
         let vault = Arc::clone(self);
         let provider = move || {

@@ -67,8 +67,8 @@ impl Site {
         };
         let preset = preset.with_keys(vault.keys());
         let preset = match number {
-            2 => preset.with_key_in_query("key"),
-            SHARED => preset.with_key_in_header(HeaderName::from_static("x-api-key")),
+            2 => preset.with_key_placement("query:key".parse().unwrap()),
+            SHARED => preset.with_key_placement("header:x-api-key".parse().unwrap()),
             _ => preset,
         };
         let budget = Budget::new().with_capacity(140).unwrap();

@@ -35,7 +35,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{FreshKey, KeyFile, KeySource, RefreshingKey},
+    auth::{FreshKey, KeySource, RefreshingKey},
     limit::{RateLimitLayer, TokenBucket},
     preset,
     request_id::RequestIdLayer,
@@ -129,8 +129,8 @@ async fn tell_of_keys() {
     });
     let file = env::temp_dir().join(format!("tower-outbound-told-{}", std::process::id()));
     fs::write(&file, "key-1").unwrap();
-    let changing = KeyFile::open(&file).unwrap().with_interval(secs(1));
-    for keys in [KeySource::from(provided), KeySource::from(changing)] {
+    let changing = KeySource::from_file_every(&file, secs(1)).unwrap();
+    for keys in [KeySource::from(provided), changing] {
         let preset = preset::currency_rates(URI).unwrap().with_keys(keys);
         let service = preset.layer().unwrap().layer(Probe::new([Is(401)]));
         for _ in 0..2 {
@@ -420,7 +420,7 @@ async fn an_attempt_that_was_answered_stays_so_however_late_it_is_dropped() {
 async fn no_key_query_or_user_info_is_in_a_span() {
     let (capture, _guard) = Capture::all();
     let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
-    for preset in [preset.clone(), preset.with_key_in_query("s3cret-name")] {
+    for preset in [preset.clone(), preset.with_key_placement("query:s3cret-name".parse().unwrap())] {
         for script in [&[Is(200)][..], &[Is(401)], &[Is(503), Io(ConnectionReset), Silent], &[Refused]] {
             let service = preset.layer().unwrap().layer(Probe::new(script.iter().copied()));
             let _ = service.oneshot(get("https://s3cret:s3cret@api.example.com/v1?a=s3cret")).await;

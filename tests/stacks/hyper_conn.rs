@@ -30,7 +30,7 @@ use tokio::{
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, BoxError, ExponentialBackoff, Quota, Report,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     body::ReplayBody,
     call::Outcome,
     limit::{RateLimitLayer, TokenBucket},
@@ -179,9 +179,7 @@ macro_rules! under_single_layers {
         let layers = ServiceBuilder::new()
             .layer(retry())
             .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(100).unwrap())))
-            .layer(
-                BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(&url).unwrap()).unwrap(),
-            );
+            .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(&url).unwrap()).unwrap());
         let service = layers.service($connect::<ReplayBody<Content>>(&url).await);
         for _ in 0..2 {
             assert_second_attempt(service.clone().oneshot(request(&url, $version)).await).await;

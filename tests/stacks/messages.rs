@@ -10,13 +10,13 @@ const SAID: &[&str] = &[
     "made of a `Quota`",
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
-    "`&str` does not put a credential on requests",
     "`&str` does not sign requests",
-    "`&str` does not provide keys",
     "`&str` does not make request ids",
     "`&str` does not write a span's context",
     "can't be made of bytes, as the body of a signed request must",
-    // The compiler's, of what the layers ask of a service.
+    // The compiler's, of closures and of what the layers ask of a service.
+    "expected a `Fn()` closure",
+    "expected a `Fn(&mut http::request::Parts)` closure",
     "`Mine: std::error::Error` is not satisfied",
     "`Mine: Clone` is not satisfied",
     "expected `Result<Response<_>, _>`, found `Result<&str,",

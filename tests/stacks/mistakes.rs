@@ -11,7 +11,7 @@ use tower::{Layer, Service, service_fn};
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::{AnySign, SignLayer},
+    auth::SignLayer,
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
@@ -63,7 +63,7 @@ fn the_quota_is_no_limiter(quota: Quota) {
     RateLimitLayer::new(quota);
 }
 
-fn the_body_cannot_be_signed(sign: SignLayer<AnySign>) {
+fn the_body_cannot_be_signed(sign: SignLayer) {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<Response<Content>, BoxError>(Response::default())
     });

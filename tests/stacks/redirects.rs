@@ -14,7 +14,7 @@ use tower_http_06::follow_redirect::{
 };
 use tower_outbound::{
     ApiKey, BoxError,
-    auth::{AuthLayer, Form, Origin, Rotating},
+    auth::{AuthLayer, KeyPlacement, Origin},
 };
 
 const KEY: &str = "s3cret-0123456789";
@@ -51,18 +51,19 @@ fn shown(headers: &http::HeaderMap) -> Vec<String> {
     headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into()).collect()
 }
 
-fn forms() -> [(&'static str, Form); 4] {
-    let header = Form::header(HeaderName::from_static("x-api-key")).unwrap();
+fn forms() -> [(&'static str, KeyPlacement); 4] {
+    let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     [
-        ("bearer", Form::bearer()),
-        ("basic", Form::basic("ann").unwrap()),
+        ("bearer", KeyPlacement::bearer()),
+        ("basic", KeyPlacement::basic("ann").unwrap()),
         ("x-api-key", header),
-        ("query", Form::query("k").unwrap()),
+        ("query", KeyPlacement::query("k").unwrap()),
     ]
 }
 
-fn auth(form: Form) -> AuthLayer<Rotating> {
-    AuthLayer::with(Rotating::new(form, ApiKey::new(KEY).unwrap()), Origin::parse(URI).unwrap()).unwrap()
+fn auth(placement: KeyPlacement) -> AuthLayer {
+    let layer = AuthLayer::new(ApiKey::new(KEY).unwrap(), Origin::parse(URI).unwrap());
+    layer.unwrap().with_placement(placement)
 }
 
 async fn get<S>(client: S)

@@ -18,7 +18,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
     attempt_span::AttemptSpanLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     body::ReplayBody,
     call::Outcome,
     limit::{RateLimitLayer, TokenBucket},
@@ -114,7 +114,7 @@ async fn single_layers_need_no_more_than_they_use() {
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
-        .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
+        .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         .service(service);
     let response = stack.oneshot(request()).await.map_err(|error| error.to_string());
@@ -135,7 +135,7 @@ async fn what_does_not_read_a_body_takes_anything_for_one() {
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_second(10).unwrap())))
         .layer(AttemptSpanLayer::new())
-        .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
+        .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(1)).unwrap())
         .service(service_fn(|_: Request<NoBody>| async { Ok::<_, Mine>(Response::new(NoBody)) }));

@@ -13,7 +13,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Body, BoxError,
     adapter::Reqwest,
-    auth::{AnySign, Sign, SignLayer, Signing},
+    auth::{Sign, SignLayer, Signing},
     body::ReplayBody,
     preset,
     stack::{StackBuilder, StackService},
@@ -121,7 +121,7 @@ async fn calls_from_an_axum_handler() {
 async fn spawns_a_signed_call_of_an_erased_signer() {
     let (server, service) = server().await;
     let origin = tower_outbound::auth::Origin::parse(&server.url()).unwrap();
-    let stack = SignLayer::new(AnySign::new(Signer), origin).unwrap().layer(hyper_plain());
+    let stack = SignLayer::new(Signer, origin).unwrap().layer(hyper_plain());
     let request = get_from::<Body>(&server);
     let call = tokio::spawn(async move { stack.oneshot(request).await });
     assert_eq!(call.await.unwrap().unwrap().status(), 200);

@@ -1,13 +1,10 @@
-use std::{borrow::Cow, path::PathBuf, time::Duration};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
-use http::{HeaderName, request};
+use http::request;
 
 use super::StackBuilder;
 use crate::{
-    auth::{
-        AnyAuthorize, AnySign, ApiKey, AppCredentials, Authorize, KeyFile, KeyPlacement, KeyProvider,
-        KeySource, Origin, RefreshingKey, Sign,
-    },
+    auth::{ApiKey, AppCredentials, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey, Sign},
     error::BoxError,
     stack::credential::{Credential, CredentialSource},
 };
@@ -27,11 +24,11 @@ impl StackBuilder {
     }
 
     /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
-    /// [`KeyFile`](crate::auth::KeyFile).
+    /// [`KeySource::from_file`].
     ///
     /// Retries a request once after a 401 if the file contains another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
-        self.with_key_file_every(path, KeyFile::DEFAULT_INTERVAL)
+        self.with_key_file_every(path, KeySource::FILE_INTERVAL)
     }
 
     /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
@@ -39,11 +36,16 @@ impl StackBuilder {
         self.with_key(CredentialSource::File(path.into(), interval))
     }
 
-    /// Sends the key from this provider. The layer calls the provider again before the key expires: see
+    /// Sends the key that this closure fetches. The layer calls it again before the key expires: see
     /// [`RefreshingKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
     ///
-    /// Retries a request once after a 401, with the provider's next key.
-    pub fn with_key_provider(self, provider: impl KeyProvider + 'static) -> Self {
+    /// Retries a request once after a 401, with the next key.
+    pub fn with_key_provider<F, Fut, E>(self, provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
         self.with_keys(RefreshingKey::new(provider))
     }
 
@@ -55,35 +57,13 @@ impl StackBuilder {
     fn with_key(mut self, source: CredentialSource) -> Self {
         let placement = match self.credential {
             Credential::Key { placement, .. } => placement,
-            _ => KeyPlacement::Bearer,
+            _ => KeyPlacement::bearer(),
         };
         self.credential = Credential::Key { source, placement };
         self
     }
 
-    /// Sends the key in the query parameter of this name instead of a bearer header.
-    ///
-    /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
-    /// [`without_credential`](Self::without_credential).
-    pub fn with_key_in_query(self, parameter: impl Into<String>) -> Self {
-        self.with_key_placement(KeyPlacement::Query(parameter.into()))
-    }
-
-    /// Sends the key in the header of this name, such as `x-api-key`, instead of a bearer header.
-    ///
-    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
-    pub fn with_key_in_header(self, name: HeaderName) -> Self {
-        self.with_key_placement(KeyPlacement::Header(name))
-    }
-
-    /// Sends the key as the password of this user instead of a bearer header.
-    ///
-    /// Has no effect without a key, as [`with_key_in_query`](Self::with_key_in_query).
-    pub fn with_key_as_password(self, user: impl Into<String>) -> Self {
-        self.with_key_placement(KeyPlacement::Basic(user.into()))
-    }
-
-    /// Sends the key in this place instead of a bearer header.
+    /// Sends the key in another place than a bearer header, such as the header `x-api-key` or a query parameter.
     ///
     /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
     /// [`without_credential`](Self::without_credential).
@@ -97,7 +77,7 @@ impl StackBuilder {
     /// Signs every attempt instead of sending a key. [`Sign`] reads the request's head and, if it sets a limit, its
     /// body, and may await.
     pub fn with_signature(mut self, sign: impl Sign + 'static) -> Self {
-        self.credential = Credential::Signature(AnySign::new(sign));
+        self.credential = Credential::Signature(Arc::new(sign));
         self
     }
 
@@ -118,9 +98,12 @@ impl StackBuilder {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends what `authorize` puts on the request, instead of a key.
-    pub fn with_authorize(mut self, authorize: impl Authorize + 'static) -> Self {
-        self.credential = Credential::Own(AnyAuthorize::new(authorize));
+    /// Sends what `authorize` puts on the request, instead of a key: see [`AuthLayer::from_fn`].
+    pub fn with_authorize(
+        mut self,
+        authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.credential = Credential::Own(Arc::new(authorize));
         self
     }
 

@@ -245,7 +245,7 @@ impl StackBuilder {
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
         self.headers.check(self.credential.header(), self.request_id.header())?;
-        let (auth, keys) = self.credential.layer(self.base.origin(), &self.allowed)?;
+        let auth = self.credential.layer(self.base.origin(), &self.allowed)?;
         let origin = self.base.origin().clone();
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
@@ -257,7 +257,6 @@ impl StackBuilder {
             attempt_span: self.attempt_span.clone(),
             auth,
             attempt_timeout,
-            keys,
         })
     }
 

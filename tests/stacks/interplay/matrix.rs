@@ -12,7 +12,7 @@ use tower_http::{
 use tower_outbound::{
     ApiKey,
     attempt_span::AttemptSpanLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     limit::RateLimitLayer,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -78,7 +78,7 @@ macro_rules! with_each_layer {
     ($name:expr, $polls:expr, $neighbour:expr) => {{
         let name = |ours: &str| format!("{ours}, {}", $name);
         let key = ApiKey::new("s3cret").unwrap();
-        let auth = BearerAuthLayer::new(key, Origin::parse(URI).unwrap()).unwrap();
+        let auth = AuthLayer::new(key, Origin::parse(URI).unwrap()).unwrap();
         pair!(name("auth"), $polls, $neighbour, auth);
         pair!(name("limit"), $polls, $neighbour, RateLimitLayer::new(bucket(6)));
         pair!(name("retry"), $polls, $neighbour, RetryLayer::new());

@@ -8,7 +8,7 @@ use tower::{
 use tower_outbound::{
     ApiKey, Error, ExponentialBackoff, Jitter, Report,
     attempt_span::AttemptSpanLayer,
-    auth::{BearerAuthLayer, Origin},
+    auth::{AuthLayer, Origin},
     call::Outcome,
     limit::{RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
@@ -95,8 +95,8 @@ async fn below_it_sheds_under_each_of_ours() {
     below!("limit", RateLimitLayer::new(bucket(6)));
 }
 
-fn auth() -> BearerAuthLayer {
-    BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap()
+fn auth() -> AuthLayer {
+    AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap()
 }
 
 type Under = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Probe>, TokenBucket>>;

@@ -9,7 +9,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
     ApiKey, Error, Quota,
     adapter::Reqwest,
-    auth::{AuthLayer, Form, Origin, Rotating},
+    auth::{AuthLayer, KeyPlacement, Origin},
     call::{Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
 };
@@ -32,13 +32,14 @@ fn request(method: Method, url: &str) -> Request<Content> {
     Request::builder().method(method).uri(url).body(body).unwrap()
 }
 
-fn auth(form: Form, url: &str) -> AuthLayer<Rotating> {
-    AuthLayer::with(Rotating::new(form, ApiKey::new(KEY).unwrap()), Origin::parse(url).unwrap()).unwrap()
+fn auth(placement: KeyPlacement, url: &str) -> AuthLayer {
+    let layer = AuthLayer::new(ApiKey::new(KEY).unwrap(), Origin::parse(url).unwrap());
+    layer.unwrap().with_placement(placement)
 }
 
-fn forms() -> [Form; 3] {
-    let header = Form::header(HeaderName::from_static("x-api-key")).unwrap();
-    [Form::bearer(), header, Form::query("k").unwrap()]
+fn forms() -> [KeyPlacement; 3] {
+    let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
+    [KeyPlacement::bearer(), header, KeyPlacement::query("k").unwrap()]
 }
 
 fn has_key(seen: &Seen) -> bool {
@@ -96,7 +97,7 @@ async fn a_ready_client_that_follows_fails_at_the_first_redirect_and_is_not_aske
         let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
         let site = Site::moved(status, format!("{}/there", elsewhere.url)).await;
         let client = Reqwest::from_client(following().build().unwrap());
-        let form = Form::header(HeaderName::from_static("x-api-key")).unwrap();
+        let form = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
         let service = quick_retry().layer(auth(form, &site.url).layer(client));
         let error = within(service.oneshot(request(method, &site.url))).await.unwrap_err();
         assert!(error.is_service() && shown(&error).contains("Policy::none()"), "{error:?}");
@@ -181,7 +182,7 @@ async fn a_key_in_the_query_is_in_no_error_and_no_debug() {
     let reset = Server::start(Wire::Http1, &[Act::ResetInHead; 2]).await;
     let silent = Server::start(Wire::Http2, &[Act::Say(&[&[Frame::Process]]); 4]).await;
     let cut = Server::start(Wire::Http1, &[Act::CloseInBody]).await;
-    let query = || Form::query("k").unwrap();
+    let query = || KeyPlacement::query("k").unwrap();
 
     let clients = [
         (nowhere.as_str(), builder()),
@@ -235,7 +236,7 @@ async fn a_proxy_reads_what_goes_to_loopback_unless_the_builder_has_none() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let builder = || builder().proxy(reqwest::Proxy::all(&proxy.url).unwrap());
     for (builder, proxied) in [(builder(), 1), (builder().no_proxy(), 1)] {
-        let service = auth(Form::bearer(), &site.url).layer(Reqwest::new(builder).unwrap());
+        let service = auth(KeyPlacement::bearer(), &site.url).layer(Reqwest::new(builder).unwrap());
         within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
         assert_eq!(proxy.seen().iter().filter(|seen| has_key(seen)).count(), proxied);
     }
@@ -250,7 +251,7 @@ async fn default_headers_do_not_replace_the_key_and_go_everywhere() {
         default.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let reqwest = Reqwest::new(builder().default_headers(headers)).unwrap();
-    let form = Form::header(HeaderName::from_static("x-api-key")).unwrap();
+    let form = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     for (origin, key) in [(&*site.url, KEY), ("https://api.example.com", "default")] {
         let service = auth(form.clone(), origin).layer(reqwest.clone());
         within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();

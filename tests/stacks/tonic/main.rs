@@ -23,7 +23,7 @@ use tower::{Service, ServiceBuilder};
 use tower_outbound::{
     ApiKey, BoxError, Error, ExponentialBackoff, Quota, Report,
     attempt_span::AttemptSpanLayer,
-    auth::{AuthLayer, BearerAuthLayer, Form, FreshKey, Origin, RefreshingKey, Rotating},
+    auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
     body::ReplayBody,
     call::StopReason,
     limit::{RateLimitLayer, TokenBucket},
@@ -70,7 +70,7 @@ fn stack(
         .layer(retry)
         .layer(RateLimitLayer::new(bucket))
         .layer(AttemptSpanLayer::new())
-        .layer(BearerAuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
+        .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), origin).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         // The channel takes tonic's own body.
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
@@ -129,7 +129,7 @@ async fn as_in_the_readme() -> Result<(), BoxError> {
         )
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))
         .layer(AttemptSpanLayer::new())
-        .layer(BearerAuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
+        .layer(AuthLayer::new(key, Origin::parse(&uri.to_string())?)?)
         .map_request(|request: http::Request<ReplayBody<tonic::body::Body>>| {
             request.map(tonic::body::Body::new)
         })
@@ -242,7 +242,7 @@ async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_
         let origin = Origin::parse(&uri.to_string()).unwrap();
         let stack = ServiceBuilder::new()
             .layer(retry().with_idempotent(move |_| idempotent))
-            .layer(AuthLayer::with(Rotating::new(Form::bearer(), keys), origin).unwrap())
+            .layer(AuthLayer::new(keys, origin).unwrap())
             .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
             .service(Endpoint::from(uri.clone()).connect_lazy());
         let mut client = HealthClient::with_origin(stack, uri);

@@ -11,10 +11,11 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{Origin, Sign, service::no_origin};
+use super::Sign;
 use crate::{
+    auth::{Origin, key_error::auth_error},
     body::{Body, BodyTooLarge, FromBuffered},
-    error::{BoxError, Error, Kind},
+    error::{BoxError, Error, MaybeRejected},
     headers,
 };
 
@@ -26,76 +27,81 @@ use crate::{
 ///   no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for the signature's header fields.
 /// - Otherwise the inner service's error.
-pub struct SignService<S, G> {
+#[derive(Clone)]
+pub struct SignService<S> {
     inner: S,
-    sign: Arc<G>,
+    sign: Arc<dyn Sign>,
     origins: Arc<[Origin]>,
 }
 
-impl<S, G> SignService<S, G> {
-    pub(super) fn new(inner: S, sign: Arc<G>, origins: Arc<[Origin]>) -> Self {
+impl<S> SignService<S> {
+    pub(super) fn new(inner: S, sign: Arc<dyn Sign>, origins: Arc<[Origin]>) -> Self {
         Self { inner, sign, origins }
     }
-}
 
-impl<S: Clone, G> Clone for SignService<S, G> {
-    fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.sign), Arc::clone(&self.origins))
+    /// Returns a reference to the inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns a mutable reference to the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
     }
 }
 
-impl<S, G, B, R> Service<Request<B>> for SignService<S, G>
+impl<S, B, R> Service<Request<B>> for SignService<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    G: Sign + 'static,
     B: FromBuffered,
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = SignedFuture<S, B>;
+    type Future = SignFuture<S, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.inner.poll_ready(cx).map_err(Error::from_service)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let state = if request.uri().authority().is_none() {
-            State::Failed { error: Some(no_origin()) }
-        } else if self.origins.iter().any(|origin| origin.covers(request.uri())) {
-            // The instance that is ready is the one that will be called.
-            let next = self.inner.clone();
-            let inner = mem::replace(&mut self.inner, next);
-            State::Signing { signing: Box::pin(signed(Arc::clone(&self.sign), request)), inner }
-        } else {
-            State::Calling { future: self.inner.call(request) }
+        let state = match Origin::any_covers(&self.origins, request.uri()) {
+            Ok(true) => {
+                // The ready instance is the one to call.
+                let next = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, next);
+                State::Signing { signing: Box::pin(signed(Arc::clone(&self.sign), request)), inner }
+            }
+            Ok(false) => State::Calling { future: MaybeRejected::calling(|| self.inner.call(request)) },
+            Err(error) => State::Calling { future: MaybeRejected::rejected(error) },
         };
-        SignedFuture { state }
+        SignFuture { state }
     }
 }
 
-async fn signed<G: Sign, B: FromBuffered>(sign: Arc<G>, request: Request<B>) -> Result<Request<B>, Error> {
+async fn signed<B: FromBuffered>(sign: Arc<dyn Sign>, request: Request<B>) -> Result<Request<B>, Error> {
     let (mut head, body) = request.into_parts();
     headers::check_room(&head.headers)?;
     let (buffered, body) = match sign.body_limit() {
         None => (None, body),
         Some(limit) => {
-            let buffered =
-                Body::new(body).collect(limit).await.map_err(|error| match error.is::<BodyTooLarge>() {
-                    true => Error::new(Kind::Auth { again_in: None }, error),
-                    false => Error::from_service(error),
-                })?;
+            let buffered = Body::new(body).collect(limit).await.map_err(|error| {
+                if error.is::<BodyTooLarge>() { auth_error(error) } else { Error::from_service(error) }
+            })?;
             (Some(buffered.clone()), B::from_buffered(buffered))
         }
     };
-    sign.sign(&mut head, buffered.as_ref())
-        .await
-        .map_err(|error| Error::new(Kind::Auth { again_in: None }, error))?;
+    sign.sign(&mut head, buffered.as_ref()).await.map_err(auth_error)?;
     Ok(Request::from_parts(head, body))
 }
 
 pin_project! {
     /// The future of [`SignService`].
-    pub struct SignedFuture<S: Service<Request<B>>, B> {
+    pub struct SignFuture<S: Service<Request<B>>, B> {
         #[pin]
         state: State<S, S::Future, B>,
     }
@@ -105,12 +111,11 @@ pin_project! {
     #[project = StateProj]
     enum State<S, F, B> {
         Signing { signing: Pin<Box<dyn Future<Output = Result<Request<B>, Error>> + Send>>, inner: S },
-        Calling { #[pin] future: F },
-        Failed { error: Option<Error> },
+        Calling { #[pin] future: MaybeRejected<F> },
     }
 }
 
-impl<S, B, R> Future for SignedFuture<S, B>
+impl<S, B, R> Future for SignFuture<S, B>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
 {
@@ -119,33 +124,29 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
-            let next = match state.as_mut().project() {
+            let future = match state.as_mut().project() {
                 StateProj::Signing { signing, inner } => match ready!(signing.as_mut().poll(cx)) {
-                    Ok(request) => State::Calling { future: inner.call(request) },
-                    Err(error) => State::Failed { error: Some(error) },
+                    Ok(request) => MaybeRejected::calling(|| inner.call(request)),
+                    Err(error) => MaybeRejected::rejected(error),
                 },
-                StateProj::Calling { future } => return future.poll(cx).map_err(Error::from_service),
-                StateProj::Failed { error } => {
-                    return error.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error)));
-                }
+                StateProj::Calling { future } => return future.poll(cx),
             };
-            state.set(next);
+            state.set(State::Calling { future });
         }
     }
 }
 
-impl<S: Service<Request<B>>, B> fmt::Debug for SignedFuture<S, B> {
+impl<S: Service<Request<B>>, B> fmt::Debug for SignFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Signing { .. } => "signing",
             State::Calling { .. } => "calling",
-            State::Failed { .. } => "failed",
         };
-        f.debug_struct("SignedFuture").field("state", &state).finish()
+        f.debug_struct("SignFuture").field("state", &state).finish()
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for SignService<S, G> {
+impl<S: fmt::Debug> fmt::Debug for SignService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SignService")
             .field("inner", &self.inner)

@@ -1,0 +1,97 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::FutureExt;
+use http::request;
+
+use super::{
+    ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed::PlacedKey, refresh::Lease,
+};
+use crate::{
+    call::CallContext,
+    error::{BoxError, Error},
+    headers,
+};
+
+/// A closure that puts a credential on the head of a request.
+pub(super) type Hook = Arc<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>;
+
+/// The credential of a service, as its requests use it.
+pub(super) enum Credential {
+    Fixed(ApiKey, PlacedKey),
+    Changing(ChangingKey),
+    Hook(Hook),
+}
+
+pub(super) struct ChangingKey {
+    pub(super) keys: KeySource,
+    placement: KeyPlacement,
+    /// The last key that was sent, so that each key is formatted once.
+    placed: Mutex<Option<(ApiKey, PlacedKey)>>,
+}
+
+impl Credential {
+    pub(super) fn key(keys: KeySource, placement: KeyPlacement) -> Self {
+        match keys.fixed() {
+            Some(key) => Self::Fixed(key.clone(), placement.place(key)),
+            None => Self::Changing(ChangingKey { keys, placement, placed: Mutex::default() }),
+        }
+    }
+
+    /// Puts the credential on the request. Returns the key that a 401 rejects, unless it is fixed or the request has its own.
+    pub(super) fn put(
+        &self,
+        head: &mut request::Parts,
+        ready: Option<Result<ApiKey, KeyError>>,
+    ) -> Result<Option<(KeySource, ApiKey)>, Error> {
+        match self {
+            Self::Fixed(key, placed) => {
+                if placed.put(head)? {
+                    conceal(head, key);
+                }
+                Ok(None)
+            }
+            Self::Changing(changing) => {
+                let key = changing.latest(ready).map_err(auth_error)?;
+                if !changing.placed(&key).put(head)? {
+                    return Ok(None);
+                }
+                conceal(head, &key);
+                Ok(Some((changing.keys.clone(), key)))
+            }
+            Self::Hook(hook) => {
+                headers::check_room(&head.headers)?;
+                hook(head).map_err(auth_error)?;
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Keeps the key out of the call's report.
+fn conceal(head: &request::Parts, key: &ApiKey) {
+    if let Some(call) = head.extensions.get::<CallContext>() {
+        call.conceal(key.secret());
+    }
+}
+
+impl ChangingKey {
+    /// Returns the latest key, otherwise the one that made the service ready. It may have expired meanwhile: a request never
+    /// waits between its permit and the server, whose response decides.
+    fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
+        match (self.keys.lease(), ready) {
+            (Lease::Ready(key), _) => Ok(key),
+            (Lease::Wait(_), Some(ready)) => ready,
+            (Lease::Wait(refresh), None) => refresh.now_or_never().unwrap_or_else(|| {
+                Err(KeyError::new("no key was fetched, for the service was called before it was ready"))
+            }),
+        }
+    }
+
+    fn placed(&self, key: &ApiKey) -> PlacedKey {
+        let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*placed {
+            Some((last, placed)) if last == key => placed.clone(),
+            _ => placed.insert((key.clone(), self.placement.place(key))).1.clone(),
+        }
+    }
+}

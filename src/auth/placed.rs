@@ -1,0 +1,177 @@
+use std::{mem, sync::Arc};
+
+use http::{
+    HeaderName, HeaderValue, Method, Uri,
+    header::AUTHORIZATION,
+    request,
+    uri::{Parts, PathAndQuery},
+};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use zeroize::Zeroizing;
+
+use super::{
+    key::{ApiKey, sensitive},
+    key_error::auth_error,
+};
+use crate::{error::Error, headers};
+
+/// A key in its place, ready to be put on requests. Made once for each key.
+#[derive(Clone)]
+pub(super) enum PlacedKey {
+    Header {
+        name: HeaderName,
+        value: HeaderValue,
+    },
+    /// The pair is `name=key`, percent-encoded.
+    Query {
+        name: Arc<str>,
+        pair: Arc<Zeroizing<String>>,
+    },
+}
+
+/// RFC 3986's unreserved characters stay as they are.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The only way in which a valid URI and an encoded pair fail to make a valid URI.
+const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
+
+impl PlacedKey {
+    pub(super) fn bearer(key: &ApiKey) -> Self {
+        let value = Zeroizing::new(format!("Bearer {}", key.expose()));
+        Self::Header { name: AUTHORIZATION, value: sensitive(&value) }
+    }
+
+    pub(super) fn basic(user: &str, key: &ApiKey) -> Self {
+        let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
+        // With room for all of it, because a string that grows leaves copies behind.
+        let mut value = Zeroizing::new(String::with_capacity(6 + pair.len().div_ceil(3) * 4));
+        value.push_str("Basic ");
+        base64(pair.as_bytes(), &mut value);
+        Self::Header { name: AUTHORIZATION, value: sensitive(&value) }
+    }
+
+    pub(super) fn header(name: &HeaderName, key: &ApiKey) -> Self {
+        Self::Header { name: name.clone(), value: key.header_value() }
+    }
+
+    pub(super) fn query(name: &Arc<str>, key: &ApiKey) -> Self {
+        // Percent-encoding writes up to three characters for one.
+        let mut pair = Zeroizing::new(String::with_capacity(3 * (name.len() + key.expose().len()) + 1));
+        pair.extend(utf8_percent_encode(name, ENCODED));
+        pair.push('=');
+        pair.extend(utf8_percent_encode(key.expose(), ENCODED));
+        Self::Query { name: Arc::clone(name), pair: Arc::new(pair) }
+    }
+
+    /// Puts the key on the request, unless it has its own header or parameter of that name. Returns whether it did.
+    pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, Error> {
+        match self {
+            Self::Header { name, value } => {
+                let before = head.headers.len();
+                headers::get_or_insert_with(&mut head.headers, name, || value.clone())?;
+                Ok(head.headers.len() > before)
+            }
+            Self::Query { name, pair } => put_in_query(head, name, pair),
+        }
+    }
+}
+
+fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<bool, Error> {
+    let query = head.uri.query().unwrap_or_default();
+    let name_of = |pair: &str| pair.split('=').next().unwrap_or_default().replace('+', " ");
+    if query.split('&').any(|pair| percent_decode_str(&name_of(pair)).eq(name.bytes())) {
+        return Ok(false);
+    }
+    // hyper-util's client removes the query, and logs it.
+    if head.method == Method::CONNECT {
+        return Err(auth_error("a CONNECT request has no query for the key"));
+    }
+    let separator = if query.is_empty() { "" } else { "&" };
+    let path = match head.uri.path() {
+        "" => "/",
+        path => path,
+    };
+    let path_and_query = format!("{path}?{query}{separator}{pair}");
+    let mut parts = Parts::from(mem::take(&mut head.uri));
+    // The errors of `http` must not show the URI, which contains the key now.
+    parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
+    head.uri = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
+    Ok(true)
+}
+
+/// Appends `bytes` in base64 (RFC 4648), padded. No crate of the default tree offers it.
+fn base64(bytes: &[u8], out: &mut String) {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for chunk in bytes.chunks(3) {
+        let at = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let group = at(0) << 16 | at(1) << 8 | at(2);
+        for place in 0..4 {
+            let index = (group >> (18 - 6 * place)) as usize & 63;
+            out.push(if place <= chunk.len() { char::from(ALPHABET[index]) } else { '=' });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &PlacedKey, request: request::Builder) -> request::Parts {
+        let (mut head, ()) = request.body(()).unwrap().into_parts();
+        key.put(&mut head).unwrap();
+        head
+    }
+
+    fn get() -> request::Builder {
+        http::Request::get("https://host/")
+    }
+
+    fn s3cret() -> ApiKey {
+        ApiKey::new("s3cret").unwrap()
+    }
+
+    #[test]
+    fn marks_the_header_sensitive_and_keeps_one_of_the_caller() {
+        let name = HeaderName::from_static("x-api-key");
+        for (key, name, value) in [
+            (PlacedKey::bearer(&s3cret()), AUTHORIZATION, "Bearer s3cret"),
+            (PlacedKey::header(&name, &s3cret()), name, "s3cret"),
+        ] {
+            let head = put(&key, get());
+            assert_eq!(head.headers[&name], value);
+            assert!(head.headers[&name].is_sensitive() && !format!("{head:?}").contains("s3cret"));
+            assert_eq!(put(&key, get().header(&name, "own")).headers[&name], "own");
+        }
+    }
+
+    /// RFC 7617, section 2, and RFC 4648, section 10.
+    #[test]
+    fn encodes_the_published_vectors() {
+        let basic = PlacedKey::basic("Aladdin", &ApiKey::new("opensesame").unwrap());
+        let head = put(&basic, get());
+        assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
+        assert!(head.headers[AUTHORIZATION].is_sensitive());
+        for (plain, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            let mut out = String::new();
+            base64(plain.as_bytes(), &mut out);
+            assert_eq!(out, encoded);
+        }
+    }
+
+    #[test]
+    fn appends_the_encoded_pair_unless_the_query_has_the_name() {
+        let key = PlacedKey::query(&"api key".into(), &ApiKey::new("a&b=c/%").unwrap());
+        for (before, after) in [
+            ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),
+            ("https://host/v1?", "https://host/v1?api%20key=a%26b%3Dc%2F%25"),
+            ("https://host/v1?q=1", "https://host/v1?q=1&api%20key=a%26b%3Dc%2F%25"),
+            ("https://host/v1?api%20key=own", "https://host/v1?api%20key=own"),
+            ("https://host/v1?q&api+key", "https://host/v1?q&api+key"),
+            ("https://host/v1?%61pi%20key=own", "https://host/v1?%61pi%20key=own"),
+        ] {
+            assert_eq!(put(&key, http::Request::get(before)).uri, after);
+        }
+    }
+}

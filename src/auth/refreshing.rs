@@ -1,0 +1,120 @@
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use super::ApiKey;
+use crate::{
+    error::{BoxError, InvalidConfig},
+    policy::ExponentialBackoff,
+};
+
+pub(super) type Provider =
+    dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>> + Send>> + Send + Sync;
+
+/// A key that a closure fetches: from a vault, or by OAuth 2's client credentials.
+///
+/// A refresh is single-flight: concurrent requests share one. It runs in a task on the runtime of the request that starts
+/// it, and continues if that request is dropped. If the runtime shuts down, the next request starts another one.
+///
+/// While the key is valid, requests leave with it during the refresh. Otherwise they wait. After a failure the closure is
+/// not called before a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::{ApiKey, BoxError, auth::{FreshKey, KeySource, RefreshingKey}};
+///
+/// let keys = KeySource::from(RefreshingKey::new(|| async {
+///     // Call the token endpoint here, with a client of its own.
+///     let (token, expires_in) = ("t0ken", 3_600);
+///     Ok::<_, BoxError>(FreshKey::new(ApiKey::new(token)?).with_lifetime(Duration::from_secs(expires_in)))
+/// }));
+/// ```
+pub struct RefreshingKey {
+    pub(super) provider: Arc<Provider>,
+    pub(super) ahead: Duration,
+    pub(super) timeout: Duration,
+    pub(super) backoff: ExponentialBackoff,
+}
+
+impl RefreshingKey {
+    /// The default of [`with_ahead`](Self::with_ahead), as in the AWS SDKs.
+    pub const DEFAULT_AHEAD: Duration = Duration::from_secs(300);
+    /// The default of [`with_timeout`](Self::with_timeout), as for an attempt of a preset.
+    pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// Fetches the key with `provider` for the first request, and again before the key expires.
+    ///
+    /// An error of the provider must not contain the key.
+    pub fn new<F, Fut, E>(provider: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        Self {
+            provider: Arc::new(move || {
+                let fetched = provider();
+                Box::pin(async move { fetched.await.map_err(Into::into) })
+            }),
+            ahead: Self::DEFAULT_AHEAD,
+            timeout: Self::DEFAULT_TIMEOUT,
+            backoff: ExponentialBackoff::throttled(),
+        }
+    }
+
+    /// Refreshes the key this long before its expiry, but no earlier than at 80 % of its lifetime.
+    /// [5 minutes](Self::DEFAULT_AHEAD) by default.
+    pub fn with_ahead(mut self, ahead: Duration) -> Self {
+        self.ahead = ahead;
+        self
+    }
+
+    /// Limits the time of one refresh. [10 s](Self::DEFAULT_TIMEOUT) by default.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limit is zero.
+    pub fn with_timeout(mut self, limit: Duration) -> Result<Self, InvalidConfig> {
+        if limit.is_zero() {
+            return Err(InvalidConfig::new("key refresh timeout", "0ns", "more than zero"));
+        }
+        self.timeout = limit;
+        Ok(self)
+    }
+
+    /// Sets the delay after a failed refresh, and the time for which a key that the server rejects right after its refresh
+    /// is kept. [`ExponentialBackoff::throttled`] by default: 1 s, doubled up to 20 s.
+    pub fn with_backoff(mut self, backoff: ExponentialBackoff) -> Self {
+        self.backoff = backoff;
+        self
+    }
+}
+
+impl fmt::Debug for RefreshingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefreshingKey")
+            .field("ahead", &self.ahead)
+            .field("timeout", &self.timeout)
+            .field("backoff", &self.backoff)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A key that a [`RefreshingKey`]'s closure has fetched.
+#[derive(Debug, Clone)]
+pub struct FreshKey {
+    pub(super) key: ApiKey,
+    pub(super) lifetime: Option<Duration>,
+}
+
+impl FreshKey {
+    /// Makes a key that is valid until the server rejects it.
+    pub fn new(key: ApiKey) -> Self {
+        Self { key, lifetime: None }
+    }
+
+    /// Limits the key's lifetime, counted from the start of the refresh, so that it never ends too late. OAuth 2's
+    /// `expires_in`.
+    pub fn with_lifetime(mut self, lifetime: Duration) -> Self {
+        self.lifetime = Some(lifetime);
+        self
+    }
+}

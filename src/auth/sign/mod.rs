@@ -1,0 +1,75 @@
+mod layer;
+mod service;
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use bytes::Bytes;
+use http::request;
+
+pub use self::layer::SignLayer;
+pub use self::service::{SignFuture, SignService};
+use crate::error::BoxError;
+
+/// Signs a request.
+///
+/// A signer reads the request's head and, if [`body_limit`](Self::body_limit) is set, its body. It may await, for
+/// example a key from [`KeySource::current`](super::KeySource::current) or the response of a key service.
+///
+/// The layer calls it once for each attempt, and only for requests to the credential's own origin. The repository's
+/// example `sign` signs with HMAC-SHA256.
+///
+/// ```
+/// use bytes::Bytes;
+/// use http::request::Parts;
+/// use tower_outbound::auth::{AppCredentials, Sign, Signing};
+///
+/// /// Sends the three as they are: a scheme that is made up.
+/// struct Plain(AppCredentials);
+///
+/// impl Sign for Plain {
+///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> Signing<'a> {
+///         Box::pin(async move {
+///             head.headers.insert("x-app-id", self.0.app_id().parse()?);
+///             head.headers.insert("x-key", self.0.key().header_value());
+///             head.headers.insert("x-secret", self.0.secret().header_value());
+///             Ok(())
+///         })
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not sign requests",
+    label = "not a `Sign`",
+    note = "implement `auth::Sign`, or use a closure with `AuthLayer::from_fn` if the signature needs no body and no await"
+)]
+pub trait Sign: Send + Sync {
+    /// Returns the size in bytes up to which the layer buffers a body for the signature. A request with a larger body
+    /// fails, and nothing is sent.
+    ///
+    /// The default, `None`, signs without the body.
+    fn body_limit(&self) -> Option<usize> {
+        None
+    }
+
+    /// Puts the signature on the request. `body` is the whole body, or `None` without a
+    /// [`body_limit`](Self::body_limit).
+    ///
+    /// The head has room for 500 more header fields. A request without that room is rejected before this call.
+    ///
+    /// An error ends the call before anything is sent. The error must not contain a secret.
+    /// [Mark](http::HeaderValue::set_sensitive) a header value that is a secret as sensitive.
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;
+}
+
+/// The future of [`Sign::sign`].
+pub type Signing<'a> = Pin<Box<dyn Future<Output = Result<(), BoxError>> + Send + 'a>>;
+
+impl<G: Sign + ?Sized> Sign for Arc<G> {
+    fn body_limit(&self) -> Option<usize> {
+        G::body_limit(self)
+    }
+
+    fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+        G::sign(self, head, body)
+    }
+}

@@ -1,0 +1,142 @@
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{
+    ApiKey, KeyError, RefreshingKey,
+    file::WatchedFile,
+    refresh::{Lease, Refresher},
+};
+use crate::error::InvalidConfig;
+
+/// The source of a key: a value, a file, or a closure that fetches it.
+///
+/// | made from | reads the key | after a 401 |
+/// |---|---|---|
+/// | [`ApiKey`]: a value, an environment variable, a file | once | returns the 401 |
+/// | [`from_file`](Self::from_file) | with the first request after each interval | reads the file immediately, at most once a second |
+/// | [`RefreshingKey`] | with the first request, and ahead of the key's expiry | fetches another key |
+///
+/// ```
+/// use tower_outbound::{ApiKey, auth::KeySource};
+///
+/// # fn make() -> Result<(), tower_outbound::InvalidConfig> {
+/// let value = KeySource::from(ApiKey::from_env("RATES_KEY")?);
+/// let file = KeySource::from_file("/run/secrets/rates")?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Clone
+///
+/// Clones share the key and its refresh.
+#[derive(Clone)]
+pub struct KeySource(Source);
+
+#[derive(Clone)]
+enum Source {
+    Fixed(ApiKey),
+    File(Arc<WatchedFile>),
+    Refreshing(Arc<Refresher>),
+}
+
+impl KeySource {
+    /// The default interval of [`from_file`](Self::from_file): 5 s. A kubelet takes up to 90 s to update a mounted secret.
+    pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
+
+    /// Reads the key in the file at `path`, and again every [5 s](Self::FILE_INTERVAL).
+    ///
+    /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread meanwhile. The key stays in
+    /// use if the file disappears or contains no valid key; [`last_error`](Self::last_error) and a log event tell why.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`ApiKey::from_file`] does.
+    pub fn from_file(path: impl Into<PathBuf>) -> Result<Self, InvalidConfig> {
+        Self::from_file_every(path, Self::FILE_INTERVAL)
+    }
+
+    /// Like [`from_file`](Self::from_file), with another interval.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`ApiKey::from_file`] does.
+    pub fn from_file_every(path: impl Into<PathBuf>, interval: Duration) -> Result<Self, InvalidConfig> {
+        WatchedFile::open(path.into(), interval).map(|file| Self(Source::File(Arc::new(file))))
+    }
+
+    /// Returns the current key. Waits for a refresh if no key is valid.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no key is valid and the refresh fails.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future does not stop the refresh.
+    pub async fn current(&self) -> Result<ApiKey, KeyError> {
+        match self.lease() {
+            Lease::Ready(key) => Ok(key),
+            Lease::Wait(refresh) => refresh.await,
+        }
+    }
+
+    /// Reports that the server rejected `key`. Returns whether another key is there or being fetched, so that a retry makes
+    /// sense.
+    ///
+    /// Concurrent rejections of the same key cause one refresh. A key that is rejected right after its refresh is kept for a
+    /// while: see [`RefreshingKey::with_backoff`].
+    pub fn reject(&self, key: &ApiKey) -> bool {
+        match &self.0 {
+            Source::Fixed(_) => false,
+            Source::File(file) => file.reject(key),
+            Source::Refreshing(refresher) => refresher.reject(key),
+        }
+    }
+
+    /// Returns why the last refresh failed, or `None` if it succeeded.
+    pub fn last_error(&self) -> Option<KeyError> {
+        match &self.0 {
+            Source::Fixed(_) => None,
+            Source::File(file) => file.last_error(),
+            Source::Refreshing(refresher) => refresher.last_error(),
+        }
+    }
+
+    pub(super) fn lease(&self) -> Lease {
+        match &self.0 {
+            Source::Fixed(key) => Lease::Ready(key.clone()),
+            Source::File(file) => Lease::Ready(file.current()),
+            Source::Refreshing(refresher) => refresher.lease(),
+        }
+    }
+
+    /// Returns the key if it never changes.
+    pub(super) fn fixed(&self) -> Option<&ApiKey> {
+        match &self.0 {
+            Source::Fixed(key) => Some(key),
+            _ => None,
+        }
+    }
+}
+
+impl From<ApiKey> for KeySource {
+    fn from(key: ApiKey) -> Self {
+        Self(Source::Fixed(key))
+    }
+}
+
+impl From<RefreshingKey> for KeySource {
+    fn from(settings: RefreshingKey) -> Self {
+        Self(Source::Refreshing(Arc::new(Refresher::new(settings))))
+    }
+}
+
+impl fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match self.0 {
+            Source::Fixed(_) => "value",
+            Source::File(_) => "file",
+            Source::Refreshing(_) => "provider",
+        };
+        f.debug_struct("KeySource").field("source", &source).finish_non_exhaustive()
+    }
+}

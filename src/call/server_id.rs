@@ -1,0 +1,105 @@
+//! The server's own request id: which of a response's headers may be kept.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::secret::Secret;
+
+/// Known services send up to 100 characters.
+const MAX_LENGTH: usize = 128;
+
+/// Returns the values of the headers `names` that have the form of an id: up to [`MAX_LENGTH`] visible ASCII
+/// characters.
+pub(super) fn candidates<'a>(
+    headers: &'a HeaderMap,
+    names: &'a [HeaderName],
+) -> impl Iterator<Item = &'a str> {
+    // One pass over the response's names costs less than a lookup of each.
+    let any = headers.keys().any(|name| names.contains(name));
+    let values = any.then(|| names.iter().filter_map(|name| headers.get(name))).into_iter().flatten();
+    let is_id = |id: &&str| id.len() <= MAX_LENGTH && id.bytes().all(|byte| byte.is_ascii_graphic());
+    values.filter_map(|value| value.to_str().ok()).filter(is_id)
+}
+
+/// The two latest keys of a call: the one that a 401 rejected, and its replacement.
+#[derive(Debug, Default)]
+pub(super) struct SentKeys([Option<Secret>; 2]);
+
+impl SentKeys {
+    pub(super) fn add(&mut self, key: &Secret) {
+        if self.0[0].as_ref() != Some(key) {
+            self.0.swap(0, 1);
+            self.0[0] = Some(key.clone());
+        }
+    }
+
+    /// Returns the id for the report, unless it contains a key. Copies it, because a header value keeps the buffer of the
+    /// whole head alive.
+    pub(super) fn check(&self, id: &str) -> Option<HeaderValue> {
+        let has_key = self.0.iter().flatten().any(|key| key.is_in(id));
+        if has_key { None } else { HeaderValue::from_str(id).ok() }
+    }
+
+    /// Replaces each plain occurrence of a key.
+    #[cfg(feature = "json")]
+    pub(super) fn redact(&self, text: &str) -> String {
+        let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
+        // The longer key first: it may contain the other one.
+        keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
+        keys.into_iter().fold(text.to_owned(), |text, key| text.replace(key, "[redacted]"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: HeaderName = HeaderName::from_static("x-first");
+    const SECOND: HeaderName = HeaderName::from_static("x-second");
+
+    fn keys(sent: &[&str]) -> SentKeys {
+        let mut keys = SentKeys::default();
+        sent.iter().for_each(|key| keys.add(&Secret::new(key)));
+        keys
+    }
+
+    #[test]
+    fn keeps_up_to_128_visible_ascii_characters() {
+        for (id, kept) in [
+            ("0f8fad5b-d9cb-469f-a165-70867728950e".to_owned(), true),
+            ("x".repeat(128), true),
+            ("x".repeat(129), false),
+            ("two words".to_owned(), false),
+            ("t\tb".to_owned(), false),
+            ("é".to_owned(), false),
+        ] {
+            let value = HeaderValue::from_bytes(id.as_bytes()).unwrap();
+            let headers = HeaderMap::from_iter([(FIRST, value)]);
+            assert_eq!(candidates(&headers, &[SECOND, FIRST]).eq([id.as_str()]), kept, "{id}");
+        }
+    }
+
+    #[test]
+    fn prefers_the_first_name() {
+        let value = HeaderValue::from_static;
+        let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
+        assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));
+        assert_eq!(candidates(&headers, &[]).count(), 0);
+    }
+
+    #[test]
+    fn drops_an_id_with_one_of_the_two_latest_keys() {
+        let sent = keys(&["k0", "k1", "k2", "k1", "k1"]);
+        for (id, kept) in [("k0", true), ("id-k1", false), ("%6b2", false), ("k3", true)] {
+            assert_eq!(sent.check(id).is_some(), kept, "{id}");
+        }
+        assert_eq!(SentKeys::default().check("k1").unwrap(), "k1");
+    }
+
+    #[cfg(feature = "json")]
+    #[test]
+    fn redacts_the_longer_key_first() {
+        for sent in [["s3cret", "s3cret-2"], ["s3cret-2", "s3cret"]] {
+            assert_eq!(keys(&sent).redact("a s3cret, s3cret-2"), "a [redacted], [redacted]");
+        }
+    }
+}
