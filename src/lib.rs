@@ -204,12 +204,8 @@
 //!
 //! The layers need none of them. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`. Without
 //! it, every error of hyper counts as "maybe processed", so that only idempotent requests are retried. An error then also
-//! shows the text that the server chose for an HTTP/2 GOAWAY.
-//!
-//! ```toml
-//! [dependencies]
-//! tower-outbound = { version = "0.1", default-features = false, features = ["hyper"] }
-//! ```
+//! shows the text that the server chose for an HTTP/2 GOAWAY. The dependency then has `default-features = false` and
+//! `features = ["hyper"]`.
 //!
 //! # Examples
 //!

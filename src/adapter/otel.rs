@@ -8,14 +8,13 @@ use crate::attempt_span::Propagate;
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Sends the context of each attempt's own span, as W3C's `traceparent` and `tracestate`.
+/// Sends the context of each attempt's span, as W3C `traceparent` and `tracestate`.
 ///
-/// Needs a subscriber with `tracing-opentelemetry`'s layer; without it, or where that layer does not take the span,
-/// nothing is written. Baggage is not sent, nor does OpenTelemetry's global propagator count: what else it may be set to
-/// write is meant for one's own services.
+/// Sends nothing unless the subscriber has the layer of `tracing-opentelemetry` and that layer records the span. Never sends
+/// baggage, and ignores OpenTelemetry's global propagator, because its other fields are meant for the application's own
+/// services.
 ///
-/// A `traceparent` that the caller has put on the request is kept, on every attempt, and its `tracestate` with it: that
-/// trace is the caller's own, and ours would cut it.
+/// Keeps a `traceparent` of the caller and its `tracestate`, on every attempt.
 ///
 /// ```
 /// use tower_outbound::{adapter::TraceContext, attempt_span::AttemptSpanLayer, preset};
@@ -32,7 +31,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// One like any other.
+    /// Creates a propagator.
     pub fn new() -> Self {
         Self::default()
     }
