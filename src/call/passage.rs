@@ -1,5 +1,7 @@
 //! Whether a limiter below the layer that made an attempt still has it.
 
+#![allow(dead_code)]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::CallContext;

@@ -25,7 +25,7 @@ settings! {
         pub max_wait: Option<Duration>,
         /// The largest number of waiters: [`RateLimitLayer::with_max_queue`]. Default: 10,000.
         pub max_queue: Option<usize>,
-        /// Whether the limiter starts without permits: [`TokenBucket::starting_empty`]. Default: `false`.
+        /// Whether the limiter starts without permits: [`TokenBucket::with_initial_burst`]. Default: `false`.
         pub starting_empty: Option<bool>,
     }
 }
@@ -34,13 +34,13 @@ impl LimitSettings {
     /// Returns a limiter that spreads the requests over the window. Unlimited if `quota` is not set.
     pub fn token_bucket(&self) -> TokenBucket {
         let limiter = TokenBucket::all_of(self.quota.iter().flatten().copied());
-        if self.starting_empty == Some(true) { limiter.starting_empty() } else { limiter }
+        if self.starting_empty == Some(true) { limiter.with_initial_burst(0) } else { limiter }
     }
 
     /// Returns a limiter that grants the whole quota in any pattern. Unlimited if `quota` is not set.
     pub fn sliding_window(&self) -> SlidingWindow {
         let limiter = SlidingWindow::all_of(self.quota.iter().flatten().copied());
-        if self.starting_empty == Some(true) { limiter.starting_empty() } else { limiter }
+        if self.starting_empty == Some(true) { limiter.with_initial_burst(0) } else { limiter }
     }
 
     /// Returns the layer over `limiter`, with the bounds of the wait from these settings.
@@ -54,7 +54,7 @@ impl LimitSettings {
         }
         if self.starting_empty == Some(true) {
             let bucket = TokenBucket::all_of(preset.quotas().iter().copied());
-            preset = preset.with_limiter(bucket.starting_empty());
+            preset = preset.with_limiter(bucket.with_initial_burst(0));
         }
         preset.with_limit(|layer| self.bound(layer))
     }

@@ -25,8 +25,8 @@ use tower_outbound::{
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason,
-        Refusal, SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, Refusal,
+        SlidingWindow, TokenBucket,
     },
     policy,
     request_id::{RequestId, RequestIdLayer},
@@ -249,15 +249,14 @@ fn layers(seen: &Seen) {
     seen.both(&quota);
     seen.debug(&bucket);
     seen.debug(&bucket.snapshot());
-    seen.debug(&tower_outbound::limit::Store::Unasked);
     seen.debug(&SlidingWindow::new(quota));
-    seen.debug(&bucket.acquire(PermitRequest::default()));
-    for any in [bucket.clone().into(), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
+    seen.debug(&bucket.acquire_with(&PermitRequest::new()));
+    for any in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
         seen.debug(&any);
-        seen.debug(&any.acquire(PermitRequest::default()));
+        seen.debug(&any.acquire_with(&PermitRequest::new()));
         seen.layer(RateLimitLayer::new(any));
     }
-    seen.debug(&PermitRequest::default());
+    seen.debug(&PermitRequest::new());
     seen.debug(&PermitCost(NonZeroU32::MIN));
     // The key of the service as the key of the table.
     let keyed = || {
@@ -274,9 +273,6 @@ fn layers(seen: &Seen) {
         (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
         (HeaderName::from_static("x-echo"), key().header_value()),
     ]);
-    #[allow(clippy::disallowed_methods, reason = "any time will do")]
-    let feedback = Feedback::read(StatusCode::OK, &headers, std::time::SystemTime::now).unwrap();
-    seen.debug(&feedback);
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let remaining = policy::remaining(&headers, std::time::SystemTime::now);
     seen.debug(&remaining);
@@ -427,7 +423,7 @@ fn adapters(seen: &Seen) {
         );
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
         seen.debug(&limiter);
-        seen.debug(&limiter.acquire(PermitRequest::default()));
+        seen.debug(&limiter.acquire_with(&PermitRequest::new()));
         seen.debug(&adapter::Fallback::Refuse);
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());

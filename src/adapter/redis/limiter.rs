@@ -1,17 +1,18 @@
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     acquire::RedisAcquire,
-    kind::Kind,
-    link::Link,
-    question::{Decide, MOST, Terms},
-    settings::{Fallback, Settings},
-    shared::Shared,
+    connection::Connection,
+    fallback::Fallback,
+    inner::Inner,
+    permits::Store,
+    protocol::{Decide, Kind, MOST, Terms},
+    settings::{DEFAULT_TIMEOUT, Settings},
 };
 use crate::{
     clock::Instant,
     error::InvalidConfig,
-    limit::{Feedback, Limiter, PermitRequest, Snapshot},
+    limit::{Limiter, PermitRequest, Snapshot},
     policy::Quota,
 };
 
@@ -27,7 +28,7 @@ use crate::{
 ///     .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("not zero")?))?;
 /// let client = rates.with_limiter(limiter.clone()).client()?;
 /// let answer = client.get("/v1/resources").await?;
-/// println!("{} {:?}", answer.status(), limiter.snapshot().store);
+/// println!("{} {:?}", answer.status(), limiter.store());
 /// # Ok(())
 /// # }
 /// ```
@@ -127,13 +128,13 @@ use crate::{
 #[derive(Clone)]
 pub struct RedisLimiter {
     settings: Arc<Settings>,
-    shared: Arc<Shared>,
+    inner: Arc<Inner>,
 }
 
 impl RedisLimiter {
     /// Each question to the server takes at most so long by default: longer than a server in the same place ever
     /// takes, and a call's deadline has room for several.
-    pub const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
+    pub const DEFAULT_TIMEOUT: Duration = DEFAULT_TIMEOUT;
 
     /// Spreads the requests over the window, as a [`TokenBucket`](crate::limit::TokenBucket) does in one process.
     ///
@@ -175,13 +176,13 @@ impl RedisLimiter {
     /// Another limiter, with nothing known: what is set is set before the first request.
     fn build(settings: Settings) -> Result<Self, InvalidConfig> {
         let (info, tag) = (settings.info.clone(), settings.tag());
-        Self::over(settings, |terms| Box::new(Link::new(info, &tag, terms)))
+        Self::over(settings, |terms| Box::new(Connection::new(info, &tag, terms)))
     }
 
     fn over(settings: Settings, store: impl FnOnce(Terms) -> Box<dyn Decide>) -> Result<Self, InvalidConfig> {
         let (plan, terms) = settings.plan()?;
-        let shared = Shared::new(store(terms), &settings.quotas, plan);
-        Ok(Self { settings: Arc::new(settings), shared: Arc::new(shared) })
+        let inner = Inner::new(store(terms), &settings.quotas, plan);
+        Ok(Self { settings: Arc::new(settings), inner })
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Result<Self, InvalidConfig> {
@@ -264,19 +265,24 @@ impl RedisLimiter {
 
     /// How this process stands: `available` are the permits in hand, and `store` says whether the server answers.
     pub fn snapshot(&self) -> Snapshot {
-        self.shared.queue.snapshot()
+        self.inner.queue.snapshot()
+    }
+
+    /// Returns whether the server replies, and what this process does otherwise.
+    pub fn store(&self) -> Store {
+        self.inner.queue.inspect(|permits, _, _| permits.store())
     }
 
     /// Grants nothing before `until`, in any process: the others learn of it with their next question. A pause is only
     /// ever extended.
     pub fn pause_until(&self, until: Instant) {
-        self.shared.pause_until(until);
+        self.inner.pause_until(until);
     }
 
     /// Lifts the pause and forgets what the service said is left, here and in the store. A process that has learned of
     /// the pause before keeps to it.
     pub fn resume(&self) {
-        self.shared.resume();
+        self.inner.resume();
     }
 }
 
@@ -291,24 +297,8 @@ impl RedisLimiter {
 impl Limiter for RedisLimiter {
     type Acquire = RedisAcquire;
 
-    fn acquire(&self, ask: PermitRequest) -> RedisAcquire {
-        RedisAcquire::new(Arc::clone(&self.shared), ask)
-    }
-
-    fn observe(&self, feedback: &Feedback) {
-        self.shared.observe(feedback);
-    }
-
-    fn is_stale(&self, held: Duration) -> bool {
-        self.shared.queue.is_stale(held)
-    }
-
-    fn release(&self, cost: NonZeroU32) {
-        self.shared.queue.release(cost);
-    }
-
-    fn abandon(&self, cost: NonZeroU32) {
-        self.shared.queue.abandon(cost);
+    fn acquire_with(&self, request: &PermitRequest) -> RedisAcquire {
+        RedisAcquire::new(Arc::clone(&self.inner), *request)
     }
 }
 
