@@ -24,7 +24,6 @@ use tower_outbound::{
     },
 };
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// So many at once, and then one a second.

@@ -12,7 +12,7 @@ use std::{
 
 use http::{Request, Response};
 use tokio::time::{Instant, advance};
-use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
+use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{

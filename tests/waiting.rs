@@ -25,7 +25,6 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -113,7 +112,7 @@ async fn lateness(calls: u64) -> Vec<Duration> {
     let waiting: Vec<_> = (0..calls)
         .map(|_| {
             let acquire = bucket.acquire_with(&PermitRequest::new());
-            tokio::spawn(async move { acquire.await.map(|()| Instant::now()) })
+            tokio::spawn(async move { acquire.await.map(|_| Instant::now()) })
         })
         .collect();
     let mut late = Vec::new();

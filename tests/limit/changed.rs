@@ -9,7 +9,7 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::{costing, permits};
+use crate::costing;
 
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_is_set_again_and_again_costs_nothing() {

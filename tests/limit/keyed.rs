@@ -10,8 +10,6 @@ use tower_outbound::{
     limit::{Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
-use crate::permits;
-
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::limit::{Limiter, PermitRequest, Reason};
 
-use crate::{ask, bucket, costing, permits};
+use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {

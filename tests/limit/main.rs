@@ -15,9 +15,10 @@ mod properties;
 
 use std::{num::NonZeroU32, time::Duration};
 
+use tokio::time::Instant;
 use tower_outbound::{
     Quota,
-    limit::{PermitRequest, TokenBucket},
+    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {

@@ -16,11 +16,11 @@ use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
     test_util::Arrivals,
 };
 
-use crate::cases::cases;
+use crate::{Pause, cases::cases};
 
 /// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;
@@ -160,7 +160,7 @@ async fn arrivals<L: Pause>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[
     arrivals
 }
 
-fn assert_window_holds<L: Limiter>(
+fn assert_window_holds<L: Pause>(
     make: impl Fn(Quota) -> L,
     quota: Quota,
     crowds: &Crowds,

@@ -5,10 +5,10 @@ use std::{num::NonZeroU32, time::Duration};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
-    limit::{Limiter, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 
-use crate::{ask, costing, permits};
+use crate::{costing, permits};
 
 const ALL: NonZeroU32 = NonZeroU32::MAX;
 

@@ -1,6 +1,6 @@
 //! Pauses: for all who share the limiter, until they are over or lifted.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest, Reason, ResponseInfo, SlidingWindow, TokenBucket},
 };
 
-use crate::{ask, bucket, costing, permits};
+use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_is_over_is_none() {

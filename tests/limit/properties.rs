@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use tokio_test::task;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, Reason, SlidingWindow, TokenBucket},
+    limit::{PermitRequest, Reason, SlidingWindow, TokenBucket},
     test_util::{Arrival, Arrivals},
 };
 
-use crate::{cases::cases, costing, permits};
+use crate::{Pause, cases::cases, costing, permits};
 
 /// What a caller does, and when.
 #[derive(Debug, Clone)]

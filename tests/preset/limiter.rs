@@ -43,8 +43,8 @@ async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
 #[tokio::test(start_paused = true)]
 async fn what_one_window_grants_is_granted_once_to_all_who_have_it() {
     for shared in [
-        AnyLimiter::from(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
-        AnyLimiter::from(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
+        AnyLimiter::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
+        AnyLimiter::new(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
         // By a type that is not told apart.
         AnyLimiter::new(Arc::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap()))),
     ] {

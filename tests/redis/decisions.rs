@@ -102,7 +102,7 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
     // It is counted from when it is told.
     assert!(refusal.wait().unwrap() + asked.elapsed() > millis(60), "{refusal}");
     let mut late = ask(1, None);
-    late.deadline = Some(Instant::now() + millis(60));
+    late = late.with_deadline(Instant::now() + millis(60));
     assert_eq!(take(&limiter, late).await.unwrap_err().reason(), Reason::Deadline);
 
     all.join_all().await;

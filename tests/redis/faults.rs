@@ -128,7 +128,7 @@ async fn a_deadline_is_kept_while_a_question_is_under_way() {
     signal(&server, "-STOP");
     let start = Instant::now();
     let mut bounded = ask(1, None);
-    bounded.deadline = Some(start + millis(100));
+    bounded = bounded.with_deadline(start + millis(100));
     assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
     signal(&server, "-CONT");

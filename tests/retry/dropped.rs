@@ -3,7 +3,6 @@
 use std::{
     convert::Infallible,
     future::Future,
-    num::NonZeroU32,
     pin::pin,
     sync::{
         Arc,
@@ -27,7 +26,7 @@ use tower::{ServiceBuilder, ServiceExt, limit::GlobalConcurrencyLimitLayer, serv
 use tower_outbound::{
     Quota,
     body::ReplayBody,
-    limit::{Limiter, RateLimitLayer, TokenBucket},
+    limit::{RateLimitLayer, TokenBucket},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };

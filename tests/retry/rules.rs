@@ -3,7 +3,6 @@
 use std::{
     collections::HashSet,
     io::ErrorKind::ConnectionReset,
-    num::NonZeroU32,
     sync::{Arc, Mutex},
 };
 
@@ -13,7 +12,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     ApiKey, Quota, Report,
     call::{CallContext, StopReason::*},
-    limit::{Limiter, RateLimitLayer, TokenBucket},
+    limit::{RateLimitLayer, TokenBucket},
     policy::{Cause, Jitter, Verdict, backoff::ExponentialBackoff},
     preset,
     request_id::RequestIdLayer,
