@@ -168,7 +168,7 @@ impl fmt::Debug for Permit<'_> {
 }
 
 /// What a limiter learns from a response: its status, its headers and when it arrived.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
@@ -229,5 +229,16 @@ impl<'a> ResponseInfo<'a> {
     /// The remaining permits that the server reported, by quota.
     pub fn remaining(&self) -> &[Remaining] {
         self.remaining.as_ref().map_or(&[], RemainingList::as_slice)
+    }
+}
+
+impl fmt::Debug for ResponseInfo<'_> {
+    // A header may echo the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseInfo")
+            .field("status", &self.status)
+            .field("requested_pause", &self.pause)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
     }
 }

@@ -26,7 +26,7 @@ use tower_outbound::{
     error::DeliveryError,
     limit::{
         AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, Refusal,
-        SlidingWindow, TokenBucket,
+        ResponseInfo, SlidingWindow, TokenBucket,
     },
     policy,
     request_id::{RequestId, RequestIdLayer},
@@ -251,6 +251,7 @@ fn layers(seen: &Seen) {
     seen.debug(&bucket.snapshot());
     seen.debug(&SlidingWindow::new(quota));
     seen.debug(&bucket.acquire_with(&PermitRequest::new()));
+    seen.debug(&bucket.try_acquire().unwrap());
     for any in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
         seen.debug(&any);
         seen.debug(&any.acquire_with(&PermitRequest::new()));
@@ -273,6 +274,7 @@ fn layers(seen: &Seen) {
         (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
         (HeaderName::from_static("x-echo"), key().header_value()),
     ]);
+    seen.debug(&ResponseInfo::new(StatusCode::OK, &headers));
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let remaining = policy::remaining(&headers, std::time::SystemTime::now);
     seen.debug(&remaining);
@@ -422,6 +424,7 @@ fn adapters(seen: &Seen) {
             percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC)
         );
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
+        seen.debug(&limiter.store());
         seen.debug(&limiter);
         seen.debug(&limiter.acquire_with(&PermitRequest::new()));
         seen.debug(&adapter::Fallback::Refuse);
@@ -524,9 +527,11 @@ fn is_on(name: &str) -> bool {
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
         "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
-        "adapter::Fallback" | "adapter::RedisAcquire" | "adapter::RedisLimiter" => cfg!(feature = "redis"),
+        "adapter::Fallback" | "adapter::RedisAcquire" | "adapter::RedisLimiter" | "adapter::Store" => {
+            cfg!(feature = "redis")
+        }
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.
-        "limit::Gcra" | "limit::Bucket" | "limit::Rings" => false,
+        "limit::Buckets" | "limit::Bucket" | "limit::Logs" => false,
         _ => true,
     }
 }

@@ -1,10 +1,7 @@
 //! The connection to the server. It is opened when it is first needed, and again after it was lost. The redis crate's
 //! connection manager would add its own waits and retries to those of the task that queries the store.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
@@ -143,12 +140,6 @@ impl Connection {
 impl Decide for Connection {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async { self.exchange(query).await.map_err(|error| self.fault(&error)) })
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("addr", &self.info.addr().to_string()).finish_non_exhaustive()
     }
 }
 

@@ -1,9 +1,6 @@
 //! The state that the clones of a limiter share.
 
-use std::{
-    fmt,
-    sync::{Arc, Weak, atomic::AtomicBool},
-};
+use std::sync::{Arc, Weak, atomic::AtomicBool};
 
 use super::{
     permits::{Bell, Permits, Store},
@@ -41,11 +38,5 @@ impl Inner {
     /// Changes the permits with `work` and serves the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
         self.queue.update(|permits| permits.store() != Store::Shared, work)
-    }
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("plan", &self.plan).finish_non_exhaustive()
     }
 }

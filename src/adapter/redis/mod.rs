@@ -8,6 +8,7 @@ mod inner;
 mod limiter;
 mod permits;
 mod protocol;
+mod session;
 mod settings;
 mod telemetry;
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
 pub(super) mod fast_path;
+mod issuer;
 #[cfg(all(test, outbound_loom))]
 mod loom_tests;
 pub(super) mod sync;
@@ -29,7 +30,7 @@ use self::{
 use super::{
     algorithm::Algorithm,
     limiter::PermitRequest,
-    permit::{Permit, PermitIssuer, ResponseInfo},
+    permit::{Permit, PermitIssuer},
     snapshot::Snapshot,
 };
 use crate::{
@@ -217,20 +218,6 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Applies the server limits of a response.
-    fn observe(&self, response: &ResponseInfo<'_>) {
-        self.locked(|list, wakes| {
-            // From here on every request takes the lock, and those that were faster count as in flight.
-            self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
-            list.flags |= BUSY;
-            let now = self.fast.clock.now();
-            let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
-            if list.server.apply(response, now, uncounted) {
-                list.apply_server(&self.fast, wakes);
-            }
-        });
-    }
-
     pub(super) fn change(&self, quotas: &[Quota]) {
         self.locked(|list, wakes| {
             list.algorithm.change(quotas, self.fast.clock.now());
@@ -333,31 +320,5 @@ impl<A: Algorithm> Queue<A> {
         drop(guard);
         wakes.wake.into_iter().for_each(Waker::wake);
         outcome
-    }
-}
-
-impl<A: Algorithm> PermitIssuer for Queue<A> {
-    fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        self.locked(|list, _| {
-            let now = self.fast.clock.now();
-            let held = now.saturating_sub(self.fast.clock.since_origin(permit.granted_at()));
-            self.is_expired_in(list, held, now)
-        })
-    }
-
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        // Released first, because the server has counted this request in the remaining permits that it reports.
-        self.fast.release(permit.cost());
-        if response.has_limits() {
-            self.observe(response);
-        }
-    }
-
-    fn dropped(&self, permit: &Permit<'_>) {
-        if permit.sent_at().is_some() {
-            let permits = u64::from(permit.cost().get());
-            self.locked(|list, _| list.unconfirmed.add(permits, self.fast.clock.now()));
-        }
-        self.fast.release(permit.cost());
     }
 }
