@@ -205,7 +205,7 @@ fn want(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u3
         return (1, head.get());
     }
     // A lease grows while it is used up, and shrinks to what was used of it.
-    let (unused, last) = (permits.take_unused(), permits.session.lease);
+    let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
     permits.session.lease = if unused > 0 {
         u32::try_from(u64::from(last).saturating_sub(unused)).unwrap_or(u32::MAX).max(1)
     } else {

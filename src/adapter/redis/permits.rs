@@ -121,7 +121,7 @@ impl Permits {
             share_until: 0,
             unused: 0,
             bell,
-            session: Session { lease: 1, ..Session::default() },
+            session: Session::default(),
         }
     }
 

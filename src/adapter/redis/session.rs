@@ -22,6 +22,7 @@ pub(super) struct Session {
     pub(super) failures: u32,
     pub(super) late: u32,
     pub(super) lost: Option<StoreLost>,
+    /// The permits that the last query fetched ahead.
     pub(super) lease: u32,
     pause_until: u64,
     resume: bool,
