@@ -55,23 +55,23 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     });
 
     let ours = TokenBucket::new(endless);
-    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire().is_ok());
     let ours = TokenBucket::new(endless);
     contest.row("tower-outbound TokenBucket acquire", STD, move || {
-        matches!(poll_once(ours.acquire(PermitRequest::default())), Some(Ok(())))
+        matches!(poll_once(ours.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
     let ours = TokenBucket::with_quanta_clock([endless]);
     contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
-        ours.try_acquire(ONE).is_ok()
+        ours.try_acquire().is_ok()
     });
     let ours = TokenBucket::with_quanta_clock([endless]);
     contest.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
-        matches!(poll_once(ours.acquire(PermitRequest::default())), Some(Ok(())))
+        matches!(poll_once(ours.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
     let ours = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
-    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire().is_ok());
     let ours = TokenBucket::all_of([endless, endless]);
-    contest.row("tower-outbound TokenBucket of two quotas", STD, move || ours.try_acquire(ONE).is_ok());
+    contest.row("tower-outbound TokenBucket of two quotas", STD, move || ours.try_acquire().is_ok());
 
     let nanosecond = bucket(Duration::from_nanos(1), MANY)?;
     let peer = Arc::new(governor::RateLimiter::direct(nanosecond));
@@ -109,20 +109,19 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
     let mut contest = Contest::new(false)?;
 
-    let ours = TokenBucket::new(quota).starting_empty();
-    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
-    let ours = TokenBucket::with_quanta_clock([quota]).starting_empty();
+    let ours = TokenBucket::new(quota).with_initial_burst(0);
+    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire().is_ok());
+    let ours = TokenBucket::with_quanta_clock([quota]).with_initial_burst(0);
     contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
-        ours.try_acquire(ONE).is_ok()
+        ours.try_acquire().is_ok()
     });
-    let ours = TokenBucket::new(quota).starting_empty();
-    let mut shedding = PermitRequest::default();
-    shedding.max_wait = Some(Duration::ZERO);
+    let ours = TokenBucket::new(quota).with_initial_burst(0);
+    let shedding = PermitRequest::new().with_max_wait(Duration::ZERO);
     contest.row("tower-outbound TokenBucket acquire, no wait allowed", STD, move || {
-        matches!(poll_once(ours.acquire(shedding)), Some(Ok(())))
+        matches!(poll_once(ours.acquire_with(&shedding)), Some(Ok(_)))
     });
-    let ours = SlidingWindow::new(quota).starting_empty();
-    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire(ONE).is_ok());
+    let ours = SlidingWindow::new(quota).with_initial_burst(0);
+    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire().is_ok());
 
     let hourly = bucket(HOUR, 1)?;
     let peer = Arc::new(governor::RateLimiter::direct(hourly));
@@ -155,7 +154,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     let ours = Keyed::with_max_keys(room, |_| 0, move |_: &u64| TokenBucket::new(quota));
     let lookup = ours.clone();
     contest.row("tower-outbound Keyed try_acquire", STD, || {
-        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire(ONE).is_ok())
+        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
     contest.again("tower-outbound Keyed limiter, nothing taken", STD, move |key| {
         black_box(lookup.limiter(&key)).is_ok()
@@ -163,7 +162,7 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
     let fast = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
     let ours = Keyed::with_max_keys(room, |_| 0, fast);
     contest.row("tower-outbound Keyed try_acquire, fast clock", QUANTA, || {
-        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire(ONE).is_ok())
+        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
 
     contest.row(QUANTA, QUANTA, || {
@@ -282,15 +281,15 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     let own = Some((quota.refill_interval(), quota.burst()));
     run!("tower-outbound TokenBucket", own, || {
         let ours = TokenBucket::new(quota);
-        Ok(move || ours.try_acquire(ONE).is_ok())
+        Ok(move || ours.try_acquire().is_ok())
     });
     run!("tower-outbound TokenBucket, fast clock", own, || {
         let ours = TokenBucket::with_quanta_clock([quota]);
-        Ok(move || ours.try_acquire(ONE).is_ok())
+        Ok(move || ours.try_acquire().is_ok())
     });
     run!("tower-outbound SlidingWindow", None, || {
         let ours = SlidingWindow::new(quota);
-        Ok(move || ours.try_acquire(ONE).is_ok())
+        Ok(move || ours.try_acquire().is_ok())
     });
     let interval = window / LIMIT;
     run!("governor check", Some((interval, LIMIT)), || {

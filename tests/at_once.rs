@@ -1,4 +1,4 @@
-//! Permits that are there at once: taken without a future for the wait, and otherwise as by any wait.
+//! Permits that are available immediately: taken without a future for the wait, and otherwise as by any wait.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
     pin::pin,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -19,12 +19,11 @@ use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{
-        AnyLimiter, Feedback, Limiter, PermitRequest, RateLimitLayer, Reason, Refusal, SlidingWindow,
-        Snapshot, TokenBucket,
+        AnyLimiter, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, Reason, Refusal,
+        ResponseInfo, SlidingWindow, Snapshot, TokenBucket,
     },
 };
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// So many at once, and then one a second.
@@ -32,41 +31,36 @@ fn quota(burst: u32) -> Quota {
     Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
 }
 
-fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
-    let mut ask = PermitRequest::default();
-    change(&mut ask);
-    ask
-}
-
 fn takes(limiter: &impl Limiter) -> bool {
-    limiter.take_at_once(&PermitRequest::default()).is_some_and(|outcome| outcome.is_ok())
+    limiter.try_acquire_with(&PermitRequest::new()).is_some_and(|outcome| outcome.is_ok())
 }
 
-/// Says nothing, and has spent, counted and refused nothing.
+/// Returns `None`, without side effects.
 #[track_caller]
-fn says_nothing(bucket: &TokenBucket, ask: &PermitRequest) {
+fn is_undecided(bucket: &TokenBucket, ask: &PermitRequest) {
     let counted =
         |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
     let before = counted(bucket.snapshot());
-    assert!(bucket.take_at_once(ask).is_none());
+    assert!(bucket.try_acquire_with(ask).is_none());
     assert_eq!(counted(bucket.snapshot()), before);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_there_is_granted_and_counted_once_as_by_a_wait() {
     let (bucket, waited) = (TokenBucket::new(quota(5)), TokenBucket::new(quota(5)));
+    let mut permits = Vec::new();
     for cost in [1, 3] {
-        let ask = ask(|ask| ask.cost = NonZeroU32::new(cost).unwrap());
-        assert!(matches!(bucket.take_at_once(&ask), Some(Ok(()))));
-        waited.acquire(ask).await.unwrap();
+        let ask = PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap());
+        permits.push(bucket.try_acquire_with(&ask).unwrap().unwrap());
+        permits.push(waited.acquire_with(&ask).await.unwrap());
         assert_eq!(bucket.snapshot(), waited.snapshot());
     }
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (4, 4, 1));
-    says_nothing(&bucket, &ask(|ask| ask.cost = NonZeroU32::new(2).unwrap()));
-    assert!(takes(&AnyLimiter::from(bucket.clone())));
-    says_nothing(&bucket, &PermitRequest::default());
-    bucket.release(NonZeroU32::new(5).unwrap());
+    is_undecided(&bucket, &PermitRequest::new().with_cost(NonZeroU32::new(2).unwrap()));
+    assert!(takes(&AnyLimiter::new(bucket.clone())));
+    is_undecided(&bucket, &PermitRequest::new());
+    drop(permits);
     assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (5, 0));
     advance(SECOND).await;
     assert!(takes(&bucket));
@@ -76,20 +70,20 @@ async fn what_is_there_is_granted_and_counted_once_as_by_a_wait() {
 async fn nobody_who_waits_is_overtaken_nor_who_was_called_and_is_on_the_way() {
     let bucket = TokenBucket::new(quota(3));
     assert!((0..3).all(|_| takes(&bucket)));
-    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
-    says_nothing(&bucket, &PermitRequest::default());
+    is_undecided(&bucket, &PermitRequest::new());
     // All three are there by now, and the first is the line's.
     advance(4 * SECOND).await;
-    says_nothing(&bucket, &PermitRequest::default());
+    is_undecided(&bucket, &PermitRequest::new());
 
     // Called by a newcomer, who lets it go first. The third is nobody's.
-    let mut newcomer = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken() && bucket.snapshot().available == 1);
-    says_nothing(&bucket, &PermitRequest::default());
+    is_undecided(&bucket, &PermitRequest::new());
     assert_ready_ok!(waiting.poll());
-    says_nothing(&bucket, &PermitRequest::default());
+    is_undecided(&bucket, &PermitRequest::new());
     assert_ready_ok!(newcomer.poll());
     assert!(takes(&bucket), "the way is open again");
 }
@@ -97,35 +91,34 @@ async fn nobody_who_waits_is_overtaken_nor_who_was_called_and_is_on_the_way() {
 #[tokio::test(start_paused = true)]
 async fn what_the_server_has_said_is_left_to_the_line() {
     let bucket = TokenBucket::new(quota(5));
-    bucket.observe(&Feedback::pause(SECOND));
-    says_nothing(&bucket, &PermitRequest::default());
-    let paused = ask(|ask| ask.max_wait = Some(Duration::ZERO));
-    assert_eq!(bucket.acquire(paused).await.unwrap_err().wait(), Some(SECOND));
+    bucket.pause_until(Instant::now() + SECOND);
+    is_undecided(&bucket, &PermitRequest::new());
+    let paused = PermitRequest::new().with_max_wait(Duration::ZERO);
+    assert_eq!(bucket.acquire_with(&paused).await.unwrap_err().wait(), Some(SECOND));
     bucket.resume();
-    assert!(takes(&bucket));
+    let permit = bucket.try_acquire().unwrap();
 
     let two_left = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=2;t=1"))];
     let two_left = HeaderMap::from_iter(two_left);
-    bucket.release(ONE);
-    bucket.observe(&Feedback::read(StatusCode::OK, &two_left, || SystemTime::UNIX_EPOCH).unwrap());
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &two_left));
     for _ in 0..2 {
-        says_nothing(&bucket, &PermitRequest::default());
-        bucket.acquire(PermitRequest::default()).await.unwrap();
+        is_undecided(&bucket, &PermitRequest::new());
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     }
-    assert_pending!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
+    assert_pending!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_can_never_be_in_time_is_refused_once_by_the_wait() {
     let bucket = TokenBucket::new(quota(5));
-    let late = ask(|ask| ask.deadline = Some(Instant::now()));
+    let late = PermitRequest::new().with_deadline(Instant::now());
     advance(SECOND).await;
-    let large = ask(|ask| ask.cost = NonZeroU32::new(6).unwrap());
+    let large = PermitRequest::new().with_cost(NonZeroU32::new(6).unwrap());
     for (number, (ask, reason)) in
         [(late, Reason::Deadline), (large, Reason::TooCostly)].into_iter().enumerate()
     {
-        says_nothing(&bucket, &ask);
-        assert_eq!(bucket.acquire(ask).await.unwrap_err().reason(), reason);
+        is_undecided(&bucket, &ask);
+        assert_eq!(bucket.acquire_with(&ask).await.unwrap_err().reason(), reason);
         assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number as u64 + 1));
     }
 
@@ -141,11 +134,11 @@ async fn where_there_is_no_way_without_the_lock_all_is_left_to_the_line() {
     changed.set_quotas([quota(4)]);
     let several = TokenBucket::all_of([quota(5), quota(4)]);
     for bucket in [changed, several, TokenBucket::unlimited()] {
-        says_nothing(&bucket, &PermitRequest::default());
-        bucket.acquire(PermitRequest::default()).await.unwrap();
+        is_undecided(&bucket, &PermitRequest::new());
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     }
     let window = SlidingWindow::new(quota(5));
-    assert!(window.take_at_once(&PermitRequest::default()).is_none());
+    assert!(window.try_acquire_with(&PermitRequest::new()).is_none());
     assert_eq!(window.snapshot().granted, 0);
 }
 
@@ -188,58 +181,63 @@ enum Says {
 #[derive(Clone)]
 struct Noting {
     says: Says,
-    asked: Arc<Mutex<Vec<&'static str>>>,
+    asked: Arc<Asked>,
 }
+
+struct Asked(Mutex<Vec<&'static str>>);
 
 impl Noting {
     fn new(says: Says) -> Self {
         // So much room that noting allocates nothing.
-        Self { says, asked: Arc::new(Mutex::new(Vec::with_capacity(64))) }
+        Self { says, asked: Arc::new(Asked(Mutex::new(Vec::with_capacity(64)))) }
     }
 
     fn note(&self, asked: &'static str) {
-        self.asked.lock().unwrap().push(asked);
+        self.asked.0.lock().unwrap().push(asked);
     }
 
     fn read(&self) -> Vec<&'static str> {
-        self.asked.lock().unwrap().drain(..).collect()
+        self.asked.0.lock().unwrap().drain(..).collect()
     }
 }
 
 impl Limiter for Noting {
-    type Acquire = Ready<Result<(), Refusal>>;
+    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 
-    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
         self.note("acquire");
-        ready(Ok(()))
+        ready(Ok(Permit::new(request.cost()).with_issuer(Arc::clone(&self.asked) as Arc<dyn PermitIssuer>)))
     }
 
-    fn take_at_once(&self, _: &PermitRequest) -> Option<Result<(), Refusal>> {
-        self.note("take at once");
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        self.note("try");
+        let issuer = Arc::clone(&self.asked) as Arc<dyn PermitIssuer>;
         match self.says {
-            Says::Yes => Some(Ok(())),
+            Says::Yes => Some(Ok(Permit::new(request.cost()).with_issuer(issuer))),
             Says::No => Some(Err(Refusal::new(Reason::QueueFull, SECOND))),
             Says::Nothing => None,
         }
     }
+}
 
-    fn release(&self, _: NonZeroU32) {
-        self.note("release");
+impl PermitIssuer for Asked {
+    fn completed(&self, _: &Permit<'_>, _: &ResponseInfo<'_>) {
+        self.0.lock().unwrap().push("completed");
     }
 
-    fn abandon(&self, _: NonZeroU32) {
-        self.note("abandon");
+    fn dropped(&self, permit: &Permit<'_>) {
+        self.0.lock().unwrap().push(if permit.sent_at().is_some() { "unconfirmed" } else { "wasted" });
     }
 }
 
-/// Polls a call to its end, and once more.
+/// Polls a call to its end.
 fn call(limiter: impl Limiter) -> bool {
     let cx = &mut Context::from_waker(Waker::noop());
     let mut future = pin!(RateLimitLayer::new(limiter).layer(echo()).call(Request::new(())));
     let outcome = assert_ready!(future.as_mut().poll(cx));
     if let Err(error) = &outcome {
         assert_eq!(error.retry_after(), Some(SECOND));
-        assert!(error.is_rate_limited() && future.as_mut().poll(cx).is_pending());
+        assert!(error.is_rate_limited());
     }
     outcome.is_ok()
 }
@@ -247,9 +245,9 @@ fn call(limiter: impl Limiter) -> bool {
 #[test]
 fn a_limiter_is_asked_at_once_first_and_for_the_wait_only_where_it_can_not_say() {
     for (says, asked) in [
-        (Says::Yes, &["take at once", "release"][..]),
-        (Says::No, &["take at once"]),
-        (Says::Nothing, &["take at once", "acquire", "release"]),
+        (Says::Yes, &["try", "completed"][..]),
+        (Says::No, &["try"]),
+        (Says::Nothing, &["try", "acquire", "completed"]),
     ] {
         let noting = Noting::new(says);
         let shared = Arc::new(noting.clone());
@@ -270,10 +268,10 @@ fn a_limiter_is_asked_at_once_first_and_for_the_wait_only_where_it_can_not_say()
 struct Open;
 
 impl Limiter for Open {
-    type Acquire = Ready<Result<(), Refusal>>;
+    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 
-    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
-        ready(Ok(()))
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        ready(Ok(Permit::new(request.cost())))
     }
 }
 
@@ -331,7 +329,7 @@ async fn permits_in_place_of_stale_ones_are_waited_for() {
     assert_pending!(future.poll());
     advance(SECOND).await;
     assert!(assert_ready!(future.poll()).is_ok());
-    assert_eq!(noting.read(), ["take at once", "release", "acquire", "release"]);
+    assert_eq!(noting.read(), ["try", "wasted", "acquire", "completed"]);
 }
 
 /// On 64 bits. The wait's timer alone is 112 bytes.

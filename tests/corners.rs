@@ -12,14 +12,14 @@ use std::{
 
 use http::{Request, Response};
 use tokio::time::{Instant, advance};
-use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
+use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
     limit::{
-        AnyLimiter, Feedback, Keyed, Limiter, PermitRequest, RateLimitLayer, Reason, Refusal, SlidingWindow,
-        Store, TokenBucket,
+        AnyLimiter, Keyed, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, Reason, Refusal,
+        ResponseInfo, SlidingWindow, TokenBucket,
     },
 };
 
@@ -39,12 +39,12 @@ fn one_a_second() -> Quota {
 async fn a_request_that_need_not_wait_allocates_nothing_from_the_first_one_on() {
     let bucket = TokenBucket::new(one_a_second());
     let granted = allocation_counter::measure(|| {
-        assert_ready_ok!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
+        assert!(assert_ready!(task::spawn(bucket.acquire_owned()).poll()).is_ok());
     });
     let task = allocation_counter::measure(|| drop(task::spawn(ready(()))));
     assert_eq!(granted.count_total, task.count_total);
     let refused = allocation_counter::measure(|| {
-        assert_eq!(bucket.try_acquire(ONE).unwrap_err().wait(), Some(Duration::from_secs(1)));
+        assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
     });
     assert_eq!(refused.count_total, 0);
     let kept = allocation_counter::measure(|| std::mem::forget(TokenBucket::new(one_a_second())));
@@ -69,16 +69,18 @@ async fn permit_expires_after_a_quarter_of_the_margin() {
             AnyLimiter::new(TokenBucket::all_of(quotas.clone())),
             AnyLimiter::new(SlidingWindow::all_of(quotas.clone())),
         ] {
-            let stale = [0, 1, 2].map(|more| {
-                limiter.is_stale(millis(longest) - Duration::from_nanos(1) + Duration::from_nanos(more))
-            });
-            assert_eq!(stale, [false, false, true], "{quotas:?}");
+            let permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+            advance(millis(longest) - Duration::from_nanos(1)).await;
+            for expired in [false, false, true] {
+                assert_eq!(permit.is_expired(), expired, "{quotas:?}");
+                advance(Duration::from_nanos(1)).await;
+            }
         }
     }
-    assert!(
-        !TokenBucket::unlimited().is_stale(Duration::MAX),
-        "permits of an unlimited limiter do not expire"
-    );
+    let unlimited = TokenBucket::unlimited();
+    let permit = unlimited.try_acquire().unwrap();
+    advance(Duration::from_secs(1_000_000)).await;
+    assert!(!permit.is_expired(), "permits of an unlimited limiter do not expire");
 }
 
 /// Ready only some time after it was first asked.
@@ -121,50 +123,50 @@ async fn permits_that_are_fresh_enough_are_used_and_stale_ones_renewed_whatever_
     }
 }
 
-/// Takes part in nothing but what it must.
+type Log = Arc<Mutex<Vec<&'static str>>>;
+
+/// Grants every permit without an issuer.
 #[derive(Debug, Clone, Default)]
-struct Open(Arc<Mutex<Vec<&'static str>>>);
+struct Open(Log);
 
 impl Limiter for Open {
-    type Acquire = Ready<Result<(), Refusal>>;
+    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 
-    fn acquire(&self, _: PermitRequest) -> Self::Acquire {
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
         self.0.lock().unwrap().push("acquire");
-        ready(Ok(()))
-    }
-
-    fn release(&self, _: NonZeroU32) {
-        self.0.lock().unwrap().push("release");
+        ready(Ok(Permit::new(request.cost())))
     }
 }
 
-/// Notes all that it is told.
+/// Grants every permit and logs its outcome.
 #[derive(Debug, Clone, Default)]
-struct Noting(Open);
+struct Noting(Log);
 
 impl Limiter for Noting {
-    type Acquire = Ready<Result<(), Refusal>>;
+    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 
-    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
-        self.0.acquire(ask)
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        self.0.lock().unwrap().push("acquire");
+        ready(Ok(Permit::new(request.cost()).with_issuer(Arc::new(self.clone()))))
+    }
+}
+
+impl PermitIssuer for Noting {
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        self.0.lock().unwrap().push("is_expired");
+        permit.granted_at().elapsed() > millis(10)
     }
 
-    fn observe(&self, feedback: &Feedback) {
-        assert_eq!(feedback.asked_pause(), Some(Duration::from_secs(7)));
-        self.0.0.lock().unwrap().push("observe");
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        assert!(permit.sent_at().is_some_and(|sent| sent <= response.received_at()));
+        let pause = response.requested_pause();
+        assert_eq!(pause, (response.status() == 429).then_some(Duration::from_secs(7)));
+        assert_eq!(response.headers().len(), usize::from(response.status() != 200));
+        self.0.lock().unwrap().push("completed");
     }
 
-    fn is_stale(&self, held: Duration) -> bool {
-        self.0.0.lock().unwrap().push("is_stale");
-        held > millis(10)
-    }
-
-    fn release(&self, cost: NonZeroU32) {
-        self.0.release(cost);
-    }
-
-    fn abandon(&self, _: NonZeroU32) {
-        self.0.0.lock().unwrap().push("abandon");
+    fn dropped(&self, permit: &Permit<'_>) {
+        self.0.lock().unwrap().push(if permit.sent_at().is_some() { "unconfirmed" } else { "wasted" });
     }
 }
 
@@ -172,6 +174,7 @@ async fn call<L: Limiter + 'static>(limiter: L, status: u16, takes: u64) {
     let answer = move |_: Request<()>| async move {
         match status {
             0 => Err("gone"),
+            200 => Ok(Response::new(())),
             _ => Ok(Response::builder().status(status).header("retry-after", "7").body(()).unwrap()),
         }
     };
@@ -182,31 +185,30 @@ async fn call<L: Limiter + 'static>(limiter: L, status: u16, takes: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_of_ones_own_hears_of_every_request_also_behind_a_pointer() {
-    for (status, takes, told) in [
-        (200, 0, &["acquire", "release"][..]),
-        (429, 0, &["acquire", "release", "observe"]),
-        (0, 0, &["acquire", "abandon"]),
-        (200, 10, &["acquire", "is_stale", "release"]),
-        (200, 11, &["acquire", "is_stale", "release", "acquire", "release"]),
+async fn custom_limiter_learns_the_outcome_of_every_permit() {
+    for (status, takes, log) in [
+        (200, 0, &["acquire", "completed"][..]),
+        (429, 0, &["acquire", "completed"]),
+        (404, 0, &["acquire", "completed"]),
+        (0, 0, &["acquire", "unconfirmed"]),
+        (200, 10, &["acquire", "is_expired", "completed"]),
+        (200, 11, &["acquire", "is_expired", "wasted", "acquire", "completed"]),
     ] {
         let (bare, shared, any) = (Noting::default(), Arc::new(Noting::default()), Noting::default());
         call(bare.clone(), status, takes).await;
         call(Arc::clone(&shared), status, takes).await;
         call(AnyLimiter::new(any.clone()), status, takes).await;
         for noting in [&bare, &shared, &any] {
-            assert_eq!(*noting.0.0.lock().unwrap(), told, "{status} after {takes} ms");
+            assert_eq!(*noting.0.lock().unwrap(), log, "{status} after {takes} ms");
         }
     }
-    // By default a failure is a release, the server's word is not heard, and what was held at all is stale.
-    for (status, takes, told) in [
-        (429, 0, &["acquire", "release"][..]),
-        (0, 0, &["acquire", "release"]),
-        (200, 1, &["acquire", "release", "acquire", "release"]),
-    ] {
+    // Without an issuer a permit expires as soon as time has passed.
+    for (status, takes, log) in
+        [(429, 0, &["acquire"][..]), (0, 0, &["acquire"]), (200, 1, &["acquire", "acquire"])]
+    {
         let open = Open::default();
         call(open.clone(), status, takes).await;
-        assert_eq!(*open.0.lock().unwrap(), told, "{status} after {takes} ms");
+        assert_eq!(*open.0.lock().unwrap(), log, "{status} after {takes} ms");
     }
 }
 
@@ -214,9 +216,9 @@ async fn a_limiter_of_ones_own_hears_of_every_request_also_behind_a_pointer() {
 async fn what_was_refused_is_counted_from_nothing_on() {
     let bucket = TokenBucket::new(one_a_second());
     assert_eq!(bucket.snapshot().refused, 0);
-    bucket.try_acquire(ONE).unwrap();
+    bucket.try_acquire().unwrap();
     for refused in 1..=3 {
-        assert_eq!(bucket.try_acquire(ONE).unwrap_err().reason(), Reason::MaxWait);
+        assert_eq!(bucket.try_acquire().unwrap_err().reason(), Reason::MaxWait);
         assert_eq!(bucket.snapshot().refused, refused);
     }
 }
@@ -228,13 +230,13 @@ async fn a_change_to_a_quota_of_years_neither_overflows_nor_forgets() {
     let slow =
         Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap().without_margin();
     let bucket = TokenBucket::new(fast);
-    bucket.try_acquire(NonZeroU32::new(1_000_000).unwrap()).unwrap();
+    bucket.try_acquire_many(NonZeroU32::new(1_000_000).unwrap()).unwrap();
     bucket.set_quotas([slow]);
-    let wait = bucket.try_acquire(ONE).unwrap_err().wait().unwrap();
+    let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
     let years = wait.as_secs() / (365 * 86_400);
     assert!((100..150).contains(&years), "{years}");
     bucket.set_quotas([fast]);
-    assert!(bucket.try_acquire(ONE).is_err());
+    assert!(bucket.try_acquire().is_err());
     advance(Duration::from_secs(2)).await;
     assert_eq!(bucket.snapshot().available, 1_000_000);
 }
@@ -248,13 +250,13 @@ async fn a_shard_that_is_full_finds_any_key_that_is_idle() {
     assert!(keyed.is_empty());
     for key in 0..10_000 {
         if let Ok(limiter) = keyed.limiter(&key) {
-            limiter.try_acquire(ONE).unwrap();
+            limiter.try_acquire().unwrap();
         }
     }
     assert_eq!((keyed.len(), keyed.is_empty()), (640, false));
     advance(Duration::from_secs(1)).await;
     for key in 0..60 {
-        keyed.limiter(&(20_000 + 2 * key)).unwrap().try_acquire(ONE).unwrap();
+        keyed.limiter(&(20_000 + 2 * key)).unwrap().try_acquire().unwrap();
     }
     assert_eq!(keyed.len(), 640);
 }
@@ -272,12 +274,13 @@ macro_rules! goes_when_it_may {
                 keyed.limiter(&0).is_ok_and(|limiter| limiter.snapshot().granted == 1)
             };
             let limiter = keyed.limiter(&0).unwrap();
-            limiter.try_acquire(ONE).unwrap();
+            let mut permit = limiter.try_acquire_owned().unwrap();
             match what {
-                "given up" => limiter.abandon(ONE),
+                "given up" => permit.mark_sent(Instant::now()),
                 "paused" => limiter.pause_until(Instant::now() + millis(60_000)),
-                _ => limiter.release(ONE),
+                _ => {}
             }
+            drop(permit);
             if what == "held" {
                 advance(millis(100_000)).await;
                 assert!(is_kept(), "{what}");
@@ -306,24 +309,18 @@ async fn a_key_is_let_go_when_nothing_of_it_is_owed_under_way_paused_or_held() {
 async fn the_fast_clock_knows_nothing_of_paused_time() {
     let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
     let bucket = TokenBucket::with_quanta_clock([hours]);
-    bucket.try_acquire(ONE).unwrap();
+    bucket.try_acquire().unwrap();
     advance(Duration::from_secs(36_000)).await;
-    assert!(bucket.try_acquire(ONE).is_err());
-}
-
-#[test]
-fn how_a_store_stands_is_one_word() {
-    let all = [Store::Unasked, Store::Shared, Store::Fallback, Store::Refusing];
-    assert_eq!(all.map(|store| store.as_str()), ["unasked", "shared", "fallback", "refusing"]);
+    assert!(bucket.try_acquire().is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_part_of_the_limiter_says_what_it_is() {
     let bucket = TokenBucket::new(one_a_second());
-    bucket.try_acquire(ONE).unwrap();
+    bucket.try_acquire().unwrap();
     let window = SlidingWindow::new(one_a_second());
     let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unlimited());
-    let any = |limiter: AnyLimiter| format!("{:?}", limiter.acquire(PermitRequest::default()));
+    let any = |limiter: AnyLimiter| format!("{:?}", limiter.acquire_with(&PermitRequest::new()));
     let layer = RateLimitLayer::new(bucket.clone());
     let mut waiting = task::spawn(Box::pin(layer.layer(Late(millis(1), None)).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);
@@ -335,10 +332,8 @@ async fn each_part_of_the_limiter_says_what_it_is() {
     assert!(assert_ready!(waiting.poll()).is_ok());
     for (shown, start) in [
         (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
-        (format!("{:?}", window.acquire(PermitRequest::default())), "Acquire { place: None"),
-        (any(bucket.clone().into()), "AnyAcquire(Acquire { place: None"),
-        (any(window.into()), "AnyAcquire(Acquire { place: None"),
-        (any(AnyLimiter::new(Open::default())), "AnyAcquire(.."),
+        (format!("{:?}", window.acquire_with(&PermitRequest::new())), "Acquire { stage: \"new\""),
+        (any(AnyLimiter::new(bucket.clone())), "AnyAcquire { .."),
         (format!("{keyed:?}"), "Keyed { room: 32"),
         (format!("{layer:?}"), "RateLimitLayer {"),
         (format!("{:?}", layer.layer(ONE)), "RateLimit {"),

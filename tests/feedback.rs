@@ -27,7 +27,8 @@ use tower_outbound::{
     ApiKey, BoxError, Error, Quota, Report,
     body::ReplayBody,
     limit::{
-        Feedback, Limiter, PermitCost, PermitRequest, RateLimitLayer, SlidingWindow, Snapshot, TokenBucket,
+        Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow, Snapshot,
+        TokenBucket,
     },
     preset,
     timeout::TimeoutLayer,
@@ -38,6 +39,7 @@ trait Strategy: Limiter<Acquire: Send> + Send + Sync + 'static {
     fn of(quota: Quota) -> Self;
     fn unlimited() -> Self;
     fn snapshot(&self) -> Snapshot;
+    fn pause(&self, length: Duration);
 }
 
 macro_rules! strategy {
@@ -51,6 +53,9 @@ macro_rules! strategy {
             }
             fn snapshot(&self) -> Snapshot {
                 self.snapshot()
+            }
+            fn pause(&self, length: Duration) {
+                self.pause_until(tokio::time::Instant::now() + length);
             }
         }
     };
@@ -536,7 +541,7 @@ async fn all_who_share_the_limiter_see_it_and_nobody_else<L: Strategy>() {
         let stranger = Server::start();
         let apart = stranger.behind(&RateLimitLayer::new(wide::<L>()));
         server.says(&told, ask).await;
-        let by_hand = tokio::spawn(limiter.acquire(PermitRequest::default()));
+        let by_hand = tokio::spawn(limiter.acquire_with(&PermitRequest::new()));
         let mut calls = Vec::new();
         for service in sharers.iter().chain([&apart]) {
             calls.extend(call(service, 1).await);
@@ -579,12 +584,13 @@ async fn waiters_leave_a_pause_in_order_and_by_the_quota<L: Strategy>() {
 
 async fn a_pause_and_its_end_wake_nobody_who_can_not_go<L: Strategy>() {
     let limiter = narrow::<L>();
-    limiter.acquire(PermitRequest::default()).await.unwrap();
-    let mut line: Vec<_> = (0..50).map(|_| task::spawn(limiter.acquire(PermitRequest::default()))).collect();
+    limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut line: Vec<_> =
+        (0..50).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
     for wait in &mut line {
         assert_pending!(wait.poll());
     }
-    limiter.observe(&Feedback::pause(seconds(10)));
+    limiter.pause(seconds(10));
     assert!(!line.iter().skip(1).any(task::Spawn::is_woken), "the pause has woken some behind the head");
     for _ in 0..3 {
         tokio::time::advance(seconds(3)).await;
@@ -880,27 +886,26 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_longer_word_of_as_little_holds_for_longer() {
-    let heard = |value: &'static str| {
-        let headers = http::HeaderMap::from_iter([(
-            http::HeaderName::from_static("ratelimit"),
-            http::HeaderValue::from_static(value),
-        )]);
-        let wall = || std::time::UNIX_EPOCH;
-        tower_outbound::limit::Feedback::read(http::StatusCode::OK, &headers, wall).unwrap()
-    };
     let limiter = TokenBucket::unlimited();
-    limiter.observe(&heard("\"q\";r=0;t=1"));
-    limiter.observe(&heard("\"q\";r=0;t=60"));
+    // The permits of requests whose responses arrive one by one.
+    let mut permits: Vec<_> = (0..13).map(|_| limiter.try_acquire_owned().unwrap()).collect();
+    let mut hear = |value: &'static str| {
+        let header = (http::HeaderName::from_static("ratelimit"), http::HeaderValue::from_static(value));
+        let headers = http::HeaderMap::from_iter([header]);
+        permits.pop().unwrap().complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
+    };
+    hear("\"q\";r=0;t=1");
+    hear("\"q\";r=0;t=60");
     tokio::time::advance(Duration::from_millis(1_001)).await;
-    assert!(limiter.try_acquire(std::num::NonZeroU32::MIN).is_err());
+    assert!(limiter.try_acquire().is_err());
     // Words that are over take up no room.
     for policy in ["\"a\";r=5;t=1", "\"b\";r=5;t=1", "\"c\";r=5;t=1", "\"d\";r=5;t=1", "\"e\";r=5;t=1"] {
-        limiter.observe(&heard(policy));
+        hear(policy);
     }
     for policy in ["\"f\";r=5;t=1", "\"g\";r=5;t=1", "\"h\";r=5;t=1", "\"i\";r=5;t=1", "\"j\";r=5;t=1"] {
-        limiter.observe(&heard(policy));
+        hear(policy);
     }
     tokio::time::advance(Duration::from_secs(59)).await;
-    limiter.observe(&heard("\"new\";r=0;t=60"));
-    assert!(limiter.try_acquire(std::num::NonZeroU32::MIN).is_err());
+    hear("\"new\";r=0;t=60");
+    assert!(limiter.try_acquire().is_err());
 }

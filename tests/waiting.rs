@@ -25,14 +25,6 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
-
-fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
-    let mut ask = PermitRequest::default();
-    change(&mut ask);
-    ask
-}
-
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -47,12 +39,12 @@ fn refilling(rate: u32, burst: u32) -> TokenBucket {
 async fn rate_kept(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
     tokio::time::sleep(millis(3)).await;
     tokio::time::advance(Duration::from_micros(phase)).await;
-    let bucket = refilling(rate, burst).starting_empty();
+    let bucket = refilling(rate, burst).with_initial_burst(0);
     let (start, calls) = (Instant::now(), rate.clamp(300, 3_000) / cost);
     let cost = NonZeroU32::new(cost).unwrap();
     let waiting: Vec<_> = (0..calls)
         .map(|_| {
-            let acquire = bucket.acquire(ask(|ask| ask.cost = cost));
+            let acquire = bucket.acquire_with(&PermitRequest::new().with_cost(cost));
             tokio::spawn(async move {
                 acquire.await.unwrap();
                 Instant::now()
@@ -85,12 +77,14 @@ async fn a_burst_of_the_cost_and_what_refills_in_2_ms_keeps_any_rate() {
 async fn who_was_let_in_is_served_in_time_and_the_head_sleeps_on_for_nobodys_loss() {
     for (phase, room) in [(0, 1_000), (370, 1_000), (370, 2_000), (777, 1_000)] {
         tokio::time::advance(Duration::from_micros(phase)).await;
-        let bucket = refilling(1_000, 10).starting_empty();
+        let bucket = refilling(1_000, 10).with_initial_burst(0);
         let mut waiting = Vec::new();
         for number in 0..300 {
-            let foretold = bucket.try_acquire(ONE).unwrap_err().wait().unwrap();
+            let foretold = bucket.try_acquire().unwrap_err().wait().unwrap();
             let bound = (number % 5 == 4).then(|| foretold + Duration::from_micros(room));
-            let acquire = bucket.acquire(ask(|ask| ask.max_wait = bound));
+            let acquire = bucket.acquire_with(
+                &bound.map_or(PermitRequest::new(), |bound| PermitRequest::new().with_max_wait(bound)),
+            );
             let start = Instant::now();
             waiting.push(tokio::spawn(async move {
                 acquire.await.unwrap();
@@ -111,13 +105,13 @@ async fn who_was_let_in_is_served_in_time_and_the_head_sleeps_on_for_nobodys_los
 /// How late each of a line was served that began to wait at once, a permit a millisecond.
 async fn lateness(calls: u64) -> Vec<Duration> {
     // Not at the limiter's origin, and at a tick of the timers.
-    let bucket = refilling(1_000, 100).starting_empty();
+    let bucket = refilling(1_000, 100).with_initial_burst(0);
     tokio::time::advance(millis(10_000)).await;
-    let (bucket, start) = (bucket.starting_empty(), Instant::now());
+    let (bucket, start) = (bucket.with_initial_burst(0), Instant::now());
     let waiting: Vec<_> = (0..calls)
         .map(|_| {
-            let acquire = bucket.acquire(PermitRequest::default());
-            tokio::spawn(async move { acquire.await.map(|()| Instant::now()) })
+            let acquire = bucket.acquire_with(&PermitRequest::new());
+            tokio::spawn(async move { acquire.await.map(|_| Instant::now()) })
         })
         .collect();
     let mut late = Vec::new();
@@ -137,9 +131,9 @@ async fn a_long_line_is_served_in_groups_and_nobody_waits_a_sixteenth_longer() {
     let late = lateness(16).await;
     assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
     // Who waits alone waits for nobody, however much it asks for.
-    let bucket = refilling(1_000, 100).starting_empty();
+    let bucket = refilling(1_000, 100).with_initial_burst(0);
     let start = Instant::now();
-    bucket.acquire(ask(|ask| ask.cost = NonZeroU32::new(50).unwrap())).await.unwrap();
+    bucket.acquire_with(&PermitRequest::new().with_cost(NonZeroU32::new(50).unwrap())).await.unwrap();
     assert!(start.elapsed() <= millis(51), "{:?}", start.elapsed());
 }
 
@@ -148,30 +142,30 @@ async fn after_its_deadline_a_request_spends_nothing() {
     let (bucket, window) =
         (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap().without_margin()));
     tokio::time::advance(millis(5_000)).await;
-    let late = ask(|ask| ask.deadline = Some(Instant::now() - millis(1)));
-    assert_eq!(bucket.acquire(late).await.unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(window.acquire(late).await.unwrap_err().reason(), Reason::Deadline);
+    let late = PermitRequest::new().with_deadline(Instant::now() - millis(1));
+    assert_eq!(bucket.acquire_with(&late).await.unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(window.acquire_with(&late).await.unwrap_err().reason(), Reason::Deadline);
     assert_eq!((bucket.snapshot().granted, window.snapshot().granted), (0, 0));
-    let now = ask(|ask| ask.deadline = Some(Instant::now()));
-    bucket.acquire(now).await.unwrap();
+    let now = PermitRequest::new().with_deadline(Instant::now());
+    bucket.acquire_with(&now).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_called_and_never_comes_is_not_waited_for_for_ever() {
     let bucket = refilling(1, 10);
-    while bucket.try_acquire(ONE).is_ok() {}
-    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
-    let mut forgotten = task::spawn(bucket.acquire(PermitRequest::default()));
+    while bucket.try_acquire().is_ok() {}
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    let mut forgotten = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(head.poll());
     assert_pending!(forgotten.poll());
     tokio::time::advance(millis(60_000)).await;
     assert_ready_ok!(head.poll(), "and the other one is called, too");
-    let mut polite = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut polite = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(polite.poll(), "lets the other one go first, once");
     assert_ready_ok!(polite.poll());
     tokio::time::advance(millis(101)).await;
     assert_ready_ok!(
-        task::spawn(bucket.acquire(PermitRequest::default())).poll(),
+        task::spawn(bucket.acquire_with(&PermitRequest::new())).poll(),
         "no more than once and for 100 ms"
     );
 }
@@ -179,8 +173,8 @@ async fn who_is_called_and_never_comes_is_not_waited_for_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
     let bucket = refilling(1, 10);
-    while bucket.try_acquire(ONE).is_ok() {}
-    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire(PermitRequest::default())));
+    while bucket.try_acquire().is_ok() {}
+    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire_with(&PermitRequest::new())));
     for wait in &mut waiting {
         assert_pending!(wait.poll());
     }
@@ -188,7 +182,7 @@ async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
     for wait in &mut waiting {
         assert_ready_ok!(wait.poll());
     }
-    assert_ready_ok!(task::spawn(bucket.acquire(PermitRequest::default())).poll());
+    assert_ready_ok!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
 }
 
 /// The gap that an indivisible cost leaves is not foretold: it shows when the request is next.
@@ -196,13 +190,13 @@ async fn once_all_who_were_called_have_come_a_newcomer_goes_at_once() {
 async fn who_is_next_and_can_not_go_in_time_is_told_the_wait_from_then_on() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = NonZeroU32::new(2).unwrap();
-    window.try_acquire(ONE).unwrap();
+    window.try_acquire().unwrap();
     tokio::time::advance(millis(5_000)).await;
-    window.try_acquire(two).unwrap();
-    let first = tokio::spawn(window.acquire(ask(|ask| ask.cost = two)));
+    window.try_acquire_many(two).unwrap();
+    let first = tokio::spawn(window.acquire_with(&PermitRequest::new().with_cost(two)));
     tokio::task::yield_now().await;
-    let bounded = ask(|ask| (ask.cost, ask.max_wait) = (two, Some(millis(16_000))));
-    let refusal = window.acquire(bounded).await.unwrap_err();
+    let bounded = PermitRequest::new().with_cost(two).with_max_wait(millis(16_000));
+    let refusal = window.acquire_with(&bounded).await.unwrap_err();
     first.await.unwrap().unwrap();
     assert_eq!(refusal.reason(), Reason::MaxWait);
     let wait = refusal.wait().unwrap();
@@ -239,7 +233,7 @@ async fn window_holds_however_late_a_task_is_polled_and_the_inner_service_is_rea
     let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     for (polled, room) in [(0, 0), (249, 249), (251, 0), (0, 251), (499, 499), (1_099, 1_000), (3_000, 3_000)]
     {
-        let limiter = SlidingWindow::new(quota).starting_empty();
+        let limiter = SlidingWindow::new(quota).with_initial_burst(0);
         let called = Arc::default();
         let service = |after| {
             let room = Room { after: millis(after), asked: None, called: Arc::clone(&called) };
@@ -299,23 +293,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 async fn nothing_is_lost(steps: &[Step]) -> Result<(), TestCaseError> {
     let bucket = refilling(1, 3);
     let mut waiting: Vec<task::Spawn<_>> = Vec::new();
-    let mut served = 0;
+    let mut served = Vec::new();
     for step in steps {
         let only = |at: &usize| (!waiting.is_empty()).then(|| at % waiting.len());
         match step {
-            Step::Join => waiting.push(task::spawn(bucket.acquire(PermitRequest::default()))),
+            Step::Join => waiting.push(task::spawn(bucket.acquire_with(&PermitRequest::new()))),
             Step::Poll(at) => {
-                if let Some(at) = only(at).filter(|at| waiting[*at].poll().is_ready()) {
+                let Some(at) = only(at) else { continue };
+                if let Poll::Ready(permit) = waiting[at].poll() {
+                    served.push(permit.unwrap());
                     drop(waiting.remove(at));
-                    served += 1;
                 }
             }
             Step::PollWoken => {
                 // The polled wake others.
                 while let Some(at) = waiting.iter().position(task::Spawn::is_woken) {
-                    if waiting[at].poll().is_ready() {
+                    if let Poll::Ready(permit) = waiting[at].poll() {
+                        served.push(permit.unwrap());
                         drop(waiting.remove(at));
-                        served += 1;
                     }
                 }
                 let snapshot = bucket.snapshot();
@@ -339,10 +334,9 @@ async fn nothing_is_lost(steps: &[Step]) -> Result<(), TestCaseError> {
     // Who is left is served in the end, and each permit that is not lost is one of those served.
     bucket.resume();
     for wait in futures_util::future::join_all(waiting).await {
-        wait.unwrap();
-        served += 1;
+        served.push(wait.unwrap());
     }
-    prop_assert_eq!(bucket.snapshot().in_flight, served);
+    prop_assert_eq!(bucket.snapshot().in_flight, served.len() as u64);
     tokio::time::sleep(millis(4_000)).await;
     prop_assert_eq!(bucket.snapshot().available, 3);
     prop_assert_eq!(bucket.snapshot().queued, 0);

@@ -116,12 +116,11 @@ async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) {
     let stamper = Stamper::new(&load.clock).await;
     let asking = async {
         // All others of this run may be waiting already.
-        let mut ask = PermitRequest::default();
-        ask.max_queue = tasks;
+        let ask = PermitRequest::new().with_max_queue(tasks);
         while load.start.elapsed() < load.lasting && !load.cut_short() {
             let asked_as = load.asked.fetch_add(1, Ordering::Relaxed);
             // It can be refused for nothing: it asks for one permit, and waits for as long as it takes.
-            let Ok((stamp, waited)) = stamper.stamp(limiter.acquire(ask)).await else { return };
+            let Ok((stamp, waited)) = stamper.stamp(limiter.acquire_with(&ask)).await else { return };
             let granted_as = load.granted.fetch_add(1, Ordering::Relaxed);
             grants.own.push(Grant { stamp, asked_as, granted_as });
             // Whoever never waits would never let the others have their turn.

@@ -3,7 +3,8 @@ use std::{io, time::Duration};
 use tokio::time::Instant;
 use tower_outbound::{
     BoxError,
-    limit::{Limiter, PermitRequest, Store as State},
+    adapter::Store as State,
+    limit::{Limiter, PermitRequest},
 };
 
 use crate::{
@@ -46,11 +47,10 @@ impl Store {
     /// Asks it once, so that nobody looks at a table of refusals.
     pub(crate) async fn check(&self, job: &Job) -> Result<(), BoxError> {
         let limiter = Job { parts: 0, ..job.clone() }.limiter()?;
-        let mut ask = PermitRequest::default();
-        ask.deadline = Some(Instant::now() + Duration::from_secs(3));
+        let ask = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(3));
         // What the quota has left does not matter here.
-        let _ = limiter.acquire(ask).await;
-        if limiter.snapshot().store == Some(State::Shared) {
+        let _ = limiter.acquire_with(&ask).await;
+        if limiter.store() == State::Shared {
             return Ok(());
         }
         Err(format!("no answer from redis at {}", self.address()).into())

@@ -31,8 +31,8 @@
 //! | `tower_outbound.limit.grants` | counter | requests that were granted their permits, once each | `service` |
 //! | `tower_outbound.limit.refusals` | counter | requests that were refused | `service` `reason` |
 //! | `tower_outbound.limit.pause.duration` | histogram | the pauses that the server asked for, once for each answer that did | `service` |
-//! | `tower_outbound.limit.store.duration` | histogram | the questions to the store of a shared limiter | `outcome` |
-//! | `tower_outbound.limit.store.lost` | gauge | shared limiters whose store does not answer now | |
+//! | `tower_outbound.limit.store.duration` | histogram | the exchanges with the store of a shared limiter | `outcome` |
+//! | `tower_outbound.limit.store.lost` | gauge | shared limiters whose store does not reply now | |
 //! | `tower_outbound.retry.retries` | counter | further attempts that were decided on | `service` `reason` |
 //! | `tower_outbound.retry.give_ups` | counter | calls whose failure was not tried again | `service` `reason` |
 //! | `tower_outbound.auth.refreshes` | counter | refreshes of a key that ended; a key file's changes, and its failures once until it can be read | `outcome` |
@@ -72,6 +72,9 @@
 
 use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
+pub(super) const STORE_DURATION: &str = "tower_outbound.limit.store.duration";
+pub(super) const STORE_LOST: &str = "tower_outbound.limit.store.lost";
+
 use crate::telemetry::metric;
 
 /// Upper bounds for a histogram of durations, in seconds: those that OpenTelemetry's semantic conventions advise for
@@ -95,11 +98,11 @@ pub fn enable() {
     describe_counter!(metric::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(metric::REFUSALS, Count, "Requests that the limiter refused, by reason.");
     describe_histogram!(
-        metric::STORE_DURATION,
+        STORE_DURATION,
         Seconds,
-        "Duration of the questions to the store of a shared limiter."
+        "Duration of the exchanges with the store of a shared limiter."
     );
-    describe_gauge!(metric::STORE_LOST, Count, "Shared limiters whose store does not answer.");
+    describe_gauge!(STORE_LOST, Count, "Shared limiters whose store does not reply.");
     describe_counter!(metric::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(metric::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
     describe_counter!(metric::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");

@@ -1,28 +1,27 @@
 use std::{
-    any::Any,
+    any::{Any, type_name},
     fmt,
     future::Future,
-    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use pin_project_lite::pin_project;
 
 use super::{
-    Acquire, Feedback, Limiter, PermitRequest, Refusal, SlidingWindow, TokenBucket,
-    erased::{self, Boxed},
-    gcra::Gcra,
-    ring::Rings,
+    algorithm::{sliding_window::Logs, token_bucket::Buckets},
+    limiter::{Limiter, PermitRequest},
+    local::{SlidingWindow, TokenBucket},
+    permit::Permit,
+    queue::acquire::Acquire,
 };
+use crate::error::Refusal;
 
 /// Any limiter behind one type, for a program that chooses its limiter at run time.
 ///
-/// Queues, refuses and counts as the limiter inside does. A [`TokenBucket`] and a [`SlidingWindow`] add no cost. Any
-/// other limiter allocates its future, once for each request whose permits it does not [take at
-/// once](Limiter::take_at_once).
+/// A [`TokenBucket`] and a [`SlidingWindow`] add no cost. Any other limiter allocates its future, once for each request
+/// for which [`try_acquire_with`](Limiter::try_acquire_with) returns `None`.
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
@@ -61,7 +60,39 @@ enum Inner {
     // The limiters of this crate need no box for their futures. Presets use the first.
     Bucket(TokenBucket),
     Window(SlidingWindow),
-    Other(Arc<dyn erased::Erased>),
+    Other(Arc<dyn ErasedLimiter>),
+}
+
+/// [`Limiter`] without its types. The names differ, so that a limiter's own methods stay unambiguous.
+trait ErasedLimiter: Send + Sync {
+    fn acquire_boxed(&self, request: &PermitRequest) -> Boxed;
+    fn try_acquire_erased(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>>;
+    fn as_any(&self) -> &dyn Any;
+    fn type_name(&self) -> &'static str;
+}
+
+type Boxed = Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>;
+
+impl<L> ErasedLimiter for L
+where
+    L: Limiter + Send + Sync + 'static,
+    L::Acquire: Send,
+{
+    fn acquire_boxed(&self, request: &PermitRequest) -> Boxed {
+        Box::pin(self.acquire_with(request))
+    }
+
+    fn try_acquire_erased(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        self.try_acquire_with(request)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn type_name(&self) -> &'static str {
+        type_name::<L>()
+    }
 }
 
 impl AnyLimiter {
@@ -75,13 +106,14 @@ impl AnyLimiter {
         if let Some(erased) = any.downcast_ref::<Self>() {
             return erased.clone();
         }
-        if let Some(bucket) = any.downcast_ref::<TokenBucket>() {
-            return bucket.clone().into();
-        }
-        if let Some(window) = any.downcast_ref::<SlidingWindow>() {
-            return window.clone().into();
-        }
-        Self { inner: Inner::Other(Arc::new(limiter)) }
+        let inner = if let Some(bucket) = any.downcast_ref::<TokenBucket>() {
+            Inner::Bucket(bucket.clone())
+        } else if let Some(window) = any.downcast_ref::<SlidingWindow>() {
+            Inner::Window(window.clone())
+        } else {
+            Inner::Other(Arc::new(limiter))
+        };
+        Self { inner }
     }
 
     /// Returns the limiter inside if it is an `L`, for its snapshot or to change its quotas.
@@ -98,67 +130,23 @@ impl AnyLimiter {
     }
 }
 
-impl From<TokenBucket> for AnyLimiter {
-    fn from(bucket: TokenBucket) -> Self {
-        Self { inner: Inner::Bucket(bucket) }
-    }
-}
-
-impl From<SlidingWindow> for AnyLimiter {
-    fn from(window: SlidingWindow) -> Self {
-        Self { inner: Inner::Window(window) }
-    }
-}
-
 impl Limiter for AnyLimiter {
     type Acquire = AnyAcquire;
 
-    fn acquire(&self, ask: PermitRequest) -> AnyAcquire {
+    fn acquire_with(&self, request: &PermitRequest) -> AnyAcquire {
         let wait = match &self.inner {
-            Inner::Bucket(bucket) => Wait::Bucket { acquire: bucket.acquire(ask) },
-            Inner::Window(window) => Wait::Window { acquire: window.acquire(ask) },
-            Inner::Other(other) => Wait::Other { acquire: other.acquire(ask) },
+            Inner::Bucket(bucket) => Wait::Bucket { acquire: bucket.acquire_with(request) },
+            Inner::Window(window) => Wait::Window { acquire: window.acquire_with(request) },
+            Inner::Other(other) => Wait::Other { acquire: other.acquire_boxed(request) },
         };
         AnyAcquire { wait }
     }
 
-    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         match &self.inner {
-            Inner::Bucket(bucket) => bucket.take_at_once(ask),
-            Inner::Window(window) => window.take_at_once(ask),
-            Inner::Other(other) => other.take_at_once(ask),
-        }
-    }
-
-    fn observe(&self, feedback: &Feedback) {
-        match &self.inner {
-            Inner::Bucket(bucket) => bucket.observe(feedback),
-            Inner::Window(window) => window.observe(feedback),
-            Inner::Other(other) => other.observe(feedback),
-        }
-    }
-
-    fn is_stale(&self, held: Duration) -> bool {
-        match &self.inner {
-            Inner::Bucket(bucket) => bucket.is_stale(held),
-            Inner::Window(window) => window.is_stale(held),
-            Inner::Other(other) => other.is_stale(held),
-        }
-    }
-
-    fn release(&self, cost: NonZeroU32) {
-        match &self.inner {
-            Inner::Bucket(bucket) => bucket.release(cost),
-            Inner::Window(window) => window.release(cost),
-            Inner::Other(other) => other.release(cost),
-        }
-    }
-
-    fn abandon(&self, cost: NonZeroU32) {
-        match &self.inner {
-            Inner::Bucket(bucket) => bucket.abandon(cost),
-            Inner::Window(window) => window.abandon(cost),
-            Inner::Other(other) => other.abandon(cost),
+            Inner::Bucket(bucket) => bucket.try_acquire_with(request),
+            Inner::Window(window) => window.try_acquire_with(request),
+            Inner::Other(other) => other.try_acquire_erased(request),
         }
     }
 }
@@ -169,14 +157,14 @@ impl fmt::Debug for AnyLimiter {
         match &self.inner {
             Inner::Bucket(bucket) => shown.field(bucket),
             Inner::Window(window) => shown.field(window),
-            Inner::Other(other) => shown.field(&format_args!("{}", other.name())),
+            Inner::Other(other) => shown.field(&format_args!("{}", other.type_name())),
         };
         shown.finish()
     }
 }
 
 pin_project! {
-    /// The future of [`AnyLimiter`]: waits for the permits of one request, as the limiter inside does.
+    /// The future of [`AnyLimiter`]: waits for the permit of one request.
     pub struct AnyAcquire {
         #[pin]
         wait: Wait,
@@ -186,14 +174,14 @@ pin_project! {
 pin_project! {
     #[project = WaitProj]
     enum Wait {
-        Bucket { #[pin] acquire: Acquire<Gcra> },
-        Window { #[pin] acquire: Acquire<Rings> },
+        Bucket { #[pin] acquire: Acquire<Buckets> },
+        Window { #[pin] acquire: Acquire<Logs> },
         Other { acquire: Boxed },
     }
 }
 
 impl Future for AnyAcquire {
-    type Output = Result<(), Refusal>;
+    type Output = Result<Permit<'static>, Refusal>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().wait.project() {
@@ -206,12 +194,6 @@ impl Future for AnyAcquire {
 
 impl fmt::Debug for AnyAcquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_tuple("AnyAcquire");
-        match &self.wait {
-            Wait::Bucket { acquire } => shown.field(acquire),
-            Wait::Window { acquire } => shown.field(acquire),
-            Wait::Other { .. } => return shown.finish_non_exhaustive(),
-        };
-        shown.finish()
+        f.debug_struct("AnyAcquire").finish_non_exhaustive()
     }
 }

@@ -4,8 +4,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{AnyLimiter, Limiter, Refusal, SelectLimiter};
-use crate::call::RequestHead;
+use super::{
+    any::AnyLimiter,
+    limiter::{Limiter, SelectLimiter},
+};
+use crate::{call::RequestHead, error::Refusal};
 
 /// Any limiter, or any [`SelectLimiter`] such as a [`Keyed`](super::Keyed), behind one type. A
 /// [`StackBuilder`](crate::stack::StackBuilder) holds one.
@@ -32,9 +35,9 @@ enum Inner {
 
 /// [`SelectLimiter`] without its types.
 trait Erased: Send + Sync {
-    fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal>;
+    fn select_any(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal>;
     fn as_any(&self) -> &dyn Any;
-    fn name(&self) -> &'static str;
+    fn type_name(&self) -> &'static str;
 }
 
 impl<S> Erased for S
@@ -43,15 +46,15 @@ where
     S::Limiter: Send + Sync + 'static,
     <S::Limiter as Limiter>::Acquire: Send,
 {
-    fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
-        SelectLimiter::select(self, head).map(AnyLimiter::new)
+    fn select_any(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
+        self.select(head).map(AnyLimiter::new)
     }
 
     fn as_any(&self) -> &dyn Any {
         self
     }
 
-    fn name(&self) -> &'static str {
+    fn type_name(&self) -> &'static str {
         type_name::<S>()
     }
 }
@@ -91,7 +94,7 @@ impl SelectLimiter for AnySelect {
     fn select(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
         match &self.inner {
             Inner::One(limiter) => Ok(limiter.clone()),
-            Inner::Choice(choice) => choice.select(head),
+            Inner::Choice(choice) => choice.select_any(head),
         }
     }
 }
@@ -101,7 +104,7 @@ impl fmt::Debug for AnySelect {
         match &self.inner {
             Inner::One(limiter) => limiter.fmt(f),
             Inner::Choice(choice) => {
-                f.debug_tuple("AnySelect").field(&format_args!("{}", choice.name())).finish()
+                f.debug_tuple("AnySelect").field(&format_args!("{}", choice.type_name())).finish()
             }
         }
     }

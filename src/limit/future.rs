@@ -3,50 +3,53 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{Feedback, Limiter, PermitRequest, Refusal};
+use super::{
+    limiter::{Limiter, PermitRequest},
+    permit::{Permit, ResponseInfo},
+};
 use crate::{
     call::CallContext,
-    clock::{self, Instant},
-    error::{BoxError, Error},
+    clock,
+    error::{BoxError, Error, Refusal, polled_after_completion},
     telemetry::{self, Waiting},
 };
 
 pin_project! {
-    /// The future of [`RateLimit`](super::RateLimit): waits for the permit, readies the inner service, calls it.
+    /// The future of [`RateLimit`](super::RateLimit): waits for the permit and the inner service, then calls it.
     pub struct ResponseFuture<S: Service<Request<B>>, L: Limiter, B> {
         #[pin]
-        state: State<Request<B>, L::Acquire, S::Future>,
+        state: State<L, Request<B>, L::Acquire, S::Future>,
         inner: S,
-        permits: Option<Permits<L>>,
+        // Whether the response comes from the server that the limiter belongs to.
+        trusted: bool,
         call: Option<CallContext>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<Q, A, F> {
-        // The request is where its call will be: none once it was given away.
-        Before { request: Option<Q>, #[pin] step: Step<A> },
+    enum State<L, Q, A, F> {
+        // The request stays in place until the inner service is called.
+        Before { limiter: L, bounds: PermitRequest, request: Option<Q>, #[pin] step: Step<A> },
         Refused { refusal: Option<Refusal> },
-        Calling { #[pin] future: F },
+        Calling { #[pin] future: F, permit: Option<Permit<'static>> },
     }
 }
 
 pin_project! {
     #[project = StepProj]
     enum Step<A> {
-        // Not polled yet. Most get their permits at the first poll, and need no future for a wait.
-        Asking,
+        // Not polled yet. Most requests get their permit at the first poll and need no future for a wait.
+        New,
         // The clock is read only for a request that has to wait.
         Acquiring { #[pin] acquire: A, waiting: Option<Waiting>, renewed: bool },
-        Readying { since: Option<Instant> },
+        Readying { permit: Option<Permit<'static>>, waited: bool },
     }
 }
 
@@ -57,21 +60,20 @@ impl<A> Step<A> {
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
-    pub(super) fn new(inner: S, permits: Permits<L>, request: Request<B>, call: Option<CallContext>) -> Self {
-        let state = State::Before { request: Some(request), step: Step::Asking };
-        Self { inner, call, permits: Some(permits), state }
+    pub(super) fn new(
+        inner: S,
+        limiter: Result<L, Refusal>,
+        bounds: PermitRequest,
+        trusted: bool,
+        request: Request<B>,
+        call: Option<CallContext>,
+    ) -> Self {
+        let state = match limiter {
+            Ok(limiter) => State::Before { limiter, bounds, request: Some(request), step: Step::New },
+            Err(refusal) => State::Refused { refusal: Some(refusal) },
+        };
+        Self { state, inner, trusted, call }
     }
-
-    /// For a request that no limiter takes.
-    pub(super) fn refused(refusal: Refusal, inner: S, call: Option<CallContext>) -> Self {
-        let state = State::Refused { refusal: Some(refusal) };
-        Self { state, inner, permits: None, call }
-    }
-}
-
-fn refused(call: Option<&CallContext>, refusal: Refusal) -> Error {
-    telemetry::refused(call, &refusal);
-    Error::refused(refusal)
 }
 
 impl<S, L, B, R> Future for ResponseFuture<S, L, B>
@@ -83,34 +85,34 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let call = this.call.as_ref();
         loop {
-            let (request, mut step) = match this.state.as_mut().project() {
-                StateProj::Before { request, step } => (request, step),
+            let (limiter, bounds, request, mut step) = match this.state.as_mut().project() {
+                StateProj::Before { limiter, bounds, request, step } => (limiter, bounds, request, step),
                 StateProj::Refused { refusal } => {
-                    let refusal = refusal.take().map(|refusal| refused(this.call.as_ref(), refusal));
-                    return refusal.map_or(Poll::Pending, |refused| Poll::Ready(Err(refused)));
+                    let Some(refusal) = refusal.take() else { polled_after_completion() };
+                    telemetry::refused(call, &refusal);
+                    return Poll::Ready(Err(Error::refused(refusal)));
                 }
-                StateProj::Calling { future } => {
-                    let response = ready!(future.poll(cx)).map_err(Error::from_service)?;
-                    if let Some(permits) = this.permits.take() {
-                        permits.hear(this.call.as_ref(), &response);
+                StateProj::Calling { future, permit } => {
+                    let outcome = ready!(future.poll(cx));
+                    // Without a response the permit is dropped as unconfirmed.
+                    let permit = permit.take();
+                    let response = outcome.map_err(Error::from_service)?;
+                    if let Some(permit) = permit {
+                        complete(permit, *this.trusted, call, &response);
                     }
                     return Poll::Ready(Ok(response));
                 }
             };
-            let call = this.call.as_ref();
-            // Whether in place of permits that were lost.
-            let granted = match step.as_mut().project() {
-                StepProj::Asking => {
-                    let Some(permits) = this.permits else { return Poll::Pending };
-                    match permits.take_at_once() {
-                        Some(outcome) => outcome.map(|()| false).map_err(|refusal| refused(call, refusal)),
-                        None => {
-                            step.set(Step::acquiring(permits.acquire(), false));
-                            continue;
-                        }
+            let (outcome, renewed) = match step.as_mut().project() {
+                StepProj::New => match limiter.try_acquire_with(bounds) {
+                    Some(outcome) => (outcome, false),
+                    None => {
+                        step.set(Step::acquiring(limiter.acquire_with(bounds), false));
+                        continue;
                     }
-                }
+                },
                 StepProj::Acquiring { acquire, waiting, renewed } => {
                     let Poll::Ready(outcome) = acquire.poll(cx) else {
                         waiting.get_or_insert_with(|| Waiting::begin(call));
@@ -122,129 +124,59 @@ where
                             call.add_wait(waited);
                         }
                     }
-                    outcome.map(|()| *renewed).map_err(|refusal| refused(call, refusal))
+                    (outcome, *renewed)
                 }
-                StepProj::Readying { since } => {
+                StepProj::Readying { permit, waited } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
-                        since.get_or_insert_with(clock::now);
+                        *waited = true;
                         return Poll::Pending;
                     };
                     if let Err(error) = ready {
-                        Err(Error::from_readiness(error))
-                    } else {
-                        // Permits that were held too long would let this request fall into another window than the
-                        // one that they were counted in, or into a pause. They are lost, and new ones are waited for
-                        // with the room held, for a service that is ready stays so until it is called: given up, it
-                        // might be gone again when they come.
-                        let held = since.map(|since| since.elapsed());
-                        let stale = this.permits.as_mut().filter(|permits| permits.are_stale(held));
-                        if let Some(permits) = stale {
-                            step.set(Step::acquiring(permits.renew(), true));
-                            continue;
-                        }
-                        let Some(request) = request.take() else {
-                            // Polled again after it resolved: nothing is left to answer with.
-                            return Poll::Pending;
-                        };
-                        if let Some(permits) = this.permits {
-                            permits.held = Held::Sent;
-                        }
-                        this.state.set(State::Calling { future: this.inner.call(request) });
+                        this.state.set(State::Refused { refusal: None });
+                        return Poll::Ready(Err(Error::from_readiness(error)));
+                    }
+                    if *waited && permit.as_ref().is_some_and(Permit::is_expired) {
+                        // Wasted. The wait for another one keeps the inner service ready, because a service that is
+                        // given up may not be ready again when the permit arrives.
+                        *permit = None;
+                        step.set(Step::acquiring(limiter.acquire_with(&bounds.admitted()), true));
                         continue;
                     }
+                    let Some(request) = request.take() else { polled_after_completion() };
+                    let mut permit = permit.take();
+                    if let Some(permit) = &mut permit {
+                        // Without a wait it is sent at its grant, which saves a reading of the clock.
+                        permit.mark_sent(if *waited { clock::now() } else { permit.granted_at() });
+                    }
+                    let future = this.inner.call(request);
+                    this.state.set(State::Calling { future, permit });
+                    continue;
                 }
             };
-            match granted {
-                Ok(renewed) => {
-                    // In place of a permit that was lost, it is the same request's.
+            match outcome {
+                Ok(permit) => {
+                    // A renewed permit belongs to a request that is counted already.
                     if !renewed {
                         telemetry::granted(call);
                     }
-                    if let Some(permits) = this.permits {
-                        permits.held = Held::Granted;
-                    }
-                    step.set(Step::Readying { since: None });
+                    step.set(Step::Readying { permit: Some(permit), waited: false });
                 }
-                Err(error) => {
-                    // Neither the limiter nor the inner service is asked again.
-                    this.state.set(State::Refused { refusal: None });
-                    return Poll::Ready(Err(error));
-                }
+                Err(refusal) => this.state.set(State::Refused { refusal: Some(refusal) }),
             }
         }
     }
 }
 
-/// The permits of one request, given back to the limiter's count of what is in flight when the request is over,
-/// however it ends.
-pub(super) struct Permits<L: Limiter> {
-    limiter: L,
-    ask: PermitRequest,
-    /// Whether the answer comes from the server whose limit it is.
-    heeded: bool,
-    held: Held,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
-    No,
-    Granted,
-    /// The request has left, or may have.
-    Sent,
-}
-
-impl<L: Limiter> Permits<L> {
-    pub(super) fn new(limiter: L, ask: PermitRequest, heeded: bool) -> Self {
-        Self { limiter, ask, heeded, held: Held::No }
+/// Reports the response to the limiter.
+fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
+    if !trusted {
+        return permit.release();
     }
-
-    fn take_at_once(&self) -> Option<Result<(), Refusal>> {
-        self.limiter.take_at_once(&self.ask)
+    let info = ResponseInfo::new(response.status(), response.headers());
+    if let Some(pause) = info.requested_pause() {
+        telemetry::paused(call, pause);
     }
-
-    fn acquire(&self) -> L::Acquire {
-        self.limiter.acquire(self.ask)
-    }
-
-    /// `held` is none when the inner service had room at once.
-    fn are_stale(&self, held: Option<Duration>) -> bool {
-        held.is_some_and(|held| self.limiter.is_stale(held))
-    }
-
-    /// Only the deadline bounds the second wait: this request was let in once.
-    fn renew(&mut self) -> L::Acquire {
-        self.release();
-        self.limiter.acquire(PermitRequest { max_wait: None, max_queue: usize::MAX, ..self.ask })
-    }
-
-    /// Gives the permits back first: the server has counted this request in what it says is left.
-    fn hear<R>(mut self, call: Option<&CallContext>, response: &Response<R>) {
-        self.release();
-        if !self.heeded {
-            return;
-        }
-        if let Some(feedback) = Feedback::read(response.status(), response.headers(), clock::wall) {
-            if let Some(pause) = feedback.asked_pause() {
-                telemetry::paused(call, pause);
-            }
-            self.limiter.observe(&feedback);
-        }
-    }
-
-    fn release(&mut self) {
-        if std::mem::replace(&mut self.held, Held::No) != Held::No {
-            self.limiter.release(self.ask.cost);
-        }
-    }
-}
-
-impl<L: Limiter> Drop for Permits<L> {
-    fn drop(&mut self) {
-        match self.held {
-            Held::Sent => self.limiter.abandon(self.ask.cost),
-            _ => self.release(),
-        }
-    }
+    permit.complete(&info);
 }
 
 impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {

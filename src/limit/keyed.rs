@@ -6,8 +6,15 @@ use std::{
 
 use hashbrown::HashTable;
 
-use super::{LocalLimiter, Reason, Refusal, SelectLimiter, SlidingWindow, TokenBucket, meter::Meter};
-use crate::call::RequestHead;
+use super::{
+    algorithm::Algorithm,
+    limiter::SelectLimiter,
+    local::{LocalLimiter, SlidingWindow, TokenBucket},
+};
+use crate::{
+    call::RequestHead,
+    error::{Reason, Refusal},
+};
 
 /// A limiter for each key, such as a host, a tenant or an API key.
 ///
@@ -146,15 +153,15 @@ struct Shard<K, L> {
     hand: usize,
 }
 
-impl<K, M> Keyed<K, LocalLimiter<M>>
+impl<K, A> Keyed<K, LocalLimiter<A>>
 where
     K: Hash + Eq + Clone,
-    M: Meter,
+    A: Algorithm,
 {
     /// Creates keyed limiters: `key` computes the key of a request, and `make` creates the limiter of a new key.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
-        make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
+        make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
     ) -> Self {
         Self::with_max_keys(100_000, key, make)
     }
@@ -163,7 +170,7 @@ where
     pub fn with_max_keys(
         max_keys: usize,
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
-        make: impl Fn(&K) -> LocalLimiter<M> + Send + Sync + 'static,
+        make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
     ) -> Self {
         let shard = || Mutex::new(Shard { limiters: HashTable::new(), hand: 0 });
         Self {
@@ -184,7 +191,7 @@ where
     /// # Errors
     ///
     /// Returns a refusal if there is no room for another key and no checked key is idle.
-    pub fn limiter(&self, key: &K) -> Result<LocalLimiter<M>, Refusal> {
+    pub fn limiter(&self, key: &K) -> Result<LocalLimiter<A>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
         // The table itself uses the lowest and the highest bits.
         let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
@@ -223,7 +230,7 @@ impl<K, L> Shared<K, L> {
     }
 }
 
-impl<K, M: Meter> Shard<K, LocalLimiter<M>> {
+impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
     /// Checks `looks` keys and removes the idle ones. Stops at the first idle one in a full shard.
     fn let_idle_go(&mut self, looks: usize, room: usize) {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
@@ -248,14 +255,14 @@ impl<K, M: Meter> Shard<K, LocalLimiter<M>> {
     }
 }
 
-impl<K, M> SelectLimiter for Keyed<K, LocalLimiter<M>>
+impl<K, A> SelectLimiter for Keyed<K, LocalLimiter<A>>
 where
     K: Hash + Eq + Clone,
-    M: Meter,
+    A: Algorithm,
 {
-    type Limiter = LocalLimiter<M>;
+    type Limiter = LocalLimiter<A>;
 
-    fn select(&self, head: RequestHead<'_>) -> Result<LocalLimiter<M>, Refusal> {
+    fn select(&self, head: RequestHead<'_>) -> Result<LocalLimiter<A>, Refusal> {
         self.limiter(&(self.shared.key)(head))
     }
 }
@@ -276,72 +283,4 @@ impl<K, L> fmt::Debug for Keyed<K, L> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{num::NonZeroU32, time::Duration};
-
-    use super::*;
-    use crate::policy::Quota;
-
-    const ONE: NonZeroU32 = NonZeroU32::MIN;
-
-    /// One permit, which comes back after an hour.
-    fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
-        let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
-        let quota = quota.unwrap().without_margin();
-        let make = move |_: &K| TokenBucket::new(quota);
-        Keyed::with_max_keys(max_keys, |_| panic!("no request is sent here"), make)
-    }
-
-    fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
-        keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire(ONE).is_ok())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_key_that_owes_is_let_go_while_the_tables_grow() {
-        let keyed = hourly(20_000);
-        for key in 0..10_000 {
-            assert!(takes(&keyed, key));
-        }
-        assert_eq!(keyed.len(), 10_000);
-        assert!((0..10_000).all(|key| !takes(&keyed, key)), "each still owes its permit");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_key_is_kept_once() {
-        let keyed = hourly(16);
-        let key: Arc<str> = Arc::from("tenant");
-        assert!(takes(&keyed, Arc::clone(&key)));
-        assert_eq!(Arc::strong_count(&key), 2);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
-        let keyed = hourly(16 * 500);
-        let newcomers = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
-        let mut newcomers = newcomers.take(1_000);
-        let idle = newcomers.next().unwrap();
-        keyed.limiter(&idle).unwrap();
-        for key in newcomers.by_ref().take(499) {
-            keyed.limiter(&key).unwrap().try_acquire(ONE).unwrap();
-            // Looked at while there was room, and let go: put back.
-            keyed.limiter(&idle).unwrap();
-        }
-        assert_eq!(keyed.len(), 500);
-        let tries = newcomers.position(|key| takes(&keyed, key)).unwrap();
-        assert!(tries <= 500 / LOOKS_IF_FULL + 1, "{tries}");
-        assert_eq!(keyed.len(), 500);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_crowd_that_has_gone_is_let_go_by_as_many_newcomers() {
-        const CROWD: u32 = 16_000;
-        let keyed = hourly(2 * CROWD as usize);
-        assert!((0..CROWD).all(|key| takes(&keyed, key)));
-        for key in CROWD..2 * CROWD {
-            tokio::time::advance(Duration::from_secs(3_600)).await;
-            assert!(takes(&keyed, key));
-        }
-        // A round through the slots that the crowd has left takes an eighth as many newcomers.
-        assert!(keyed.len() <= CROWD as usize / 6, "{}", keyed.len());
-    }
-}
+mod tests;

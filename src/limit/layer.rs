@@ -2,87 +2,82 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{PermitRequest, RateLimit, SelectLimiter};
+use super::{
+    limiter::{PermitRequest, SelectLimiter},
+    service::{RateLimit, Settings},
+};
 use crate::call::RequestHead;
 
-/// Makes a request wait for its permit, or refuses it at once where the wait can't fit.
+/// Queues each request until it gets its permit. Refuses it immediately if the wait exceeds its bounds.
 ///
 /// # Default
 ///
-/// Any wait that the call's deadline allows; at most 10,000 requests waiting.
+/// Any wait that the call's deadline allows, and at most 10,000 queued requests.
 ///
 /// # Clone
 ///
-/// Clones, and the services that they make, share the limiter.
+/// Clones share the limiter, and so do the services made of them.
 #[derive(Clone)]
 pub struct RateLimitLayer<L> {
-    pub(super) limiter: L,
-    pub(super) bounds: PermitRequest,
-    pub(super) cost: Option<CostOf>,
-    pub(super) heeds: Option<Heeds>,
+    settings: Settings<L>,
 }
 
-/// Says whose answers count.
-pub(super) type Heeds = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
-
-/// Draws the cost of a request from its head.
-pub(super) type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
-
 impl<L> RateLimitLayer<L> {
-    /// Every request takes its permits from `limiter`, or from the one of its key in a
-    /// [`Keyed`](super::Keyed).
+    /// Limits requests with `limiter`, or with the limiter of the request's key in a [`Keyed`](super::Keyed).
     pub fn new(limiter: L) -> Self
     where
         L: SelectLimiter,
     {
-        Self { limiter, bounds: PermitRequest::default(), cost: None, heeds: None }
+        let settings = Settings { limiter, bounds: PermitRequest::new(), cost: None, feedback_from: None };
+        Self { settings }
     }
 
-    /// The limiter.
+    /// Returns the limiter.
     pub fn limiter(&self) -> &L {
-        &self.limiter
+        &self.settings.limiter
     }
 
-    /// Refuses a request that would wait longer than `max_wait`; `Duration::ZERO` sheds what can't go at once.
+    /// Refuses a request that would wait longer than `max_wait`. `Duration::ZERO` refuses every request that would wait.
     pub fn with_max_wait(mut self, max_wait: Duration) -> Self {
-        self.bounds.max_wait = Some(max_wait);
+        self.settings.bounds = self.settings.bounds.with_max_wait(max_wait);
         self
     }
 
-    /// Refuses a request when `max_queue` others are waiting already. 10,000 by default.
+    /// Refuses a request if `max_queue` others are queued. Default: 10,000.
     pub fn with_max_queue(mut self, max_queue: usize) -> Self {
-        self.bounds.max_queue = max_queue;
+        self.settings.bounds = self.settings.bounds.with_max_queue(max_queue);
         self
     }
 
-    /// Draws the number of permits that a request takes from its head. By default it is the
-    /// [`PermitCost`](super::PermitCost) in its extensions, and 1 where there is none.
+    /// Computes the number of permits that a request takes. Default: the [`PermitCost`](super::PermitCost) in its extensions,
+    /// otherwise 1.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Arc::new(cost));
+        self.settings.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Heeds what answers say of the server's limits only for these requests. By default for all: whoever sends
-    /// requests to several servers through one limiter would let one of them stop the others.
+    /// Applies the rate-limit headers of responses only to these requests. Default: to all of them. Set it if one limiter
+    /// covers several servers, so that one server does not pause the others.
     pub fn with_feedback_from(
         mut self,
-        heeds: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
+        trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.heeds = Some(Arc::new(heeds));
+        self.settings.feedback_from = Some(Arc::new(trusts));
         self
     }
 
-    /// The same bounds before another limiter.
+    /// Replaces the limiter and keeps all other settings.
     pub fn with_limiter<M>(self, limiter: M) -> RateLimitLayer<M> {
-        RateLimitLayer { limiter, bounds: self.bounds, cost: self.cost, heeds: self.heeds }
+        let Settings { bounds, cost, feedback_from, .. } = self.settings;
+        RateLimitLayer { settings: Settings { limiter, bounds, cost, feedback_from } }
     }
 }
 
 impl<L: fmt::Debug> fmt::Debug for RateLimitLayer<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
-            .field("limiter", &self.limiter)
-            .field("bounds", &self.bounds)
+            .field("limiter", &self.settings.limiter)
+            .field("bounds", &self.settings.bounds)
             .finish_non_exhaustive()
     }
 }
@@ -91,6 +86,6 @@ impl<S, L: SelectLimiter> Layer<S> for RateLimitLayer<L> {
     type Service = RateLimit<S, L>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, Arc::new(self.clone()))
+        RateLimit::new(inner, Arc::new(self.settings.clone()))
     }
 }

@@ -1,151 +1,188 @@
 use std::{future::Future, num::NonZeroU32, sync::Arc, time::Duration};
 
-use super::{Feedback, Refusal};
-use crate::clock::Instant;
+use super::permit::Permit;
+use crate::{call::RequestHead, clock::Instant, error::Refusal};
 
-/// Decides when a request may be sent. The port behind which every limiter stands, in this process or outside.
+/// Decides when a request may be sent: the port of every limiter.
 ///
 /// Clones of an implementation share one state, so that every layer made of them shares the quota.
 ///
 /// ```
-/// use std::future::{Ready, ready};
-/// use tower_outbound::limit::{PermitRequest, Limiter, Refusal, RateLimitLayer};
+/// use std::{future::{Ready, ready}, sync::{Arc, Mutex}, time::Duration};
+/// use tower_outbound::limit::{Limiter, Permit, PermitRequest, RateLimitLayer, Reason, Refusal};
 ///
-/// /// Lets all through.
+/// /// Grants a fixed number of permits, and then none.
 /// #[derive(Clone)]
-/// struct Open;
+/// struct Total(Arc<Mutex<u32>>);
 ///
-/// impl Limiter for Open {
-///     type Acquire = Ready<Result<(), Refusal>>;
+/// impl Limiter for Total {
+///     type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 ///
-///     fn acquire(&self, _: PermitRequest) -> Self::Acquire {
-///         ready(Ok(()))
+///     fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+///         let Ok(mut left) = self.0.lock() else { return ready(Err(Refusal::new(Reason::Unavailable, None))) };
+///         ready(match left.checked_sub(request.cost().get()) {
+///             Some(after) => {
+///                 *left = after;
+///                 Ok(Permit::new(request.cost()))
+///             }
+///             None => Err(Refusal::new(Reason::Unavailable, Duration::MAX)),
+///         })
 ///     }
 /// }
 ///
-/// let layer = RateLimitLayer::new(Open);
+/// let layer = RateLimitLayer::new(Total(Arc::new(Mutex::new(1_000))));
 /// ```
+///
+/// A limiter that counts requests in flight, or adapts to responses, grants permits
+/// [with an issuer](Permit::with_issuer).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "not a limiter",
     note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, or an implementation of `limit::Limiter`, which must be `Clone`"
 )]
 pub trait Limiter: Clone {
-    /// The wait for the permits of one request. Named, so that the path on which they are there at once
-    /// allocates nothing; an adapter that has no name for its future puts it in a
-    /// `Pin<Box<dyn Future + Send>>`.
-    ///
-    /// Dropping it while it waits spends nothing and lets the next in line go; dropping it between the grant and
-    /// the poll that would have told loses the grant.
-    type Acquire: Future<Output = Result<(), Refusal>>;
+    /// The future of [`acquire_with`](Self::acquire_with). Dropping it while it is queued spends nothing.
+    type Acquire: Future<Output = Result<Permit<'static>, Refusal>>;
 
-    /// Begins the wait. Nothing is spent and no place taken before the future is first polled. The layer calls it at the
-    /// first poll of the request's own future, and not before.
-    fn acquire(&self, ask: PermitRequest) -> Self::Acquire;
+    /// Waits for the permit of one request. Spends nothing and does not queue before the future is first polled.
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire;
 
-    /// Takes the permits where they are there now, without a wait and without overtaking anybody who waits; `None`
-    /// where it can't say, which has spent, counted and refused nothing, and [`acquire`](Self::acquire) is asked. A
-    /// request asks it once, when its future is first polled.
+    /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
+    /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
-    /// `Some` is what a wait comes to, and no wait follows: `Ok` has spent the permits, which are given back by
-    /// [`release`](Self::release) or [`abandon`](Self::abandon), and `Err` refuses the request.
-    ///
-    /// By default always `None`, by which a limiter loses nothing but speed: `Some` spares a request the future of a
-    /// wait, and behind an [`AnyLimiter`](super::AnyLimiter) its box. Of this crate's own a
-    /// [`TokenBucket`](super::TokenBucket) of one quota says more, for costs up to its burst, while nobody waits and the
-    /// server has said nothing; once its quotas were set anew it always says `None`.
-    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
-        let _ = ask;
+    /// Default: `None`. `Some` saves time: the request needs no future for a wait, and none is boxed behind an
+    /// [`AnyLimiter`](super::AnyLimiter). A [`TokenBucket`](super::TokenBucket) of one quota returns `Some` for costs up
+    /// to its burst, while no request waits, no server limit applies and its quotas were never replaced.
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        let _ = request;
         None
-    }
-
-    /// The server has said something about its limits in an answer, whose request was [released](Self::release)
-    /// before. By default it falls on deaf ears.
-    fn observe(&self, feedback: &Feedback) {
-        let _ = feedback;
-    }
-
-    /// Whether permits that were granted `held` ago are worth nothing any more. Asked when the inner service was
-    /// not ready for the request at once: what leaves later than it was counted would fall into another window.
-    /// By default every such permit is.
-    fn is_stale(&self, held: Duration) -> bool {
-        let _ = held;
-        true
-    }
-
-    /// A request that got its permits has been answered, or was not sent: what the server says is left from now on
-    /// has it counted in.
-    fn release(&self, cost: NonZeroU32) {
-        let _ = cost;
-    }
-
-    /// A request that got its permits has failed or was given up: it may yet be on its way, so that what the server
-    /// says is left next need not have it counted in. By default like [`release`](Self::release).
-    fn abandon(&self, cost: NonZeroU32) {
-        self.release(cost);
     }
 }
 
 impl<L: Limiter> Limiter for Arc<L> {
     type Acquire = L::Acquire;
 
-    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
-        L::acquire(self, ask)
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        L::acquire_with(self, request)
     }
 
-    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
-        L::take_at_once(self, ask)
-    }
-
-    fn observe(&self, feedback: &Feedback) {
-        L::observe(self, feedback);
-    }
-
-    fn is_stale(&self, held: Duration) -> bool {
-        L::is_stale(self, held)
-    }
-
-    fn release(&self, cost: NonZeroU32) {
-        L::release(self, cost);
-    }
-
-    fn abandon(&self, cost: NonZeroU32) {
-        L::abandon(self, cost);
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        L::try_acquire_with(self, request)
     }
 }
 
-/// What one request asks of the limiter: its permits, within these bounds.
+/// Selects the limiter of a request. Every limiter selects itself, and a [`Keyed`](super::Keyed) the limiter of the
+/// request's key.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a limiter",
+    label = "neither a limiter nor a choice of one",
+    note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, a `Keyed` of them, or an implementation of `limit::Limiter`"
+)]
+pub trait SelectLimiter: Clone {
+    /// The limiter.
+    type Limiter: Limiter;
+
+    /// Returns the limiter of this request.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if there is none.
+    fn select(&self, head: RequestHead<'_>) -> Result<Self::Limiter, Refusal>;
+}
+
+impl<L: Limiter> SelectLimiter for L {
+    type Limiter = L;
+
+    fn select(&self, _: RequestHead<'_>) -> Result<L, Refusal> {
+        Ok(self.clone())
+    }
+}
+
+/// The permits that one request needs, and how long it may wait for them.
 ///
-/// A request that can't be served within its bounds is refused at once, without spending.
+/// A request that cannot be served within its bounds is refused immediately and spends nothing.
+///
+/// # Default
+///
+/// One permit, no deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
 pub struct PermitRequest {
-    /// How many permits it takes; all of them, or none.
-    pub cost: NonZeroU32,
-    /// The permits are worth nothing after this moment.
-    pub deadline: Option<Instant>,
-    /// The longest wait; none lets it wait for as long as the deadline allows. Foretold when the request comes, and
-    /// looked at again when the server says something and when the request is next. A sliding window with costs above
-    /// one may foretell too little, by the gaps that an indivisible cost leaves, and refuse later than it could.
-    pub max_wait: Option<Duration>,
-    /// The most requests that may be waiting already when this one comes.
-    pub max_queue: usize,
+    cost: NonZeroU32,
+    deadline: Option<Instant>,
+    max_wait: Option<Duration>,
+    max_queue: usize,
 }
 
 impl PermitRequest {
-    /// 10,000 waiting requests. In a task of its own each holds some 400 bytes where it waits for the limiter alone, and
-    /// 3 KB in the whole stack of a preset, so 4 to 30 MB (`benches/memory.rs`).
+    /// 10,000 waiters. Each takes about 400 bytes in a task that only waits for the limiter, and 3 KB in the whole stack
+    /// of a preset: 4 to 30 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
-}
 
-impl Default for PermitRequest {
-    /// One permit, no deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) others waiting.
-    fn default() -> Self {
+    /// Creates a request for one permit with the default bounds.
+    pub const fn new() -> Self {
         Self { cost: NonZeroU32::MIN, deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
+    }
+
+    /// Sets the number of permits. The request gets all of them or none.
+    pub const fn with_cost(mut self, cost: NonZeroU32) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// Refuses the request if its permits are not available by `deadline`.
+    pub const fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Refuses the request if it would wait longer than `max_wait`.
+    ///
+    /// The wait is forecast when the request arrives, and again when a server limit changes and when the request becomes
+    /// the head of the queue. The forecast of a sliding window may be too short if costs above one leave gaps.
+    pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Refuses the request if `max_queue` others are queued.
+    pub const fn with_max_queue(mut self, max_queue: usize) -> Self {
+        self.max_queue = max_queue;
+        self
+    }
+
+    /// The number of permits.
+    pub const fn cost(&self) -> NonZeroU32 {
+        self.cost
+    }
+
+    /// The latest moment at which the permits are useful.
+    pub const fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// The longest wait.
+    pub const fn max_wait(&self) -> Option<Duration> {
+        self.max_wait
+    }
+
+    /// The largest number of other waiters.
+    pub const fn max_queue(&self) -> usize {
+        self.max_queue
+    }
+
+    /// The same request without the bounds of its first wait, because the limiter has admitted it already.
+    pub(super) const fn admitted(self) -> Self {
+        Self { max_wait: None, max_queue: usize::MAX, ..self }
     }
 }
 
-/// The number of permits that a request takes, put into its extensions; 1 where there is none.
+impl Default for PermitRequest {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The number of permits that a request takes. Put it into the request's extensions. Default: 1.
 ///
 /// ```
 /// use std::num::NonZeroU32;

@@ -5,14 +5,16 @@ use std::{
         Arc,
         atomic::{Ordering, fence},
     },
-    time::Duration,
 };
 
 use super::{
-    Acquire, Feedback, Limiter, PermitRequest, Refusal, Snapshot, gcra::Gcra, meter::Meter, queue::Queue,
-    ring::Rings, ticker::Ticker,
+    algorithm::{Algorithm, sliding_window::Logs, token_bucket::Buckets},
+    limiter::{Limiter, PermitRequest},
+    permit::Permit,
+    queue::{Queue, acquire::Acquire, clock::Clock},
+    snapshot::Snapshot,
 };
-use crate::{clock::Instant, policy::Quota};
+use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
 /// [`TokenBucket`] and [`SlidingWindow`] name its two algorithms.
@@ -20,8 +22,8 @@ use crate::{clock::Instant, policy::Quota};
 /// # Clone
 ///
 /// Clones share the quota and the queue.
-pub struct LocalLimiter<M: Meter> {
-    queue: Arc<Queue<M>>,
+pub struct LocalLimiter<A: Algorithm> {
+    queue: Arc<Queue<A>>,
 }
 
 /// Spreads requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
@@ -40,21 +42,21 @@ pub struct LocalLimiter<M: Meter> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::{PermitRequest, Limiter, TokenBucket}};
+/// use tower_outbound::{Quota, limit::TokenBucket};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let bucket = TokenBucket::new(Quota::per_minute(100)?);
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..100 {
-///     bucket.acquire(PermitRequest::default()).await?;
+///     bucket.acquire().await?;
 /// }
 /// // 10 at once, and 90 in a minute and the margin of 1 s.
 /// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
 /// ```
-pub type TokenBucket = LocalLimiter<Gcra>;
+pub type TokenBucket = LocalLimiter<Buckets>;
 
 /// Grants the whole quota in any pattern: a permit becomes available again once its grant leaves the window.
 ///
@@ -68,27 +70,27 @@ pub type TokenBucket = LocalLimiter<Gcra>;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_outbound::{Quota, limit::{PermitRequest, Limiter, SlidingWindow}};
+/// use tower_outbound::{Quota, limit::SlidingWindow};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let window = SlidingWindow::new(Quota::per_minute(100)?);
 /// let start = tokio::time::Instant::now();
 /// for _ in 0..100 {
-///     window.acquire(PermitRequest::default()).await?;
+///     window.acquire().await?;
 /// }
 /// assert!(start.elapsed().is_zero());
-/// window.acquire(PermitRequest::default()).await?;
+/// window.acquire().await?;
 /// assert!(start.elapsed() >= Duration::from_secs(61));
 /// # Ok(())
 /// # }
 /// ```
-pub type SlidingWindow = LocalLimiter<Rings>;
+pub type SlidingWindow = LocalLimiter<Logs>;
 
-impl<M: Meter> LocalLimiter<M> {
+impl<A: Algorithm> LocalLimiter<A> {
     /// Creates a limiter of one quota, with nothing spent.
     pub fn new(quota: Quota) -> Self {
-        Self::build(&[quota], Ticker::tokio())
+        Self::build(&[quota], Clock::tokio())
     }
 
     /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits from all
@@ -96,46 +98,92 @@ impl<M: Meter> LocalLimiter<M> {
     ///
     /// An empty list gives [`unlimited`](Self::unlimited).
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::tokio())
+        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
 
     /// Creates a limiter without a quota, for a service with an unknown limit. Only server limits apply.
     pub fn unlimited() -> Self {
-        Self::build(&[], Ticker::tokio())
+        Self::build(&[], Clock::tokio())
     }
 
     /// Like [`all_of`](Self::all_of), on `quanta`'s clock, which is read in a third of the time of the operating
     /// system's clock. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
-        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Ticker::fast())
+        Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
     }
 
-    /// Spends all available permits, so that a restarted process does not add a burst to the previous one's.
-    pub fn starting_empty(self) -> Self {
-        self.queue.empty();
-        self
-    }
-
-    /// Starts with at most `permits` available, so that a restarted process does not add a burst to the previous one's.
-    pub fn with_initial_burst(self, permits: u32) -> Self {
-        if let Some(cost) = NonZeroU32::new(self.snapshot().available.saturating_sub(permits)) {
-            let _ = self.try_acquire(cost);
-            self.queue.release(cost);
-        }
-        self
-    }
-
-    /// Takes the permits immediately, or returns an error instead of waiting. Never overtakes waiters.
+    /// Starts with at most `permits` available. With 0, a restarted process does not add a burst to the previous one's.
     ///
-    /// Call [`release`](Limiter::release) when the request is over. Until then it counts as in flight: its permits are
-    /// subtracted from the remaining permits that the server reports.
+    /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
+    pub fn with_initial_burst(self, permits: u32) -> Self {
+        self.queue.leave_available(permits);
+        self
+    }
+
+    /// Waits for one permit.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if 10,000 requests are queued.
+    pub async fn acquire(&self) -> Result<Permit<'_>, Refusal> {
+        self.acquire_owned().await
+    }
+
+    /// Waits for `permits` permits together.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal if the quota never grants as many at once, or 10,000 requests are queued.
+    pub async fn acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
+        self.acquire_many_owned(permits).await
+    }
+
+    /// Like [`acquire`](Self::acquire), with a future and a permit that are `'static`.
+    pub fn acquire_owned(&self) -> Acquire<A> {
+        self.acquire_with(&PermitRequest::new())
+    }
+
+    /// Like [`acquire_many`](Self::acquire_many), with a future and a permit that are `'static`.
+    pub fn acquire_many_owned(&self, permits: NonZeroU32) -> Acquire<A> {
+        self.acquire_with(&PermitRequest::new().with_cost(permits))
+    }
+
+    /// Takes one permit immediately. Never overtakes waiters.
     ///
     /// # Errors
     ///
     /// Returns a refusal with the wait that would have been needed.
-    pub fn try_acquire(&self, cost: NonZeroU32) -> Result<(), Refusal> {
-        self.queue.try_take(&PermitRequest { cost, ..PermitRequest::default() })
+    pub fn try_acquire(&self) -> Result<Permit<'_>, Refusal> {
+        self.try_acquire_many(NonZeroU32::MIN)
+    }
+
+    /// Takes `permits` permits together immediately. Never overtakes waiters.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal with the wait that would have been needed.
+    pub fn try_acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
+        let granted_at = self.queue.try_take(permits)?;
+        Ok(Permit::borrowed(&*self.queue, permits, granted_at))
+    }
+
+    /// Like [`try_acquire`](Self::try_acquire), with a permit that is `'static`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal with the wait that would have been needed.
+    pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
+        self.try_acquire_many_owned(NonZeroU32::MIN)
+    }
+
+    /// Like [`try_acquire_many`](Self::try_acquire_many), with a permit that is `'static`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a refusal with the wait that would have been needed.
+    pub fn try_acquire_many_owned(&self, permits: NonZeroU32) -> Result<Permit<'static>, Refusal> {
+        self.queue.try_take(permits).map(|granted_at| Queue::permit(&self.queue, permits, granted_at))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -164,7 +212,7 @@ impl<M: Meter> LocalLimiter<M> {
 
     /// Returns whether the limiter equals a new one: nothing is spent, awaited or in use.
     pub(super) fn is_idle(&self) -> bool {
-        // The holder of a clone may be about to use it.
+        // The holder of a clone or of a permit may be about to use it.
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }
@@ -173,46 +221,31 @@ impl<M: Meter> LocalLimiter<M> {
         self.queue.is_idle()
     }
 
-    fn build(quotas: &[Quota], ticker: Ticker) -> Self {
-        Self { queue: Arc::new(Queue::new(quotas, ticker)) }
+    fn build(quotas: &[Quota], clock: Clock) -> Self {
+        Self { queue: Arc::new(Queue::new(quotas, clock)) }
     }
 }
 
-impl<M: Meter> Limiter for LocalLimiter<M> {
-    type Acquire = Acquire<M>;
+impl<A: Algorithm> Limiter for LocalLimiter<A> {
+    type Acquire = Acquire<A>;
 
-    fn acquire(&self, ask: PermitRequest) -> Acquire<M> {
-        Acquire::new(Arc::clone(&self.queue), ask)
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire<A> {
+        Acquire::new(Arc::clone(&self.queue), *request)
     }
 
-    fn take_at_once(&self, ask: &PermitRequest) -> Option<Result<(), Refusal>> {
-        self.queue.take_at_once(ask).then_some(Ok(()))
-    }
-
-    fn observe(&self, feedback: &Feedback) {
-        self.queue.observe(feedback);
-    }
-
-    fn release(&self, cost: NonZeroU32) {
-        self.queue.release(cost);
-    }
-
-    fn abandon(&self, cost: NonZeroU32) {
-        self.queue.abandon(cost);
-    }
-
-    fn is_stale(&self, held: Duration) -> bool {
-        self.queue.is_stale(held)
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        let granted_at = self.queue.take_without_lock(request)?;
+        Some(Ok(Queue::permit(&self.queue, request.cost(), granted_at)))
     }
 }
 
-impl<M: Meter> Clone for LocalLimiter<M> {
+impl<A: Algorithm> Clone for LocalLimiter<A> {
     fn clone(&self) -> Self {
         Self { queue: Arc::clone(&self.queue) }
     }
 }
 
-impl<M: Meter> fmt::Debug for LocalLimiter<M> {
+impl<A: Algorithm> fmt::Debug for LocalLimiter<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalLimiter").field("snapshot", &self.snapshot()).finish_non_exhaustive()
     }

@@ -62,63 +62,33 @@
 //! - A request that failed or was dropped counts against the remaining permits for 10 s, because it may still reach the
 //!   server.
 
-mod abandoned;
+mod algorithm;
 mod any;
 mod any_select;
 #[cfg(feature = "serde")]
 mod config;
-mod core;
-mod erased;
-mod feedback;
 mod future;
-mod gcra;
 mod keyed;
 mod layer;
 mod limiter;
-mod line;
 mod local;
-mod meter;
-#[cfg(all(test, outbound_loom))]
-mod model;
-mod queue;
-mod ramp;
-mod ring;
-mod says;
-mod seat;
-mod select;
+mod permit;
+pub(crate) mod queue;
+mod server;
 mod service;
 mod snapshot;
-mod sync;
-mod ticker;
-mod ticket;
 
 pub use self::any::{AnyAcquire, AnyLimiter};
 pub use self::any_select::AnySelect;
 #[cfg(feature = "serde")]
 pub use self::config::RateLimitConfig;
-pub use self::feedback::Feedback;
 pub use self::future::ResponseFuture;
 pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
 pub use self::layer::RateLimitLayer;
-pub use self::limiter::{Limiter, PermitCost, PermitRequest};
+pub use self::limiter::{Limiter, PermitCost, PermitRequest, SelectLimiter};
 pub use self::local::{LocalLimiter, SlidingWindow, TokenBucket};
-pub use self::select::SelectLimiter;
+pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
+pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
-pub use self::snapshot::{Snapshot, Store};
-pub use self::ticket::Acquire;
+pub use self::snapshot::Snapshot;
 pub use crate::error::{Reason, Refusal};
-
-/// For a limiter that gets its permits from outside: the same queue in front of its own algorithm.
-#[cfg(feature = "redis")]
-pub(crate) use self::{
-    gcra::{Bucket, Gcra},
-    line::Demand,
-    meter::Meter,
-    queue::Queue,
-    ring::Rings,
-};
-
-/// Saturates after 584 years.
-pub(crate) fn nanos(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}

@@ -8,30 +8,62 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{PermitCost, PermitRequest, RateLimitLayer, ResponseFuture, SelectLimiter, future::Permits};
+use super::{
+    future::ResponseFuture,
+    limiter::{PermitCost, PermitRequest, SelectLimiter},
+};
 use crate::{
     call::{CallContext, Deadline, RequestHead},
     error::{BoxError, Error},
 };
 
+/// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
+#[derive(Clone)]
+pub(super) struct Settings<L> {
+    pub(super) limiter: L,
+    pub(super) bounds: PermitRequest,
+    pub(super) cost: Option<CostOf>,
+    pub(super) feedback_from: Option<Trusts>,
+}
+
+/// Computes the cost of a request.
+type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
+
+/// Decides whether the response to a request concerns the limiter.
+type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
+
 /// The service of [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// # Errors
 ///
-/// [`Error::is_rate_limited`] when the limiter refused; otherwise what the inner service failed with.
+/// [`Error::is_rate_limited`] if the limiter refused the request. Otherwise the inner service's error.
 ///
 /// # Cancellation
 ///
-/// Dropping a waiting call spends nothing. Dropping it between the grant and the inner service's call loses
-/// that one grant.
+/// Dropping a queued call spends nothing. Dropping it between the grant and the inner service's call wastes its permit.
 pub struct RateLimit<S, L> {
     inner: S,
-    settings: Arc<RateLimitLayer<L>>,
+    settings: Arc<Settings<L>>,
 }
 
 impl<S, L> RateLimit<S, L> {
-    pub(super) fn new(inner: S, settings: Arc<RateLimitLayer<L>>) -> Self {
+    pub(super) fn new(inner: S, settings: Arc<Settings<L>>) -> Self {
         Self { inner, settings }
+    }
+
+    /// Returns the inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        self.inner
     }
 }
 
@@ -50,7 +82,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, L::Limiter, B>;
 
-    /// Always ready: the wait is in the future, and so is the inner service's readiness.
+    /// Returns ready immediately. The future waits for the permit and for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }
@@ -59,19 +91,18 @@ where
         let call = request.extensions().get::<CallContext>().cloned();
         let deadline = Deadline::of(call.as_ref(), request.extensions());
         let head = RequestHead::of(&request);
-        let RateLimitLayer { limiter, bounds, cost, heeds } = &*self.settings;
+        let Settings { limiter, bounds, cost, feedback_from } = &*self.settings;
         let cost = match cost {
             Some(cost) => cost(head),
             None => head.extensions.get().map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
         };
-        match limiter.select(head) {
-            Ok(limiter) => {
-                let heeded = heeds.as_ref().is_none_or(|heeds| heeds(head));
-                let permits = Permits::new(limiter, PermitRequest { cost, deadline, ..*bounds }, heeded);
-                ResponseFuture::new(self.inner.clone(), permits, request, call)
-            }
-            Err(refusal) => ResponseFuture::refused(refusal, self.inner.clone(), call),
+        let mut bounds = bounds.with_cost(cost);
+        if let Some(deadline) = deadline {
+            bounds = bounds.with_deadline(deadline);
         }
+        let limiter = limiter.select(head);
+        let trusted = feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+        ResponseFuture::new(self.inner.clone(), limiter, bounds, trusted, request, call)
     }
 }
 

@@ -77,7 +77,7 @@
 //! | `url.full` | without user info and query; only if the request's URI is absolute |
 //! | `error` | what failed, without its cause, which may hold a secret |
 //! | `kept` | whether the earlier key stays in use |
-//! | `state` | a word of [`Store`](crate::limit::Store) |
+//! | `state` | a shared limiter's store: `fallback` or `refusing` |
 //!
 //! The attempt's span has the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`, and `otel.name` the
 //! method, never a path.

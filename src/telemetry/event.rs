@@ -183,32 +183,6 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
     );
 }
 
-/// A question to the store of a shared limiter is over. Without an event of its own.
-#[cfg(feature = "redis")]
-pub(crate) fn store_asked(outcome: &'static str, took: Duration) {
-    metric::store_asked(outcome, took);
-}
-
-/// The store of a shared limiter does not answer any more, until [`StoreLost::back`].
-#[cfg(feature = "redis")]
-#[derive(Debug)]
-pub(crate) struct StoreLost {
-    since: Instant,
-    _counted: metric::Lost,
-}
-
-#[cfg(feature = "redis")]
-impl StoreLost {
-    pub(crate) fn begin(why: &dyn fmt::Display, state: &'static str, retry_in: Duration) -> Self {
-        warn!(target: LIMIT, error = %why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
-        Self { since: crate::clock::now(), _counted: metric::Lost::begin() }
-    }
-
-    pub(crate) fn back(self) {
-        info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store back");
-    }
-}
-
 /// The file holds another key.
 pub(crate) fn key_changed() {
     metric::key_refreshed(true);
@@ -243,7 +217,7 @@ pub(crate) fn key_refused() {
 }
 
 /// Milliseconds with one decimal place.
-fn millis(duration: Duration) -> f64 {
+pub(crate) fn millis(duration: Duration) -> f64 {
     (duration.as_micros() as f64 / 100.0).round() / 10.0
 }
 

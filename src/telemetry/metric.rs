@@ -25,8 +25,6 @@ pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
 pub(crate) const REFUSALS: &str = "tower_outbound.limit.refusals";
-pub(crate) const STORE_DURATION: &str = "tower_outbound.limit.store.duration";
-pub(crate) const STORE_LOST: &str = "tower_outbound.limit.store.lost";
 pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
 pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
 pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
@@ -38,7 +36,7 @@ pub(crate) fn switch_on() {
     ON.store(true, Relaxed);
 }
 
-pub(super) fn on() -> bool {
+pub(crate) fn on() -> bool {
     ON.load(Relaxed)
 }
 
@@ -178,39 +176,5 @@ pub(super) fn key_refreshed(worked: bool) {
 pub(super) fn key_refused() {
     if on() {
         counter!(KEY_REFUSALS, labels(None, [])).increment(1);
-    }
-}
-
-/// One more limiter whose store does not answer, until it is dropped.
-#[cfg(feature = "redis")]
-#[derive(Debug)]
-pub(super) struct Lost {
-    counted: bool,
-}
-
-#[cfg(feature = "redis")]
-impl Lost {
-    pub(super) fn begin() -> Self {
-        let counted = on();
-        if counted {
-            gauge!(STORE_LOST).increment(1.0);
-        }
-        Self { counted }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Drop for Lost {
-    fn drop(&mut self) {
-        if self.counted {
-            gauge!(STORE_LOST).decrement(1.0);
-        }
-    }
-}
-
-#[cfg(feature = "redis")]
-pub(super) fn store_asked(outcome: &'static str, took: Duration) {
-    if on() {
-        histogram!(STORE_DURATION, labels(None, [("outcome", outcome)])).record(took);
     }
 }

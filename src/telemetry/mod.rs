@@ -1,7 +1,7 @@
 //! Every log event, span and metric of the crate. [`request_id`](crate::request_id) and `adapter::metrics` document
 //! their contracts. Nothing is formatted or allocated unless a subscriber or a recorder listens.
 
-mod event;
+pub(crate) mod event;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
 #[cfg(not(feature = "metrics"))]
@@ -11,8 +11,6 @@ mod span;
 mod waiting;
 mod within;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::event::{StoreLost, store_asked};
 pub(crate) use self::event::{
     Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
     key_refreshed, key_refused, paused, refused, retry,
@@ -30,7 +28,7 @@ use crate::{call::StopReason, policy::grpc::Code};
 const CALL: &str = "tower_outbound::call";
 const ATTEMPT: &str = "tower_outbound::attempt_span";
 const RETRY: &str = "tower_outbound::retry";
-const LIMIT: &str = "tower_outbound::limit";
+pub(crate) const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
 /// The host in lower case, so that one host is one value. An IPv6 address loses its brackets.

@@ -47,17 +47,3 @@ pub(super) fn refused(_: Option<&CallContext>, _: Reason) {}
 pub(super) fn paused(_: Option<&CallContext>, _: Duration) {}
 pub(super) fn key_refreshed(_: bool) {}
 pub(super) fn key_refused() {}
-
-#[cfg(feature = "redis")]
-#[derive(Debug)]
-pub(super) struct Lost;
-
-#[cfg(feature = "redis")]
-impl Lost {
-    pub(super) fn begin() -> Self {
-        Self
-    }
-}
-
-#[cfg(feature = "redis")]
-pub(super) fn store_asked(_: &'static str, _: Duration) {}

@@ -194,8 +194,8 @@ async fn a_limiter_may_start_empty() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
-        limit.token_bucket().acquire(PermitRequest::default()).await.unwrap();
-        limit.sliding_window().acquire(PermitRequest::default()).await.unwrap();
+        limit.token_bucket().acquire_with(&PermitRequest::new()).await.unwrap();
+        limit.sliding_window().acquire_with(&PermitRequest::new()).await.unwrap();
         start.elapsed()
     };
     assert!(wait("quota = '10/1s'").await.is_zero());

@@ -26,8 +26,8 @@ use tower_outbound::{
     client::Transport,
     error::DeliveryError,
     limit::{
-        AnyLimiter, AnySelect, Feedback, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason,
-        Refusal, SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, Refusal,
+        ResponseInfo, SlidingWindow, TokenBucket,
     },
     policy,
     request_id::{RequestId, RequestIdLayer},
@@ -240,15 +240,15 @@ fn layers(seen: &Seen) {
     seen.both(&quota);
     seen.debug(&bucket);
     seen.debug(&bucket.snapshot());
-    seen.debug(&tower_outbound::limit::Store::Unasked);
     seen.debug(&SlidingWindow::new(quota));
-    seen.debug(&bucket.acquire(PermitRequest::default()));
-    for any in [bucket.clone().into(), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
+    seen.debug(&bucket.acquire_with(&PermitRequest::new()));
+    seen.debug(&bucket.try_acquire().unwrap());
+    for any in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
         seen.debug(&any);
-        seen.debug(&any.acquire(PermitRequest::default()));
+        seen.debug(&any.acquire_with(&PermitRequest::new()));
         seen.layer(RateLimitLayer::new(any));
     }
-    seen.debug(&PermitRequest::default());
+    seen.debug(&PermitRequest::new());
     seen.debug(&PermitCost(NonZeroU32::MIN));
     // The key of the service as the key of the table.
     let keyed = || {
@@ -265,9 +265,7 @@ fn layers(seen: &Seen) {
         (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
         (HeaderName::from_static("x-echo"), key().header_value()),
     ]);
-    #[allow(clippy::disallowed_methods, reason = "any time will do")]
-    let feedback = Feedback::read(StatusCode::OK, &headers, std::time::SystemTime::now).unwrap();
-    seen.debug(&feedback);
+    seen.debug(&ResponseInfo::new(StatusCode::OK, &headers));
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let remaining = policy::remaining(&headers, std::time::SystemTime::now);
     seen.debug(&remaining);
@@ -413,8 +411,9 @@ fn adapters(seen: &Seen) {
             percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC)
         );
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
+        seen.debug(&limiter.store());
         seen.debug(&limiter);
-        seen.debug(&limiter.acquire(PermitRequest::default()));
+        seen.debug(&limiter.acquire_with(&PermitRequest::new()));
         seen.debug(&adapter::Fallback::Refuse);
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
@@ -506,9 +505,11 @@ fn is_on(name: &str) -> bool {
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
         "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
-        "adapter::Fallback" | "adapter::RedisAcquire" | "adapter::RedisLimiter" => cfg!(feature = "redis"),
+        "adapter::Fallback" | "adapter::RedisAcquire" | "adapter::RedisLimiter" | "adapter::Store" => {
+            cfg!(feature = "redis")
+        }
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.
-        "limit::Gcra" | "limit::Bucket" | "limit::Rings" => false,
+        "limit::Buckets" | "limit::Bucket" | "limit::Logs" => false,
         _ => true,
     }
 }

@@ -9,7 +9,7 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::{costing, permits};
+use crate::costing;
 
 #[tokio::test(start_paused = true)]
 async fn a_quota_that_is_set_again_and_again_costs_nothing() {
@@ -24,7 +24,7 @@ async fn a_quota_that_is_set_again_and_again_costs_nothing() {
             }
             // The same, and one that hardly differs.
             bucket.set_quotas([if number % 3 == 0 { other } else { quota }]);
-            granted += usize::from(bucket.try_acquire(permits(1)).is_ok());
+            granted += usize::from(bucket.try_acquire().is_ok());
             tokio::time::advance(Duration::from_millis(every)).await;
         }
         let fair = 600_000 / 607_u64.next_multiple_of(every);
@@ -37,7 +37,7 @@ async fn a_new_quota_keeps_what_is_spent() {
     let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap().without_margin();
     let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap().without_margin();
     let bucket = TokenBucket::new(before);
-    bucket.acquire(costing(8)).await.unwrap();
+    bucket.acquire_with(&costing(8)).await.unwrap();
     bucket.set_quotas([after]);
     assert_eq!(bucket.snapshot().available, 2, "the larger burst comes by and by");
     tokio::time::advance(Duration::from_secs(5)).await;
@@ -45,9 +45,9 @@ async fn a_new_quota_keeps_what_is_spent() {
 
     // Whoever waits, waits by the new quota from now on; whoever can never fit is told.
     let bucket = TokenBucket::new(before);
-    bucket.acquire(costing(10)).await.unwrap();
-    let waiting = tokio::spawn(bucket.acquire(costing(6)));
-    let hopeless = tokio::spawn(bucket.acquire(costing(9)));
+    bucket.acquire_with(&costing(10)).await.unwrap();
+    let waiting = tokio::spawn(bucket.acquire_with(&costing(6)));
+    let hopeless = tokio::spawn(bucket.acquire_with(&costing(9)));
     tokio::task::yield_now().await;
     let start = Instant::now();
     bucket.set_quotas([Quota::new(80, Duration::from_secs(10))
@@ -61,7 +61,7 @@ async fn a_new_quota_keeps_what_is_spent() {
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);
-    window.acquire(costing(15)).await.unwrap();
+    window.acquire_with(&costing(15)).await.unwrap();
     window.set_quotas([Quota::new(16, Duration::from_secs(10)).unwrap().without_margin()]);
     assert_eq!(window.snapshot().available, 1);
 }
@@ -78,7 +78,7 @@ async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
                 bucket.set_quotas([of(100, bursts[second / 20 % 3])]);
             }
             for _ in 0..10 {
-                while bucket.try_acquire(permits(1)).is_ok() {
+                while bucket.try_acquire().is_ok() {
                     grants.note();
                 }
                 tokio::time::advance(Duration::from_millis(100)).await;
@@ -90,7 +90,7 @@ async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
     let mut grants = Vec::new();
     for limit in [100, 10, 100] {
         window.set_quotas([of(limit, 1)]);
-        while window.try_acquire(permits(1)).is_ok() {
+        while window.try_acquire().is_ok() {
             grants.push(Instant::now());
         }
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -20,7 +20,7 @@ async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..100 {
-        bucket.acquire(PermitRequest::default()).await.unwrap();
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
         grants.push(start.elapsed());
     }
     assert!(grants[..10].iter().all(Duration::is_zero));
@@ -37,7 +37,7 @@ async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
     let start = Instant::now();
     let mut grants = Vec::new();
     for _ in 0..300 {
-        window.acquire(PermitRequest::default()).await.unwrap();
+        window.acquire_with(&PermitRequest::new()).await.unwrap();
         grants.push(start.elapsed());
     }
     assert!(grants[..100].iter().all(Duration::is_zero));
@@ -54,37 +54,37 @@ async fn of_several_quotas_all_are_spent_or_none() {
     let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
     // The first gives five, of the second two are left.
     for _ in 0..5 {
-        bucket.try_acquire(permits(1)).unwrap();
+        bucket.try_acquire().unwrap();
     }
-    assert!(bucket.try_acquire(permits(1)).is_err());
+    assert!(bucket.try_acquire().is_err());
     assert_eq!(bucket.snapshot().available, 0);
     // Refused by the first quota a hundred times, the second still has its two.
     for _ in 0..100 {
-        assert!(bucket.try_acquire(permits(1)).is_err());
+        assert!(bucket.try_acquire().is_err());
     }
     tokio::time::advance(Duration::from_millis(600)).await;
     assert_eq!(bucket.snapshot().available, 2);
     for _ in 0..2 {
-        bucket.try_acquire(permits(1)).unwrap();
+        bucket.try_acquire().unwrap();
     }
     // The first has one more; it is the second that says no, for 60 s / 93 less what has passed.
-    let wait = bucket.try_acquire(permits(1)).unwrap_err().wait().unwrap();
+    let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
     assert!((Duration::from_millis(45)..Duration::from_millis(46)).contains(&wait), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     let bucket = bucket(20, 10, 10);
-    bucket.acquire(costing(7)).await.unwrap();
+    bucket.acquire_with(&costing(7)).await.unwrap();
     let start = Instant::now();
-    bucket.acquire(costing(5)).await.unwrap();
+    bucket.acquire_with(&costing(5)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(2), "three were there, two more a second each");
-    let refusal = bucket.acquire(costing(11)).await.unwrap_err();
+    let refusal = bucket.acquire_with(&costing(11)).await.unwrap_err();
     assert_eq!((refusal.reason(), refusal.wait(), refusal.largest()), (Reason::TooCostly, None, Some(10)));
     let window = SlidingWindow::new(Quota::per_minute(20).unwrap().without_margin());
-    assert_eq!(window.acquire(costing(21)).await.unwrap_err().largest(), Some(20));
-    window.acquire(costing(20)).await.unwrap();
-    assert!(window.try_acquire(permits(1)).is_err());
+    assert_eq!(window.acquire_with(&costing(21)).await.unwrap_err().largest(), Some(20));
+    window.acquire_with(&costing(20)).await.unwrap();
+    assert!(window.try_acquire().is_err());
 
     let layer = RateLimitLayer::new(bucket);
     let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
@@ -103,25 +103,25 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn starting_empty_there_is_no_burst() {
-    let bucket = bucket(20, 10, 10).starting_empty();
+async fn no_burst_after_an_initial_burst_of_zero() {
+    let bucket = bucket(20, 10, 10).with_initial_burst(0);
     assert_eq!(bucket.snapshot().available, 0);
-    assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(1)));
-    let window = SlidingWindow::new(Quota::per_second(5).unwrap().without_margin()).starting_empty();
+    assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
+    let window = SlidingWindow::new(Quota::per_second(5).unwrap().without_margin()).with_initial_burst(0);
     let start = Instant::now();
-    window.acquire(PermitRequest::default()).await.unwrap();
+    window.acquire_with(&PermitRequest::new()).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_millis(1_001));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_tells_how_it_stands() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
     let until = Instant::now() + Duration::from_secs(5);
     bucket.pause_until(until);
-    bucket.try_acquire(permits(1)).unwrap_err();
+    bucket.try_acquire().unwrap_err();
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.available, snapshot.queued, snapshot.granted, snapshot.refused), (0, 1, 1, 1));
     assert_eq!(snapshot.paused_until, Some(until));

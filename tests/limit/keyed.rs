@@ -10,8 +10,6 @@ use tower_outbound::{
     limit::{Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
-use crate::permits;
-
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
@@ -50,7 +48,7 @@ async fn idle_keys_go_though_there_is_room() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
     for key in 0..10_000 {
-        keyed.limiter(&key).unwrap().try_acquire(permits(1)).unwrap();
+        keyed.limiter(&key).unwrap().try_acquire().unwrap();
         tokio::time::advance(Duration::from_millis(10)).await;
     }
     // A permit is owed for a ninth of a second: eleven keys at a time, and those that were not looked at yet.
@@ -63,7 +61,7 @@ async fn a_key_is_idle_only_when_nothing_is_owed_under_any_of_its_quotas() {
     let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
     let mut granted = 0;
     for second in 0..59 {
-        granted += (0..10).filter(|_| windows.limiter(&0).unwrap().try_acquire(permits(1)).is_ok()).count();
+        granted += (0..10).filter(|_| windows.limiter(&0).unwrap().try_acquire().is_ok()).count();
         for other in 0..50 {
             let _ = windows.limiter(&(1 + 50 * second + other));
         }

@@ -14,29 +14,29 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::limit::{Limiter, PermitRequest, Reason};
 
-use crate::{ask, bucket, costing, permits};
+use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
 
     let now = Instant::now();
     let bounded = [
-        (ask(|ask| ask.max_wait = Some(Duration::from_millis(1_999))), Reason::MaxWait),
-        (ask(|ask| ask.deadline = Some(now + Duration::from_millis(1_999))), Reason::Deadline),
-        (ask(|ask| ask.max_queue = 1), Reason::QueueFull),
+        (PermitRequest::new().with_max_wait(Duration::from_millis(1_999)), Reason::MaxWait),
+        (PermitRequest::new().with_deadline(now + Duration::from_millis(1_999)), Reason::Deadline),
+        (PermitRequest::new().with_max_queue(1), Reason::QueueFull),
     ];
     for (bounded, reason) in bounded {
-        let refusal = bucket.acquire(bounded).await.unwrap_err();
+        let refusal = bucket.acquire_with(&bounded).await.unwrap_err();
         assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(Duration::from_secs(2))));
         assert_eq!(now.elapsed(), Duration::ZERO, "at once");
     }
     // The one whose bound is just wide enough is let in, and served when it was foretold.
-    let fits = ask(|ask| ask.max_wait = Some(Duration::from_secs(2)));
-    let mut fits = task::spawn(bucket.acquire(fits));
+    let fits = PermitRequest::new().with_max_wait(Duration::from_secs(2));
+    let mut fits = task::spawn(bucket.acquire_with(&fits));
     assert_pending!(fits.poll());
     drop(waiting);
     fits.await.unwrap();
@@ -46,12 +46,12 @@ async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
 #[tokio::test(start_paused = true)]
 async fn a_newcomer_does_not_overtake_who_waits() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
-    let mut waiting = task::spawn(bucket.acquire(PermitRequest::default()));
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
     // A permit is there by now, and it is not the newcomer's.
     tokio::time::advance(Duration::from_millis(1_500)).await;
-    let mut newcomer = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken(), "the newcomer has served the line, though its head was not polled");
     assert_ready_ok!(waiting.poll());
@@ -60,13 +60,13 @@ async fn a_newcomer_does_not_overtake_who_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
     let bucket = bucket(20, 10, 10);
-    bucket.acquire(costing(10)).await.unwrap();
+    bucket.acquire_with(&costing(10)).await.unwrap();
     let start = Instant::now();
-    let mut costly = task::spawn(bucket.acquire(costing(10)));
+    let mut costly = task::spawn(bucket.acquire_with(&costing(10)));
     assert_pending!(costly.poll());
-    let cheap = tokio::spawn(bucket.acquire(costing(1)));
+    let cheap = tokio::spawn(bucket.acquire_with(&costing(1)));
     tokio::task::yield_now().await;
-    assert_eq!(bucket.try_acquire(permits(1)).unwrap_err().wait(), Some(Duration::from_secs(12)));
+    assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(12)));
     costly.await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(10));
     cheap.await.unwrap().unwrap();
@@ -76,8 +76,8 @@ async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
 #[tokio::test(start_paused = true)]
 async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
     let bucket = bucket(11, 10, 1);
-    let unpolled = bucket.acquire(PermitRequest::default());
-    bucket.acquire(PermitRequest::default()).await.unwrap();
+    let unpolled = bucket.acquire_with(&PermitRequest::new());
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     drop(unpolled);
     assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
 }
@@ -85,11 +85,11 @@ async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_leaves_hands_the_timer_on() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
-    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(head.poll());
-    let next = tokio::spawn(bucket.acquire(PermitRequest::default()));
+    let next = tokio::spawn(bucket.acquire_with(&PermitRequest::new()));
     tokio::task::yield_now().await;
     drop(head);
     next.await.unwrap().unwrap();
@@ -111,12 +111,12 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
     const LINE: usize = 5_000;
     let bucket = bucket(1_100, 10, 100);
     for _ in 0..100 {
-        bucket.acquire(PermitRequest::default()).await.unwrap();
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     }
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
     let mut line: Vec<Pin<Box<_>>> =
-        (0..LINE).map(|_| Box::pin(bucket.acquire(PermitRequest::default()))).collect();
+        (0..LINE).map(|_| Box::pin(bucket.acquire_with(&PermitRequest::new()))).collect();
     let mut cx = Context::from_waker(&waker);
     for wait in &mut line {
         assert!(wait.as_mut().poll(&mut cx).is_pending());
@@ -139,10 +139,10 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_moves_to_another_task_wakes_that_one() {
     let bucket = bucket(11, 10, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
-    let mut head = task::spawn(bucket.acquire(PermitRequest::default()));
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(head.poll());
-    let mut second = Box::pin(bucket.acquire(PermitRequest::default()));
+    let mut second = Box::pin(bucket.acquire_with(&PermitRequest::new()));
     let (old, new) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
     assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&old)))).is_pending());
     assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&new)))).is_pending());
@@ -153,18 +153,18 @@ async fn a_wait_that_moves_to_another_task_wakes_that_one() {
 #[tokio::test(start_paused = true)]
 async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
     let bucket = bucket(11, 110, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
     // A permit comes every eleven seconds.
-    let until = |seconds| ask(|ask| ask.deadline = Some(start + Duration::from_secs(seconds)));
-    let head = tokio::spawn(bucket.acquire(until(30)));
-    let second = tokio::spawn(bucket.acquire(until(200)));
+    let until = |seconds| PermitRequest::new().with_deadline(start + Duration::from_secs(seconds));
+    let head = tokio::spawn(bucket.acquire_with(&until(30)));
+    let second = tokio::spawn(bucket.acquire_with(&until(200)));
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.pause_until(start + Duration::from_secs(100));
     assert_eq!(head.await.unwrap().unwrap_err().reason(), Reason::Deadline);
     assert_eq!(start.elapsed(), Duration::from_secs(1), "at once, and not when its deadline has come");
     // What is spent counts for one who comes during the pause, too.
-    let refusal = bucket.acquire(until(105)).await.unwrap_err();
+    let refusal = bucket.acquire_with(&until(105)).await.unwrap_err();
     assert_eq!(refusal.wait(), Some(Duration::from_secs(110)));
     second.await.unwrap().unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(100));
@@ -173,9 +173,10 @@ async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
 #[tokio::test(start_paused = true)]
 async fn the_longest_wait_is_counted_from_the_first_moment() {
     let bucket = bucket(2, 6, 1);
-    bucket.acquire(PermitRequest::default()).await.unwrap();
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
-    let wait = tokio::spawn(bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::from_secs(10)))));
+    let wait =
+        tokio::spawn(bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::from_secs(10))));
     tokio::time::sleep(Duration::from_secs(5)).await;
     bucket.pause_until(start + Duration::from_secs(14));
     assert_eq!(wait.await.unwrap().unwrap_err().reason(), Reason::MaxWait);

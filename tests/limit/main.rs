@@ -15,9 +15,10 @@ mod properties;
 
 use std::{num::NonZeroU32, time::Duration};
 
+use tokio::time::Instant;
 use tower_outbound::{
     Quota,
-    limit::{PermitRequest, TokenBucket},
+    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
@@ -25,11 +26,21 @@ fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
 }
 
-/// Bounds are set by name: `PermitRequest` may grow.
-fn ask(change: impl FnOnce(&mut PermitRequest)) -> PermitRequest {
-    let mut ask = PermitRequest::default();
-    change(&mut ask);
-    ask
+/// A limiter that a test pauses by hand.
+trait Pause: Limiter {
+    fn pause(&self, length: Duration);
+}
+
+impl Pause for TokenBucket {
+    fn pause(&self, length: Duration) {
+        self.pause_until(Instant::now() + length);
+    }
+}
+
+impl Pause for SlidingWindow {
+    fn pause(&self, length: Duration) {
+        self.pause_until(Instant::now() + length);
+    }
 }
 
 fn permits(number: u32) -> NonZeroU32 {
@@ -37,5 +48,5 @@ fn permits(number: u32) -> NonZeroU32 {
 }
 
 fn costing(number: u32) -> PermitRequest {
-    ask(|ask| ask.cost = permits(number))
+    PermitRequest::new().with_cost(permits(number))
 }

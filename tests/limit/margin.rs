@@ -16,11 +16,11 @@ use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Feedback, Limiter, RateLimitLayer, SlidingWindow, TokenBucket},
+    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
     test_util::Arrivals,
 };
 
-use crate::cases::cases;
+use crate::{Pause, cases::cases};
 
 /// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;
@@ -125,7 +125,7 @@ struct Crowds {
 }
 
 /// Runs the calls. The clock jumps by `steps`, so a timer fires up to one step late.
-async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[u32]) -> Arrivals {
+async fn arrivals<L: Pause>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
     let call = |late: &Late| {
         let ready_at = Arc::default();
@@ -142,7 +142,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
         Call { future: Some(task::spawn(future)), late: part * late.poll, woken_at, ready_at }
     };
     let start = Instant::now();
-    limiter.observe(&Feedback::pause(part));
+    limiter.pause(part);
     let mut calls: Vec<_> = crowds.first.iter().map(call).collect();
     let mut second = Some(&crowds.second);
     for step in steps.iter().cycle() {
@@ -160,7 +160,7 @@ async fn arrivals<L: Limiter>(limiter: L, quota: Quota, crowds: &Crowds, steps: 
     arrivals
 }
 
-fn assert_window_holds<L: Limiter>(
+fn assert_window_holds<L: Pause>(
     make: impl Fn(Quota) -> L,
     quota: Quota,
     crowds: &Crowds,
@@ -256,7 +256,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
         let layer = RateLimitLayer::new(bucket.clone());
         task::spawn(layer.layer(server).oneshot(Request::new(())))
     };
-    bucket.observe(&Feedback::pause(Duration::from_secs(1)));
+    bucket.pause_until(Instant::now() + Duration::from_secs(1));
     let (mut first, mut second) = (call(0), call(u32::try_from(ready.as_nanos()).unwrap()));
     assert_pending!(first.poll());
     assert_pending!(second.poll());

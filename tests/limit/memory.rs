@@ -5,10 +5,10 @@ use std::{num::NonZeroU32, time::Duration};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
-    limit::{Limiter, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 
-use crate::{ask, costing, permits};
+use crate::{costing, permits};
 
 const ALL: NonZeroU32 = NonZeroU32::MAX;
 
@@ -25,21 +25,21 @@ fn peak(work: impl FnMut()) -> u64 {
 async fn grant_of_the_largest_cost_allocates_one_entry() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
-        window.try_acquire(ALL).unwrap();
-        window.try_acquire(ALL).unwrap_err();
+        window.try_acquire_many(ALL).unwrap();
+        window.try_acquire_many(ALL).unwrap_err();
     });
     assert!(bytes < 4_096, "{bytes} bytes");
     assert_eq!(window.snapshot().available, 0);
     tokio::time::advance(Duration::from_millis(1_063)).await;
     assert_eq!(window.snapshot().available, u32::MAX);
-    window.acquire(costing(u32::MAX)).await.unwrap();
+    window.acquire_with(&costing(u32::MAX)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn starting_empty_allocates_one_entry() {
+async fn initial_burst_of_zero_allocates_one_entry() {
     let quotas = [largest(), Quota::per_hour(u32::MAX).unwrap()];
     let mut window = None;
-    let bytes = peak(|| window = Some(SlidingWindow::all_of(quotas).starting_empty()));
+    let bytes = peak(|| window = Some(SlidingWindow::all_of(quotas).with_initial_burst(0)));
     assert!(bytes < 4_096, "{bytes} bytes");
     assert_eq!(window.unwrap().snapshot().available, 0);
 }
@@ -49,12 +49,12 @@ async fn log_has_one_entry_for_each_moment() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         for _ in 0..10_000 {
-            window.try_acquire(permits(1_000)).unwrap();
+            window.try_acquire_many(permits(1_000)).unwrap();
         }
     });
     assert!(bytes < 4_096, "{bytes} bytes");
     for _ in 0..1_000 {
-        window.try_acquire(permits(1_000)).unwrap();
+        window.try_acquire_many(permits(1_000)).unwrap();
         tokio::time::advance(Duration::from_nanos(1)).await;
     }
     let bytes = peak(|| window.set_quotas([largest().without_margin()]));
@@ -65,15 +65,16 @@ async fn log_has_one_entry_for_each_moment() {
 #[tokio::test(start_paused = true)]
 async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     let window = SlidingWindow::new(largest());
-    window.try_acquire(ALL).unwrap();
-    let mut waiting: Vec<_> = (0..1_000).map(|_| task::spawn(window.acquire(costing(u32::MAX)))).collect();
+    window.try_acquire_many(ALL).unwrap();
+    let mut waiting: Vec<_> =
+        (0..1_000).map(|_| task::spawn(window.acquire_with(&costing(u32::MAX)))).collect();
     for wait in &mut waiting {
         assert_pending!(wait.poll());
     }
-    let wait = window.try_acquire(ALL).unwrap_err().wait().unwrap();
+    let wait = window.try_acquire_many(ALL).unwrap_err().wait().unwrap();
     assert!(wait > Duration::from_millis(1_062) * 1_001, "{wait:?}");
-    let bounded = ask(|ask| (ask.cost, ask.max_wait) = (ALL, Some(Duration::from_secs(1_000))));
-    window.acquire(bounded).await.unwrap_err();
+    let bounded = PermitRequest::new().with_cost(ALL).with_max_wait(Duration::from_secs(1_000));
+    window.acquire_with(&bounded).await.unwrap_err();
     for wait in waiting.iter_mut().take(3) {
         tokio::time::advance(Duration::from_millis(1_063)).await;
         assert_ready_ok!(wait.poll());
@@ -82,10 +83,11 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     // The largest cost that a bucket can grant is its burst.
     let bucket = TokenBucket::new(Quota::new(u32::MAX, Duration::from_secs(86_400)).unwrap());
     let burst = permits(u32::MAX / 10);
-    bucket.try_acquire(burst).unwrap();
-    let mut waiting: Vec<_> = (0..1_000).map(|_| task::spawn(bucket.acquire(costing(burst.get())))).collect();
+    bucket.try_acquire_many(burst).unwrap();
+    let mut waiting: Vec<_> =
+        (0..1_000).map(|_| task::spawn(bucket.acquire_with(&costing(burst.get())))).collect();
     for wait in &mut waiting {
         assert_pending!(wait.poll());
     }
-    assert!(bucket.try_acquire(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
+    assert!(bucket.try_acquire_many(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
 }

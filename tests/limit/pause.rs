@@ -1,28 +1,29 @@
 //! Pauses: for all who share the limiter, until they are over or lifted.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
-    limit::{Feedback, Limiter, PermitRequest, Reason, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitRequest, Reason, ResponseInfo, SlidingWindow, TokenBucket},
 };
 
-use crate::{ask, bucket, costing, permits};
+use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_is_over_is_none() {
     let limiter = TokenBucket::unlimited();
     tokio::time::advance(Duration::from_secs(1)).await;
     limiter.pause_until(Instant::now() - Duration::from_millis(1));
-    assert!((0..100).all(|_| limiter.try_acquire(permits(1)).is_ok()));
+    assert!((0..100).all(|_| limiter.try_acquire().is_ok()));
     // Nor does a quota that is taken away in a pause let all go at its end.
     let limiter = bucket(100, 60, 10);
     let start = Instant::now();
     limiter.pause_until(start + Duration::from_secs(10));
-    let waiting: Vec<_> = (0..50).map(|_| tokio::spawn(limiter.acquire(PermitRequest::default()))).collect();
+    let waiting: Vec<_> =
+        (0..50).map(|_| tokio::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
     tokio::task::yield_now().await;
     limiter.set_quotas([]);
     for wait in waiting {
@@ -36,11 +37,11 @@ async fn a_pause_holds_for_all_and_is_only_ever_extended() {
     let bucket = TokenBucket::unlimited();
     let start = Instant::now();
     bucket.pause_until(start + Duration::from_secs(3));
-    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire(PermitRequest::default()))).collect();
+    let waiting: Vec<_> = (0..10).map(|_| tokio::spawn(bucket.acquire_with(&PermitRequest::new()))).collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
-    let refusal = bucket.acquire(ask(|ask| ask.max_wait = Some(Duration::ZERO))).await.unwrap_err();
+    let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
     // Without a quota the eleventh leaves at 3 and 3/8 steps of 100 ms, when twice as many go with every step.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
@@ -50,23 +51,23 @@ async fn a_pause_holds_for_all_and_is_only_ever_extended() {
     }
     assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!((0..1_000).all(|_| bucket.try_acquire(permits(1)).is_ok()), "and then it is over");
+    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "and then it is over");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_into_the_far_future_is_a_refusal_and_not_a_panic() {
     let bucket = bucket(100, 60, 10);
     bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
-    let deadline = ask(|ask| ask.deadline = Some(Instant::now() + Duration::from_secs(60)));
-    assert_eq!(bucket.acquire(deadline).await.unwrap_err().reason(), Reason::Deadline);
+    let deadline = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(60));
+    assert_eq!(bucket.acquire_with(&deadline).await.unwrap_err().reason(), Reason::Deadline);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_nobody_wants_to_wait_out_can_be_lifted() {
     let bucket = TokenBucket::unlimited();
-    bucket.observe(&Feedback::pause(Duration::from_secs(99_999_999)));
+    bucket.pause_until(Instant::now() + Duration::from_secs(99_999_999));
     let start = Instant::now();
-    let waiting = tokio::spawn(bucket.acquire(PermitRequest::default()));
+    let waiting = tokio::spawn(bucket.acquire_with(&PermitRequest::new()));
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.resume();
     waiting.await.unwrap().unwrap();
@@ -74,16 +75,14 @@ async fn a_pause_that_nobody_wants_to_wait_out_can_be_lifted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_where_nothing_is_left() {
+async fn permit_that_is_not_polled_expires_after_the_slack_in_a_pause_or_if_none_remain() {
     let nothing_left = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
-    let nothing_left =
-        Feedback::read(StatusCode::OK, &HeaderMap::from_iter(nothing_left), || SystemTime::UNIX_EPOCH)
-            .unwrap();
+    let nothing_left = HeaderMap::from_iter(nothing_left);
     for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
         let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin());
-        window.acquire(costing(2)).await.unwrap();
-        let mut first = task::spawn(window.acquire(PermitRequest::default()));
-        let mut second = task::spawn(window.acquire(PermitRequest::default()));
+        let permit = window.acquire_with(&costing(2)).await.unwrap();
+        let mut first = task::spawn(window.acquire_with(&PermitRequest::new()));
+        let mut second = task::spawn(window.acquire_with(&PermitRequest::new()));
         assert_pending!(first.poll());
         assert_pending!(second.poll());
         tokio::time::advance(Duration::from_millis(10_001)).await;
@@ -93,7 +92,7 @@ async fn permits_that_nobody_fetched_are_stale_after_a_breath_in_a_pause_or_wher
         if stopped {
             match by_pause {
                 true => window.pause_until(Instant::now() + Duration::from_secs(60)),
-                false => window.observe(&nothing_left),
+                false => permit.complete(&ResponseInfo::new(StatusCode::OK, &nothing_left)),
             }
             assert_pending!(second.poll());
             let start = Instant::now();

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 use tokio_test::task;
 use tower_outbound::{
     Quota,
-    limit::{Feedback, Limiter, Reason, SlidingWindow, TokenBucket},
+    limit::{PermitRequest, Reason, SlidingWindow, TokenBucket},
     test_util::{Arrival, Arrivals},
 };
 
-use crate::{cases::cases, costing, permits};
+use crate::{Pause, cases::cases, costing, permits};
 
 /// What a caller does, and when.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Runs the callers on paused time and checks what every strategy promises: never more than the quota in any
+/// Runs the callers on paused time and checks what every limiter guarantees: never more than the quota in any
 /// window, both ends counted; in order; and nobody forgotten, whoever comes and goes when.
 fn holds<L>(
     make: impl FnOnce() -> L,
@@ -52,7 +52,7 @@ fn holds<L>(
     callers: &[Caller],
 ) -> Result<(), TestCaseError>
 where
-    L: Limiter + Send + 'static,
+    L: Pause + Send + 'static,
     L::Acquire: Send,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -62,7 +62,7 @@ where
             let limiter = limiter.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(at)).await;
-                limiter.observe(&Feedback::pause(Duration::from_millis(length)));
+                limiter.pause(Duration::from_millis(length));
             });
         }
         let grants = Arc::new(Mutex::new(Vec::new()));
@@ -71,11 +71,11 @@ where
             tokio::time::sleep(caller.gap).await;
             let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
             tasks.push(tokio::spawn(async move {
-                let wait = limiter.acquire(costing(caller.cost));
+                let wait = limiter.acquire_with(&costing(caller.cost));
                 // Without a patience, a day: who is forgotten by the line fails the count below.
                 let patience = caller.patience.unwrap_or(Duration::from_secs(86_400));
                 match tokio::time::timeout(patience, wait).await {
-                    Ok(Ok(())) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
+                    Ok(Ok(_)) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
                     Ok(Err(refusal)) => assert_eq!(refusal.reason(), Reason::TooCostly),
                     Err(_) => assert!(caller.patience.is_some(), "forgotten"),
                 }
@@ -152,9 +152,9 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
             if sliding {
-                foretold(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire(cost).err(), &costs).await
+                foretold(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             } else {
-                foretold(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire(cost).err(), &costs).await
+                foretold(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             }
         })?;
     }
@@ -166,7 +166,7 @@ async fn foretold<L>(
     costs: &[u32],
 ) -> Result<(), TestCaseError>
 where
-    L: Limiter + Send + 'static,
+    L: Pause + Send + 'static,
     L::Acquire: Send + 'static,
 {
     let (start, mut before) = (Instant::now(), 0);
@@ -175,7 +175,7 @@ where
         // None: it took its permits at once.
         let Some(refusal) = ask(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
-        let mut acquire = task::spawn(limiter.acquire(crate::ask(|ask| ask.cost = cost)));
+        let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));
         prop_assert!(acquire.poll().is_pending());
         before += u128::from(cost.get());
         waiting.push((start + wait, before, acquire));

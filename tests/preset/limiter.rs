@@ -7,8 +7,8 @@ use std::{
 
 use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::limit::{
-    AnyLimiter, AnySelect, Feedback, KeyedBucket, KeyedWindow, Limiter, PermitRequest, Reason, Refusal,
-    SlidingWindow, TokenBucket,
+    AnyLimiter, AnySelect, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest, Reason,
+    Refusal, ResponseInfo, SlidingWindow, TokenBucket,
 };
 
 use super::*;
@@ -43,8 +43,8 @@ async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
 #[tokio::test(start_paused = true)]
 async fn what_one_window_grants_is_granted_once_to_all_who_have_it() {
     for shared in [
-        AnyLimiter::from(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
-        AnyLimiter::from(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
+        AnyLimiter::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
+        AnyLimiter::new(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
         // By a type that is not told apart.
         AnyLimiter::new(Arc::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap()))),
     ] {
@@ -85,11 +85,11 @@ async fn the_later_of_quotas_and_limiter_holds_and_the_bounds_stay() {
 #[test]
 fn one_limiter_is_itself_however_often_its_type_is_erased() {
     let bucket = TokenBucket::new(two_an_hour());
-    let direct = format!("{:?}", AnyLimiter::from(bucket.clone()));
+    let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
     let twice = AnyLimiter::new(AnyLimiter::new(bucket.clone()));
     assert_eq!(format!("{twice:?}"), direct);
-    bucket.try_acquire(NonZeroU32::MIN).unwrap();
+    bucket.try_acquire().unwrap();
     assert_eq!(twice.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 1);
     assert!(twice.downcast_ref::<SlidingWindow>().is_none());
 }
@@ -105,10 +105,9 @@ struct Own {
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
     Acquire(u32),
-    Observe(Option<Duration>),
-    IsStale(Duration),
-    Release(u32),
-    Abandon(u32),
+    Completed(u32, Option<Duration>),
+    IsExpired(Duration),
+    Dropped(u32),
 }
 
 impl Own {
@@ -122,28 +121,30 @@ impl Own {
 }
 
 impl Limiter for Own {
-    type Acquire = Ready<Result<(), Refusal>>;
+    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
 
-    fn acquire(&self, ask: PermitRequest) -> Self::Acquire {
-        self.write(Told::Acquire(ask.cost.get()));
-        ready(if self.full { Err(Refusal::new(Reason::Deadline, MINUTE)) } else { Ok(()) })
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        self.write(Told::Acquire(request.cost().get()));
+        ready(match self.full {
+            true => Err(Refusal::new(Reason::Deadline, MINUTE)),
+            false => Ok(Permit::new(request.cost()).with_issuer(Arc::new(self.clone()))),
+        })
     }
+}
 
-    fn observe(&self, feedback: &Feedback) {
-        self.write(Told::Observe(feedback.asked_pause()));
-    }
-
-    fn is_stale(&self, held: Duration) -> bool {
-        self.write(Told::IsStale(held));
+impl PermitIssuer for Own {
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        self.write(Told::IsExpired(permit.granted_at().elapsed()));
         false
     }
 
-    fn release(&self, cost: NonZeroU32) {
-        self.write(Told::Release(cost.get()));
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        self.write(Told::Completed(permit.cost().get(), response.requested_pause()));
     }
 
-    fn abandon(&self, cost: NonZeroU32) {
-        self.write(Told::Abandon(cost.get()));
+    fn dropped(&self, permit: &Permit<'_>) {
+        assert!(permit.sent_at().is_some());
+        self.write(Told::Dropped(permit.cost().get()));
     }
 }
 
@@ -158,17 +159,16 @@ async fn a_limiter_of_ones_own_is_told_everything() {
     let script = [Does::AsksFor { seconds: 7 }, Does::Hangs, Does::Answers(200)];
     let (service, _) = stack(&preset, script);
     service.oneshot(to("https://host/")).await.unwrap();
-    let (asked, given_back) = (Told::Acquire(2), Told::Release(2));
+    let (asked, completed) = (Told::Acquire(2), |pause| Told::Completed(2, pause));
     assert_eq!(
         own.read(),
         [
             asked.clone(),
-            given_back.clone(),
-            Told::Observe(Some(7 * SECOND)),
+            completed(Some(7 * SECOND)),
             asked.clone(),
-            Told::Abandon(2),
+            Told::Dropped(2),
             asked.clone(),
-            given_back.clone(),
+            completed(None),
         ]
     );
 
@@ -182,8 +182,8 @@ async fn a_limiter_of_ones_own_is_told_everything() {
         });
     let calls = [service.clone().oneshot(to("https://host/")), service.oneshot(to("https://host/"))];
     assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
-    let stale = Told::IsStale(3 * SECOND);
-    assert_eq!(own.read(), [asked.clone(), asked, given_back.clone(), stale, given_back]);
+    let expired = Told::IsExpired(3 * SECOND);
+    assert_eq!(own.read(), [asked.clone(), asked, completed(None), expired, completed(None)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -267,7 +267,7 @@ fn an_erased_selector_can_be_downcast() {
         AnySelect::new(AnySelect::new(bucket.clone())),
     ] {
         assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
-        assert_eq!(format!("{erased:?}"), format!("{:?}", AnyLimiter::from(bucket.clone())));
+        assert_eq!(format!("{erased:?}"), format!("{:?}", AnyLimiter::new(bucket.clone())));
     }
     let keyed = AnySelect::new(AnySelect::new(Tenants::new().buckets));
     assert!(keyed.downcast_ref::<KeyedBucket<String>>().is_some());

@@ -27,11 +27,11 @@ pub(crate) async fn lost_and_found() -> bool {
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
     // A busy machine responds slowly. Only a server that has ended counts as lost.
     let limiter = limiter.with_timeout(Duration::from_secs(10)).unwrap().with_hold(quota.window()).unwrap();
-    limiter.acquire(PermitRequest::default()).await.unwrap();
+    limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     server.kill().unwrap();
-    limiter.acquire(PermitRequest::default()).await.unwrap_err();
+    limiter.acquire_with(&PermitRequest::new()).await.unwrap_err();
     server.restart().unwrap();
-    while limiter.acquire(PermitRequest::default()).await.is_err() {
+    while limiter.acquire_with(&PermitRequest::new()).await.is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     true

@@ -95,15 +95,14 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
         });
         tokio::task::yield_now().await;
     }
-    until("an answer, which says when there is more", || limiter.snapshot().store == Some(Store::Shared))
-        .await;
+    until("an answer, which says when there is more", || limiter.store() == Store::Shared).await;
     let asked = Instant::now();
     let refusal = take(&limiter, ask(1, Some(millis(60)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
     // It is counted from when it is told.
     assert!(refusal.wait().unwrap() + asked.elapsed() > millis(60), "{refusal}");
     let mut late = ask(1, None);
-    late.deadline = Some(Instant::now() + millis(60));
+    late = late.with_deadline(Instant::now() + millis(60));
     assert_eq!(take(&limiter, late).await.unwrap_err().reason(), Reason::Deadline);
 
     all.join_all().await;
@@ -126,7 +125,7 @@ async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
-    let mut first = tokio_test::task::spawn(limiter.acquire(ask(1, None)));
+    let mut first = tokio_test::task::spawn(limiter.acquire_with(&ask(1, None)));
     tokio_test::assert_pending!(first.poll());
     let next = tokio::spawn({
         let limiter = limiter.clone();
@@ -207,7 +206,7 @@ async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() 
     take(&limiter, ask(1, None)).await.unwrap();
     assert_eq!(take(&limiter, ask(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
     take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
-    let waiting = tokio::time::timeout(millis(100), limiter.acquire(ask(10, None)));
+    let waiting = tokio::time::timeout(millis(100), limiter.acquire_with(&ask(10, None)));
     assert!(waiting.await.is_err());
     take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
 }

@@ -6,7 +6,7 @@ use super::*;
 async fn recovered(limiter: &RedisLimiter) {
     let start = Instant::now();
     while start.elapsed() < HANGS {
-        if take(limiter, ask(1, None)).await.is_ok() && limiter.snapshot().store == Some(Store::Shared) {
+        if take(limiter, ask(1, None)).await.is_ok() && limiter.store() == Store::Shared {
             return;
         }
         tokio::time::sleep(millis(10)).await;
@@ -22,16 +22,16 @@ fn bucket(server: &RedisServer) -> RedisLimiter {
 async fn without_a_store_requests_are_refused_until_it_is_back() {
     let mut server = server();
     let limiter = bucket(&server);
-    assert_eq!(limiter.snapshot().store, Some(Store::Unasked));
+    assert_eq!(limiter.store(), Store::Unasked);
     take(&limiter, ask(1, None)).await.unwrap();
-    assert_eq!(limiter.snapshot().store, Some(Store::Shared));
+    assert_eq!(limiter.store(), Store::Shared);
 
     server.kill().unwrap();
     let refusal = take(&limiter, ask(1, None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
     assert!(refusal.wait().is_some_and(|wait| wait <= Duration::from_secs(1)), "{refusal}");
     assert_eq!(refusal.to_string().split(',').next(), Some("the limiter's store can't be asked"));
-    assert_eq!(limiter.snapshot().store, Some(Store::Refusing));
+    assert_eq!(limiter.store(), Store::Refusing);
     assert_eq!(limiter.snapshot().queued, 0);
 
     server.restart().unwrap();
@@ -128,7 +128,7 @@ async fn a_deadline_is_kept_while_a_question_is_under_way() {
     signal(&server, "-STOP");
     let start = Instant::now();
     let mut bounded = ask(1, None);
-    bounded.deadline = Some(start + millis(100));
+    bounded = bounded.with_deadline(start + millis(100));
     assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
     assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
     signal(&server, "-CONT");
@@ -190,7 +190,7 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     first.block_on(async {
-        let _ = tokio::time::timeout(millis(1), limiter.acquire(ask(1, None))).await;
+        let _ = tokio::time::timeout(millis(1), limiter.acquire_with(&ask(1, None))).await;
     });
     drop(first);
     runtime().block_on(take(&limiter, ask(1, None))).unwrap();

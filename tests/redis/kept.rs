@@ -1,6 +1,6 @@
 //! What is in the server, and what the service has said.
 
-use tower_outbound::limit::Feedback;
+use tower_outbound::limit::ResponseInfo;
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn a_pause_that_one_learns_holds_for_all() {
         take(limiter, ask(1, None)).await.unwrap();
     }
     let (start, pause) = (Instant::now(), millis(3_000));
-    one.observe(&Feedback::pause(pause));
+    one.pause_until(Instant::now() + pause);
     // It is told at once, by a task of its own.
     let refusal = loop {
         match take(&other, ask(1, Some(millis(100)))).await {
@@ -70,8 +70,8 @@ async fn what_the_service_has_left_is_shared_and_a_resume_forgets_it() {
         http::HeaderName::from_static("ratelimit"),
         http::HeaderValue::from_static("\"default\";r=3;t=20"),
     )]);
-    let heard = Feedback::read(http::StatusCode::OK, &headers, || std::time::UNIX_EPOCH).unwrap();
-    one.observe(&heard);
+    let permit = one.acquire_with(&ask(1, None)).await.unwrap();
+    permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
     // Told with the next question, whose permit is one of the three.
     take(&one, ask(1, None)).await.unwrap();
     for _ in 0..2 {

@@ -24,8 +24,8 @@ use redis_server::RedisServer;
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     InvalidConfig, Quota,
-    adapter::{Fallback, RedisLimiter},
-    limit::{Limiter, PermitRequest, Reason, Refusal, Store},
+    adapter::{Fallback, RedisLimiter, Store},
+    limit::{Limiter, PermitRequest, Reason, Refusal},
     test_util::{Arrival, Arrivals},
 };
 
@@ -83,23 +83,20 @@ fn quarter(quotas: &[Quota]) -> Duration {
 }
 
 fn ask(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
-    let mut ask = PermitRequest::default();
-    ask.cost = NonZeroU32::new(cost).unwrap();
-    ask.max_wait = max_wait;
-    ask
+    let ask = PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap());
+    max_wait.map_or(ask, |max_wait| ask.with_max_wait(max_wait))
 }
 
-/// Takes a permit and gives it back. When that was is known as exactly as this task was awake.
+/// Takes a permit and drops it. The time of the grant is known as exactly as this task was polled.
 async fn take(limiter: &RedisLimiter, ask: PermitRequest) -> Result<Arrival, Refusal> {
-    let mut acquire = pin!(limiter.acquire(ask));
+    let mut acquire = pin!(limiter.acquire_with(&ask));
     let mut earliest = Instant::now();
     let acquire = poll_fn(|context| {
         earliest = Instant::now();
         acquire.as_mut().poll(context)
     });
     tokio::time::timeout(HANGS, acquire).await.expect("a limiter that hangs")?;
-    limiter.release(ask.cost);
-    Ok(Arrival::between(earliest, Instant::now()).with_permits(ask.cost.get()))
+    Ok(Arrival::between(earliest, Instant::now()).with_permits(ask.cost().get()))
 }
 
 /// Until it is so.
@@ -131,8 +128,7 @@ async fn greedily(
         for _ in 0..tasks {
             let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
             all.spawn(async move {
-                let (mut ask, mut count) = (PermitRequest::default(), 0);
-                ask.deadline = Some(end);
+                let (ask, mut count) = (PermitRequest::new().with_deadline(end), 0);
                 while Instant::now() < end {
                     match take(&limiter, ask).await {
                         Ok(arrival) => {

@@ -45,12 +45,12 @@ async fn shares(lose: impl Fn(&mut RedisServer), bring_back: impl Fn(&mut RedisS
             let (limiters, arrivals) = (limiters.clone(), arrivals.clone());
             async move { greedily(&limiters, 4, HANGS, &arrivals).await }
         });
-        let are = |store| limiters.iter().all(|limiter| limiter.snapshot().store == Some(store));
+        let are = |store| limiters.iter().all(|limiter| limiter.store() == store);
         more("two windows of the store", &arrivals, 150).await;
         lose(&mut server);
         until("both without the store", || are(Store::Fallback)).await;
         more("two windows of the shares", &arrivals, 150).await;
-        assert!(limiters.iter().any(|limiter| limiter.snapshot().store == Some(Store::Fallback)));
+        assert!(limiters.iter().any(|limiter| limiter.store() == Store::Fallback));
         bring_back(&mut server);
         until("both back", || are(Store::Shared)).await;
         more("two windows of the store", &arrivals, 150).await;
@@ -108,9 +108,9 @@ async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
     });
     // All that its share has, at once.
     more("the share", &arrivals, 30).await;
-    assert_eq!(cut.snapshot().store, Some(Store::Fallback));
+    assert_eq!(cut.store(), Store::Fallback);
     switch.send_replace(true);
-    until("the store", || cut.snapshot().store == Some(Store::Shared)).await;
+    until("the store", || cut.store() == Store::Shared).await;
     tokio::time::sleep(millis(2_000)).await;
     running.abort();
     ends.abort();
@@ -151,7 +151,7 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
     server.restart().unwrap();
     let back = Instant::now();
     // It is asked while somebody wants something.
-    while busy.snapshot().store != Some(Store::Shared) || back.elapsed() < millis(4_000) {
+    while busy.store() != Store::Shared || back.elapsed() < millis(4_000) {
         assert!(back.elapsed() < HANGS, "{busy:?}");
         let _ = take(&busy, ask(1, Some(millis(10)))).await;
         tokio::time::sleep(millis(200)).await;

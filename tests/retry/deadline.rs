@@ -209,7 +209,7 @@ async fn a_layer_by_itself_keeps_the_deadline_of_the_request() {
     let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(silent());
     assert!(attempt.oneshot(until(start + secs(1))).await.unwrap_err().is_deadline());
     assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
-    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().without_margin()).starting_empty();
+    let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().without_margin()).with_initial_burst(0);
     let limit = RateLimitLayer::new(bucket).layer(silent());
     assert!(limit.oneshot(until(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
 }

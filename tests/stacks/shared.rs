@@ -6,8 +6,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use tower_outbound::{
     ApiKey, BoxError, Client,
-    adapter::{Fallback, RedisLimiter},
-    limit::Store,
+    adapter::{Fallback, RedisLimiter, Store},
     preset,
 };
 
@@ -18,7 +17,7 @@ fn shared(key: &str) -> Result<Client, BoxError> {
         .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("four is not zero")?))?
         // Up to 20 permits with one question, each held for up to a second: 1.6 % of 100 a minute.
         .with_lease(20, Duration::from_secs(1))?;
-    assert_eq!(limiter.snapshot().store, Some(Store::Unasked));
+    assert_eq!(limiter.store(), Store::Unasked);
     let rates = rates.with_api_key(ApiKey::new(key)?);
     let client = rates.with_limiter(limiter).client()?;
     Ok(client)

@@ -92,8 +92,7 @@ macro_rules! each_waiter {
         // The burst counts in the quota: this refills `rate`.
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
         let lump = per * burst / rate;
-        let mut ask = ::tower_outbound::limit::PermitRequest::default();
-        ask.max_queue = ROOM;
+        let ask = ::tower_outbound::limit::PermitRequest::new().with_max_queue(ROOM);
         $run!("tower-outbound TokenBucket", || {
             let ours = ::tower_outbound::limit::TokenBucket::new(quota);
             Ok(move || {

@@ -43,7 +43,7 @@ pub(crate) async fn run(number: usize, job: Job) -> Result<(), BoxError> {
     loop {
         tokio::select! {
             _ = looks.tick() => {
-                let state = limiter.snapshot().store;
+                let state = Some(limiter.store());
                 if state != seen {
                     tell(&Said::State(state.map_or("none", |state| state.as_str()).to_owned()))?;
                     seen = state;

@@ -1,20 +1,20 @@
 //! One quota for all processes, kept in Redis or Valkey.
 
 mod acquire;
-mod asking;
-mod desk;
-mod driver;
-mod kind;
+mod connection;
+mod exchange;
+mod fallback;
+mod inner;
 mod limiter;
-mod link;
-mod pool;
-mod question;
+mod permits;
+mod protocol;
+mod session;
 mod settings;
-mod share;
-mod shared;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
 pub use self::acquire::RedisAcquire;
+pub use self::fallback::Fallback;
 pub use self::limiter::RedisLimiter;
-pub use self::settings::Fallback;
+pub use self::permits::Store;

@@ -1,33 +1,22 @@
-//! What a limiter is made with, and what follows from it.
+//! The settings of a limiter, and the plan that follows from them.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::time::Duration;
 
 use redis::ConnectionInfo;
 use sha2::{Digest, Sha256};
 
 use super::{
-    kind::Kind,
-    limiter::RedisLimiter,
-    link::parse,
-    question::{Terms, Times},
-    share::parts,
+    connection::parse,
+    fallback::Fallback,
+    protocol::{Kind, Terms, Times},
 };
 use crate::{
     error::InvalidConfig,
     policy::{ExponentialBackoff, Quota},
 };
 
-/// What a process does while the store does not answer. Never unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Fallback {
-    /// Refuses every request at once, as [`Reason::Unavailable`](crate::limit::Reason::Unavailable).
-    #[default]
-    Refuse,
-    /// Keeps to its part of every quota, as one of so many processes. It begins with nothing to spend, for what the
-    /// others did last is not known.
-    Share(NonZeroU32),
-}
+/// The longest exchange with the server, by default.
+pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -59,7 +48,7 @@ impl Settings {
             quotas,
             lease: 1,
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
-            timeout: RedisLimiter::DEFAULT_TIMEOUT,
+            timeout: DEFAULT_TIMEOUT,
             fallback: Fallback::Refuse,
         })
     }
@@ -69,34 +58,29 @@ impl Settings {
         shortest(&self.quotas).unwrap_or_default()
     }
 
-    /// The names of the keys begin so. The part in braces places them in one slot of a cluster.
+    /// The prefix of the keys. The part in braces places them in one slot of a cluster.
     pub(super) fn tag(&self) -> String {
         let hash = Sha256::digest(self.name.as_bytes());
         let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         format!("{}:{{{hex}}}", self.namespace)
     }
 
-    /// What this process keeps to, and what the store does.
+    /// The plan of this process, and what every query contains.
     pub(super) fn plan(&self) -> Result<(Plan, Terms), InvalidConfig> {
         let Self { kind, ref quotas, lease, hold, timeout, fallback, .. } = *self;
-        // Long enough that a process is never idle between two questions, short enough that it can't take what is
-        // the others': a tenth of a second, where the window is not shorter than four of them.
+        // Long enough that a process is never idle between two queries, short enough that it leaves permits to the others:
+        // 100 ms, or a quarter of a shorter window.
         let horizon =
             hold.max(Duration::from_millis(100)).min(self.shortest() / 4).max(Duration::from_micros(1));
         let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
-        // Whoever keeps to its share asks again after the longest back-off, and learns in time that it is over. And
-        // permits were given so long ahead.
+        // A process that uses its share queries again after the longest backoff. Permits are granted a horizon ahead.
         let holdoff = match fallback {
             Fallback::Refuse => horizon,
             Fallback::Share(_) => horizon.max(backoff.ceiling(u32::MAX) + timeout),
         };
-        // A share gives nothing before that.
+        // A share grants nothing before that.
         let quiet = (timeout / 2).min(horizon + hold);
         let terms = Terms::new(kind, quotas, Times { hold, horizon, holdoff, quiet });
-        let parts = match fallback {
-            Fallback::Refuse => None,
-            Fallback::Share(processes) => Some(parts(kind, quotas, processes)?),
-        };
         let plan = Plan {
             kind,
             lease,
@@ -105,9 +89,9 @@ impl Settings {
             timeout,
             longest: terms.longest(),
             interval: terms.interval(),
-            largest: kind.largest(quotas),
+            largest: quotas.iter().map(|quota| kind.most(quota).0).min().unwrap_or(u32::MAX),
             holdoff,
-            parts,
+            parts: fallback.parts(kind, quotas)?,
             backoff,
         };
         Ok((plan, terms))
@@ -118,22 +102,22 @@ fn shortest(quotas: &[Quota]) -> Option<Duration> {
     quotas.iter().map(Quota::window).min()
 }
 
-/// What was settled when the limiter was made.
+/// The decisions made when the limiter was created.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) kind: Kind,
-    /// The most permits taken ahead of who asks for them.
+    /// The most permits that are fetched ahead of requests.
     pub(super) lease: u32,
     pub(super) hold: Duration,
     pub(super) horizon: Duration,
     pub(super) timeout: Duration,
-    /// For how long a grant counts.
+    /// How long a grant counts.
     pub(super) longest: Duration,
     pub(super) interval: Duration,
     pub(super) largest: u32,
-    /// For so long after a failure a share is kept to, and not without another one.
+    /// How long after a failure the share may be used.
     pub(super) holdoff: Duration,
-    /// Kept to while the store does not answer; none refuses.
+    /// Used while the store does not reply. `None` refuses.
     pub(super) parts: Option<Vec<Quota>>,
     pub(super) backoff: ExponentialBackoff,
 }

@@ -1,4 +1,6 @@
-//! The line and the task that asks, over a store that is made up, on paused time.
+//! The queue and the task that queries the store, over a scripted store, on paused time.
+
+mod waits;
 
 use std::{
     num::NonZeroU32,
@@ -16,37 +18,36 @@ use tokio::{
 
 use super::{
     Fallback, RedisLimiter,
-    kind::Kind,
-    pool::{Free, Grant, Pool},
-    question::{Answer, Decide, Decided, Fault, Known, Question, Terms, Times},
+    permits::{Free, Grant, Permits, Store},
+    protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply, Terms, Times},
 };
 use crate::{
-    limit::{self, Limiter, Meter, Reason, Refusal, Store},
+    limit::{self, Limiter, Reason, Refusal, queue::external::Algorithm},
     policy::Quota,
 };
 
-/// Answers as it is told to, and remembers what it was asked, and when.
+/// Replies by a script, and records each query with its time.
 struct Fake<F> {
     answer: F,
     takes: Duration,
-    asked: Arc<Mutex<Vec<(Instant, Question)>>>,
+    asked: Arc<Mutex<Vec<(Instant, Query)>>>,
     under_way: Arc<AtomicU32>,
 }
 
-impl<F: Fn(&Question) -> Result<Answer, Fault> + Send + Sync> Decide for Fake<F> {
-    fn decide(&self, question: Question) -> Decided<'_> {
+impl<F: Fn(&Query) -> Result<Reply, Fault> + Send + Sync> Decide for Fake<F> {
+    fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
-            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two questions at once");
+            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two querys at once");
             let under_way = Arc::clone(&self.under_way);
             let _over = Over(under_way);
-            self.asked.lock().unwrap().push((Instant::now(), question.clone()));
+            self.asked.lock().unwrap().push((Instant::now(), query.clone()));
             time::sleep(self.takes).await;
-            (self.answer)(&question)
+            (self.answer)(&query)
         })
     }
 }
 
-/// Dropped with the question, answered or not.
+/// Dropped with the query, answered or not.
 struct Over(Arc<AtomicU32>);
 
 impl Drop for Over {
@@ -55,7 +56,7 @@ impl Drop for Over {
     }
 }
 
-type Log = Arc<Mutex<Vec<(Instant, Question)>>>;
+type Log = Arc<Mutex<Vec<(Instant, Query)>>>;
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -69,46 +70,50 @@ fn limiter() -> RedisLimiter {
 fn over(
     limiter: RedisLimiter,
     takes: Duration,
-    answer: impl Fn(&Question) -> Result<Answer, Fault> + Send + Sync + 'static,
+    answer: impl Fn(&Query) -> Result<Reply, Fault> + Send + Sync + 'static,
 ) -> (RedisLimiter, Log) {
     let asked = Log::default();
     let fake = Fake { answer, takes, asked: Arc::clone(&asked), under_way: Arc::default() };
     (limiter.asking(Box::new(fake)), asked)
 }
 
-fn answer(grants: &[(u64, u32)], free: u64) -> Answer {
+fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
     let known = Known { born: 1, granted: 1 };
     let grants = grants.iter().map(|(due, permits)| (millis(*due), *permits)).collect();
-    Answer {
+    Reply {
         known,
         paused: Duration::ZERO,
         free: millis(free),
-        come: millis(free.saturating_sub(100)),
+        query_in: millis(free.saturating_sub(100)),
         grants,
     }
 }
 
 /// All that is asked for, at once.
-fn all(question: &Question) -> Result<Answer, Fault> {
-    Ok(answer(&[(0, question.want * question.unit)], 0))
+fn all(query: &Query) -> Result<Reply, Fault> {
+    Ok(answer(&[(0, query.want * query.unit)], 0))
 }
 
-fn none(free: u64) -> impl Fn(&Question) -> Result<Answer, Fault> {
+fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, Fault> {
     move |_| Ok(answer(&[], free))
 }
 
 fn bounded(max_wait: Option<Duration>) -> limit::PermitRequest {
-    limit::PermitRequest { max_wait, ..limit::PermitRequest::default() }
+    costing(1, max_wait)
 }
 
 async fn take(limiter: &RedisLimiter, ask: limit::PermitRequest) -> Result<(), Refusal> {
-    let outcome = time::timeout(Duration::from_secs(60), limiter.acquire(ask)).await.expect("it hangs");
-    limiter.release(ask.cost);
-    outcome
+    let outcome = time::timeout(Duration::from_secs(60), limiter.acquire_with(&ask)).await.expect("it hangs");
+    outcome.map(drop)
+}
+
+fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
+    let request = limit::PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap());
+    max_wait.map_or(request, |max_wait| request.with_max_wait(max_wait))
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_asked_for_with_one_question_at_a_time() {
+async fn whoever_waits_is_asked_for_with_one_query_at_a_time() {
     let (limiter, asked) = over(limiter(), millis(10), all);
     let mut crowd: JoinSet<_> = (0..100)
         .map(|_| {
@@ -119,7 +124,7 @@ async fn whoever_waits_is_asked_for_with_one_question_at_a_time() {
     while let Some(outcome) = crowd.join_next().await {
         outcome.unwrap().unwrap();
     }
-    let wanted: Vec<_> = asked.lock().unwrap().iter().map(|(_, question)| question.want).collect();
+    let wanted: Vec<_> = asked.lock().unwrap().iter().map(|(_, query)| query.want).collect();
     assert!(wanted.len() <= 3 && wanted.iter().sum::<u32>() == 100, "{wanted:?}");
 }
 
@@ -147,11 +152,11 @@ async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
     let refusal = take(&limiter, bounded(None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
     assert_eq!((asked.lock().unwrap().len(), limiter.snapshot().granted), (3, 0));
-    assert_eq!(limiter.snapshot().store, Some(Store::Refusing));
+    assert_eq!(limiter.store(), Store::Refusing);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_is_bounded_and_the_store_is_left_alone_for_a_while() {
+async fn a_query_is_bounded_and_the_store_is_left_alone_for_a_while() {
     let (limiter, asked) = over(limiter(), Duration::from_secs(3_600), all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
@@ -204,9 +209,9 @@ async fn a_wait_is_refused_by_what_the_store_says_and_not_by_how_long_it_takes_t
 
     let (limiter, _) = over(self::limiter(), millis(240), none(1));
     let start = Instant::now();
-    let ask = limit::PermitRequest { deadline: Some(start + millis(100)), ..limit::PermitRequest::default() };
+    let ask = limit::PermitRequest::new().with_deadline(start + millis(100));
     assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(start.elapsed(), millis(100), "while the question is under way");
+    assert_eq!(start.elapsed(), millis(100), "while the query is under way");
 }
 
 #[tokio::test(start_paused = true)]
@@ -216,7 +221,7 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
     for _ in 0..500 {
         take(&limiter, bounded(None)).await.unwrap();
     }
-    let wanted = || asked.lock().unwrap().iter().map(|(_, question)| question.want).collect::<Vec<_>>();
+    let wanted = || asked.lock().unwrap().iter().map(|(_, query)| query.want).collect::<Vec<_>>();
     assert_eq!(wanted()[..7], [2, 4, 8, 16, 32, 64, 64]);
     time::sleep(Duration::from_secs(1)).await;
     for _ in 0..5 {
@@ -237,8 +242,8 @@ async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
         assert!(start.elapsed() >= number * millis(434), "{number} after {:?}", start.elapsed());
     }
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    assert_eq!(limiter.snapshot().store, Some(Store::Fallback));
-    let back = asked.lock().unwrap().last().and_then(|(_, question)| question.back);
+    assert_eq!(limiter.store(), Store::Fallback);
+    let back = asked.lock().unwrap().last().and_then(|(_, query)| query.back);
     assert!((18..=20).contains(&back.unwrap()), "{back:?}");
 }
 
@@ -265,7 +270,7 @@ fn window_is_longer_by_margin_and_hold() {
     let of = |kind| {
         let terms = Terms::new(kind, &[quota, quota], Times { hold: millis(30), ..Times::default() });
         let mut command = redis::cmd("EVAL");
-        terms.write(&mut command, &Question::default(), false);
+        terms.write(&mut command, &Query::default(), false);
         let written = String::from_utf8(command.get_packed_command()).unwrap();
         let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
         (arguments.join(" "), terms.longest(), terms.keys("{a}"))
@@ -277,108 +282,4 @@ fn window_is_longer_by_margin_and_hold() {
     assert!(bucket.trim().ends_with(quotas), "{bucket}");
     assert_eq!(keys, ["{a}:bucket"]);
     assert_eq!(of(Kind::SlidingWindow).2, ["{a}:window", "{a}:window:1000000.0", "{a}:window:1000000.1"]);
-}
-
-fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
-    limit::PermitRequest { cost: NonZeroU32::new(cost).unwrap(), max_wait, ..limit::PermitRequest::default() }
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
-    let (limiter, _) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
-    let large = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { take(&limiter, costing(8, None)).await }
-    });
-    yield_now().await;
-    take(&limiter, bounded(None)).await.unwrap();
-    assert_eq!(large.await.unwrap().unwrap_err().reason(), Reason::Unavailable);
-}
-
-#[tokio::test(start_paused = true)]
-async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_question_is_under_way() {
-    let (limiter, _) = over(limiter(), millis(240), none(1));
-    let start = Instant::now();
-    let first = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { take(&limiter, bounded(Some(Duration::from_secs(1)))).await }
-    });
-    yield_now().await;
-    let ask = limit::PermitRequest { deadline: Some(start + millis(50)), ..limit::PermitRequest::default() };
-    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
-    assert!(start.elapsed() <= millis(61), "{:?}", start.elapsed());
-    first.abort();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_is_always_late_leaves_the_share_in_use() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
-    let (limiter, asked) = over(shares, millis(120), all);
-    let start = Instant::now();
-    let mut granted = 0;
-    while start.elapsed() < Duration::from_secs(20) {
-        granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
-    }
-    // 25 in 10 s.
-    assert!((40..=50).contains(&granted), "{granted}");
-    assert_eq!(limiter.snapshot().store, Some(Store::Fallback));
-    let wanted: u32 = asked.lock().unwrap().iter().map(|(_, question)| question.want).sum();
-    assert!(wanted < 150, "{wanted} permits of the others' for nothing");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_could_not_be_told_is_told_when_somebody_waits() {
-    let fails = Arc::new(AtomicU32::new(2));
-    let (limiter, asked) = over(limiter(), millis(1), {
-        let fails = Arc::clone(&fails);
-        move |question| match fails
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
-        {
-            Ok(_) => Err(Fault("gone".to_owned())),
-            Err(_) => all(question),
-        }
-    });
-    limiter.resume();
-    time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(asked.lock().unwrap().len(), 1, "nobody waits");
-    take(&limiter, bounded(None)).await.unwrap_err();
-    time::sleep(Duration::from_secs(1)).await;
-    take(&limiter, bounded(None)).await.unwrap();
-    assert!(asked.lock().unwrap().last().is_some_and(|(_, question)| question.resume));
-}
-
-/// A head that waits for many permits together does not call the task that waits for the same.
-#[tokio::test(start_paused = true)]
-async fn many_permits_are_waited_for_in_peace() {
-    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
-    let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
-    assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
-    assert!(asked.lock().unwrap().len() <= 4);
-}
-
-/// The bucket may be full by then.
-#[tokio::test(start_paused = true)]
-async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
-    let (limiter, _) = over(limiter(), millis(1), none(5_000));
-    let mut crowd: JoinSet<_> = (0..10)
-        .map(|_| {
-            let limiter = limiter.clone();
-            async move { take(&limiter, bounded(Some(Duration::from_millis(5_100)))).await }
-        })
-        .collect();
-    time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(limiter.snapshot().queued, 10);
-    crowd.abort_all();
-}
-
-#[test]
-fn of_two_answers_the_later_moment_counts() {
-    let mut pool = Pool::new(10, Duration::ZERO, millis(250), Arc::default());
-    let free = Free { at: 0, unit: 1, together: 1 };
-    let grant = |due| Grant { due, until: 1_000, permits: 1 };
-    pool.fill([grant(300)], free);
-    pool.fill([grant(200)], free);
-    assert_eq!((pool.forecast(100, 1), pool.forecast(100, 2)), (300, 300));
-    assert!(!pool.take(NonZeroU32::new(2).unwrap(), 299) && pool.take(NonZeroU32::new(2).unwrap(), 300));
 }

@@ -1,22 +1,22 @@
-//! What a place in the line shares with the future that waits at it: who is granted learns so without the lock.
+//! What a queued request shares with its future, which learns of its grant without the lock.
 
 use super::{
-    PermitRequest, Reason, nanos,
+    clock::{Clock, nanos},
     sync::{AtomicU64, Ordering},
-    ticker::Ticker,
 };
+use crate::{error::Reason, limit::limiter::PermitRequest};
 
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;
 
-/// Changed under the lock of the line alone; read without it.
+/// Written under the queue's lock only, and read without it.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Waiter {
     state: AtomicU64,
     pub(super) latest: Latest,
 }
 
-/// The last moments at which the permits are worth having; the end of time where nothing bounds them.
+/// The last moments at which the permits are useful. `u64::MAX` if nothing bounds them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latest {
     max_wait: u64,
@@ -24,13 +24,13 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    pub(super) fn of(ask: &PermitRequest, now: u64, ticker: &Ticker) -> Self {
-        let max_wait = ask.max_wait.map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
-        Self { max_wait, deadline: ask.deadline.map_or(u64::MAX, |deadline| ticker.at(deadline)) }
+    pub(super) fn of(request: &PermitRequest, now: u64, clock: &Clock) -> Self {
+        let max_wait = request.max_wait().map_or(u64::MAX, |longest| now.saturating_add(nanos(longest)));
+        Self { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
     }
 
-    /// What permits miss that are due then, as far as is known now. Where it takes a `grace` to find out and nothing is
-    /// known they are due now, and the longest wait gets the grace.
+    /// Returns the bound that permits due at `due` miss. During the `grace` of a first forecast they are due now, and the
+    /// longest wait is extended by the grace.
     pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
         let unknown = grace > 0 && due <= now;
         let missed = |latest| if unknown { now >= latest } else { due > latest };
@@ -43,22 +43,21 @@ impl Latest {
         }
     }
 
-    /// When nothing is worth waiting for any more.
+    /// The last moment at which a grant is useful.
     pub(super) fn last(&self, grace: u64) -> u64 {
         self.max_wait.saturating_add(grace).min(self.deadline)
     }
 }
 
-/// How the request at a seat stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
-    /// Since this moment.
+    /// At this moment.
     Granted(u64),
     Refused,
 }
 
-impl Seat {
+impl Waiter {
     pub(super) fn new(latest: Latest) -> Self {
         Self { state: AtomicU64::new(WAITING), latest }
     }
@@ -74,7 +73,7 @@ impl Seat {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // A nanosecond more or less is nothing to a wait.
+            // One nanosecond does not matter to a wait.
             State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
             State::Refused => REFUSED,
         };
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_at_the_last_moment_is_in_time_and_the_earlier_bound_is_named() {
+    fn permits_due_at_the_last_moment_are_in_time_and_the_earlier_bound_is_named() {
         const END: u64 = u64::MAX;
         let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
         for (latest, due, now, grace, missed) in [
@@ -101,15 +100,15 @@ mod tests {
             ((7, 5), 8, 0, 0, deadline),
             ((5, 7), 8, 0, 0, max_wait),
             ((5, 5), 6, 0, 0, max_wait),
-            // Where it takes a while to find out: at the last moment nothing is known yet, and that is too late.
+            // With a grace: a forecast that is missing at the last moment is too late.
             ((5, END), 5, 5, 3, None),
             ((5, END), 8, 8, 3, max_wait),
             ((END, 5), 5, 5, 3, deadline),
             ((5, END), 6, 5, 3, max_wait),
         ] {
-            let seat = Latest { max_wait: latest.0, deadline: latest.1 };
+            let bounds = Latest { max_wait: latest.0, deadline: latest.1 };
             assert_eq!(
-                seat.missed_by(due, now, grace),
+                bounds.missed_by(due, now, grace),
                 missed,
                 "{latest:?}, due {due} at {now}, grace {grace}"
             );
@@ -119,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_is_one_at_whatever_moment() {
+    fn any_moment_can_be_a_grant() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
-            let seat = Seat::new(Latest { max_wait: 0, deadline: 0 });
-            assert_eq!(seat.state(), State::Waiting);
-            seat.set(State::Granted(at));
-            assert!(matches!(seat.state(), State::Granted(since) if since.abs_diff(at) <= 1), "{at}");
-            seat.set(State::Refused);
-            assert_eq!(seat.state(), State::Refused);
+            let waiter = Waiter::new(Latest { max_wait: 0, deadline: 0 });
+            assert_eq!(waiter.state(), State::Waiting);
+            waiter.set(State::Granted(at));
+            assert!(matches!(waiter.state(), State::Granted(since) if since.abs_diff(at) <= 1), "{at}");
+            waiter.set(State::Refused);
+            assert_eq!(waiter.state(), State::Refused);
         }
     }
 }

@@ -1,38 +1,39 @@
-//! What is lock-free in the limiter, under every interleaving of two threads.
+//! The lock-free code of the queue, under every interleaving of two threads.
 
 use std::{num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use loom::thread;
 
-use super::{
-    Feedback, PermitRequest,
-    gcra::Gcra,
-    queue::{Joined, Queue, Standing},
-    seat::Seat,
-    ticker::Ticker,
+use super::{Joined, Queue, Standing, clock::Clock, waiter::Waiter};
+use crate::{
+    limit::{
+        algorithm::token_bucket::Buckets,
+        limiter::PermitRequest,
+        permit::{Permit, PermitIssuer, ResponseInfo},
+    },
+    policy::Quota,
 };
-use crate::policy::Quota;
 
 fn quota(burst: u32) -> Quota {
     let quota = Quota::new(burst + 1, Duration::from_secs(3600)).and_then(|quota| quota.with_burst(burst));
     quota.unwrap()
 }
 
-fn queue(burst: u32) -> Arc<Queue<Gcra>> {
-    Arc::new(Queue::new(&[quota(burst)], Ticker::still()))
+fn queue(burst: u32) -> Arc<Queue<Buckets>> {
+    Arc::new(Queue::new(&[quota(burst)], Clock::stopped()))
 }
 
-fn take(queue: &Queue<Gcra>) -> usize {
-    usize::from(queue.try_take(&PermitRequest::default()).is_ok())
+fn take(queue: &Queue<Buckets>) -> usize {
+    usize::from(queue.try_take(NonZeroU32::MIN).is_ok())
 }
 
-fn drain(queue: &Queue<Gcra>) -> usize {
+fn drain(queue: &Queue<Buckets>) -> usize {
     std::iter::from_fn(|| (take(queue) == 1).then_some(())).count()
 }
 
 #[test]
-fn two_threads_never_get_more_than_there_is() {
+fn two_threads_never_get_more_than_available() {
     loom::model(|| {
         let queue = queue(2);
         let other = Arc::clone(&queue);
@@ -45,7 +46,7 @@ fn two_threads_never_get_more_than_there_is() {
 }
 
 #[test]
-fn a_grant_during_a_change_of_the_quota_is_counted_under_the_new_one() {
+fn grant_during_a_change_of_quotas_counts_under_the_new_ones() {
     loom::model(|| {
         let queue = queue(2);
         let other = Arc::clone(&queue);
@@ -58,41 +59,40 @@ fn a_grant_during_a_change_of_the_quota_is_counted_under_the_new_one() {
 }
 
 #[test]
-fn a_grant_while_the_server_is_heard_counts_against_what_it_has_left() {
+fn grant_during_a_response_counts_against_its_remaining_permits() {
     let mut headers = HeaderMap::new();
     headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
-    let heard = Feedback::read(StatusCode::OK, &headers, || std::time::UNIX_EPOCH).unwrap();
     loom::model(move || {
         let queue = queue(4);
-        // The request whose answer is heard, which the server has counted.
+        // The request of the response, which the server has counted.
         assert_eq!(take(&queue), 1);
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || take(&other));
-        queue.release(NonZeroU32::MIN);
-        queue.observe(&heard);
+        let permit = Permit::new(NonZeroU32::MIN);
+        queue.completed(&permit, &ResponseInfo::new(StatusCode::OK, &headers));
         let granted = thread.join().unwrap();
         assert!(granted + drain(&queue) <= 1, "the server has one left");
     });
 }
 
-/// Two who wait for a pause to end that has just been lifted.
-fn two_waiting() -> (Arc<Queue<Gcra>>, [(u64, Arc<Seat>); 2]) {
+/// Two waiters of a pause that has just been lifted.
+fn two_waiting() -> (Arc<Queue<Buckets>>, [(u64, Arc<Waiter>); 2]) {
     let queue = queue(2);
-    queue.observe(&Feedback::pause(Duration::from_secs(1)));
-    let seats = [(), ()].map(|()| match queue.join(&PermitRequest::default(), Waker::noop()) {
-        Ok(Joined::Seated { place, seat }) => (place, seat),
+    queue.pause_until(crate::clock::now() + Duration::from_secs(1));
+    let waiters = [(), ()].map(|()| match queue.join(&PermitRequest::new(), Waker::noop()) {
+        Ok(Joined::Queued { id, waiter }) => (id, waiter),
         _ => panic!("went through a pause"),
     });
     queue.resume();
-    (queue, seats)
+    (queue, waiters)
 }
 
-fn visit(queue: &Queue<Gcra>, (place, seat): &(u64, Arc<Seat>)) -> usize {
-    usize::from(matches!(queue.visit(*place, seat, NonZeroU32::MIN, Waker::noop()), Standing::Granted))
+fn visit(queue: &Queue<Buckets>, (id, waiter): &(u64, Arc<Waiter>)) -> usize {
+    usize::from(matches!(queue.visit(*id, waiter, NonZeroU32::MIN, Waker::noop()), Standing::Granted(_)))
 }
 
 #[test]
-fn two_who_are_called_go_once_each_and_leave_the_way_open() {
+fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
     loom::model(|| {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
@@ -107,12 +107,12 @@ fn two_who_are_called_go_once_each_and_leave_the_way_open() {
 }
 
 #[test]
-fn who_leaves_while_it_is_called_loses_its_own_permit_at_the_most() {
+fn waiter_that_leaves_while_woken_wastes_at_most_its_own_permit() {
     loom::model(|| {
-        let (queue, [first, (place, seat)]) = two_waiting();
+        let (queue, [first, (id, waiter)]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        queue.leave(place, &seat, NonZeroU32::MIN);
+        queue.leave(id, &waiter, NonZeroU32::MIN);
         assert_eq!(thread.join().unwrap(), 1);
         let (granted, in_flight) = (queue.snapshot().granted, queue.snapshot().in_flight);
         assert!(granted <= 2 && in_flight == 1, "{granted} granted, {in_flight} in flight");

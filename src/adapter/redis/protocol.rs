@@ -1,46 +1,62 @@
-//! What the store is asked, and what it says.
+//! The query to the store's script and its reply.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use redis::Cmd;
 
-use super::kind::Kind;
 use crate::policy::Quota;
 
-/// The most permits of one question: how long the script runs grows with them.
+/// The most permits of one query, because they determine how long the script runs.
 pub(super) const MOST: u32 = 1_000;
 
 /// Decides for all processes.
 pub(super) trait Decide: Send + Sync {
-    fn decide(&self, question: Question) -> Decided<'_>;
+    fn decide(&self, query: Query) -> Decided<'_>;
 }
 
-pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Answer, Fault>> + Send + 'a>>;
+pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
+
+/// The algorithm that decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    TokenBucket,
+    SlidingWindow,
+}
+
+impl Kind {
+    /// The most permits of a quota that are ever available at once, and the name of that number.
+    pub(super) fn most(self, quota: &Quota) -> (u32, &'static str) {
+        match self {
+            Self::TokenBucket => (quota.burst(), "burst"),
+            Self::SlidingWindow => (quota.limit(), "limit"),
+        }
+    }
+}
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Question {
-    /// So many blocks of permits.
+pub(super) struct Query {
+    /// The number of blocks of permits.
     pub(super) want: u32,
-    /// The permits of a block, which come free together.
+    /// The permits of a block, which become available together.
     pub(super) unit: u32,
-    /// What the store is known to have said last, and how long ago.
+    /// What the store last replied, and how long ago.
     pub(super) known: Option<(Known, Duration)>,
-    /// The asker has kept to a share, and used so many permits of it.
+    /// The process used so many permits of its share.
     pub(super) back: Option<u64>,
     pub(super) pause: Duration,
-    /// Forget what the service has said.
+    /// Discards the server limits.
     pub(super) resume: bool,
     pub(super) gates: Vec<Gate>,
 }
 
-/// By what the store's memory is known again.
+/// Identifies the store's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) born: i64,
     pub(super) granted: i64,
 }
 
-/// The service has so many left, by this policy of its, for so long.
+/// The remaining permits of one of the service's policies, and for how long they apply.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gate {
     pub(super) policy: u64,
@@ -48,20 +64,20 @@ pub(super) struct Gate {
     pub(super) lasts: Duration,
 }
 
-/// Durations count from the moment of the decision.
+/// Durations count from the decision.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
+pub(super) struct Reply {
     pub(super) known: Known,
     pub(super) paused: Duration,
-    /// When the next permit comes free that was not given.
+    /// When the next permit that was not granted becomes available.
     pub(super) free: Duration,
-    /// When it can be had: ahead of its time.
-    pub(super) come: Duration,
-    /// When each may be used, and how many then.
+    /// When it can be queried, ahead of that time.
+    pub(super) query_in: Duration,
+    /// When permits may be used, and how many.
     pub(super) grants: Vec<(Duration, u32)>,
 }
 
-/// Why the store has not answered. In words without a secret in them.
+/// Why the store did not reply. Contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) String);
 
@@ -71,7 +87,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What does not change from question to question.
+/// What does not change from question to query.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
     pub(super) kind: Kind,
@@ -81,16 +97,16 @@ pub(super) struct Terms {
     quotas: Vec<Term>,
 }
 
-/// The times that the store reckons with, beside those of the quotas.
+/// The durations that the script uses, besides those of the quotas.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
-    /// Permits are used up to so long after the moment for which they were given.
+    /// How long a permit may be used after the moment for which it was granted.
     pub(super) hold: Duration,
-    /// They are given so long ahead of it.
+    /// How long ahead of that moment it is granted.
     pub(super) horizon: Duration,
-    /// How long others may go on with their shares when one has come back.
+    /// How long other processes may still use their shares when one has come back.
     pub(super) holdoff: Duration,
-    /// Who keeps to a share was not heard of for longer.
+    /// A process that uses its share has sent no query for longer.
     pub(super) quiet: Duration,
 }
 
@@ -128,7 +144,7 @@ impl Terms {
         Duration::from_micros(self.quotas.iter().map(|term| term.length).max().unwrap_or(0))
     }
 
-    /// The shortest time between two permits of a bucket; zero for a window, whose permits may come together.
+    /// The shortest time between two permits of a bucket. Zero for a window, whose permits may become available together.
     pub(super) fn interval(&self) -> Duration {
         let shortest = self.quotas.iter().map(|term| term.interval).min().unwrap_or(0);
         match self.kind {
@@ -137,7 +153,7 @@ impl Terms {
         }
     }
 
-    /// What is kept under one name, in one slot of a cluster.
+    /// The keys of one name, in one slot of a cluster.
     pub(super) fn keys(&self, tag: &str) -> Vec<String> {
         let state = match self.kind {
             Kind::TokenBucket => format!("{tag}:bucket"),
@@ -148,38 +164,39 @@ impl Terms {
         std::iter::once(state).chain(logs).collect()
     }
 
-    /// In the order in which the script reads them. `fresh`: nothing is known of what the server was before.
-    pub(super) fn write(&self, command: &mut Cmd, question: &Question, fresh: bool) {
-        let known = question.known.map_or([0, 0, -1], |(known, age)| {
+    /// Writes the arguments in the order in which the script reads them. `fresh`: the connection is new, so that the server
+    /// may have lost its memory.
+    pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
+        let known = query.known.map_or([0, 0, -1], |(known, age)| {
             [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
         });
         command
             .arg(u8::from(self.kind == Kind::SlidingWindow))
-            .arg(question.want)
-            .arg(question.unit.max(1))
+            .arg(query.want)
+            .arg(query.unit.max(1))
             .arg(micros(self.horizon))
             .arg(u8::from(fresh))
             .arg(&known)
-            .arg(question.back.unwrap_or(0))
-            .arg(u8::from(question.back.is_some()))
+            .arg(query.back.unwrap_or(0))
+            .arg(u8::from(query.back.is_some()))
             .arg(micros(self.holdoff))
             .arg(micros(self.quiet))
-            .arg(micros(question.pause))
-            .arg(u8::from(question.resume))
+            .arg(micros(query.pause))
+            .arg(u8::from(query.resume))
             .arg(self.quotas.len());
         for term in &self.quotas {
             command.arg(term.limit).arg(term.burst).arg(term.length).arg(term.interval).arg(&term.id);
         }
-        command.arg(question.gates.len());
-        for gate in &question.gates {
+        command.arg(query.gates.len());
+        for gate in &query.gates {
             command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
         }
     }
 }
 
-impl Answer {
+impl Reply {
     pub(super) fn read(values: &[i64]) -> Option<Self> {
-        let [born, granted, paused, free, come, grants @ ..] = values else { return None };
+        let [born, granted, paused, free, query_in, grants @ ..] = values else { return None };
         let span = |micros: &i64| u64::try_from(*micros).ok().map(Duration::from_micros);
         let grant = |pair: &[i64]| match pair {
             [due, permits] => Some((span(due)?, u32::try_from(*permits).ok()?)),
@@ -189,7 +206,7 @@ impl Answer {
             known: Known { born: *born, granted: *granted },
             paused: span(paused)?,
             free: span(free)?,
-            come: span(come)?,
+            query_in: span(query_in)?,
             grants: grants.chunks(2).map(grant).collect::<Option<_>>()?,
         })
     }

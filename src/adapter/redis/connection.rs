@@ -1,26 +1,22 @@
-//! The connection to the server, made when it is first needed and anew when it was lost. Not by the redis crate's
-//! connection manager: it would wait and try again on its own, behind a task that has one question at a time, a bound for
-//! it and a back-off already.
+//! The connection to the server. It is opened when it is first needed, and again after it was lost. The redis crate's
+//! connection manager would add its own waits and retries to those of the task that queries the store.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError},
-};
+use std::sync::{Mutex, PoisonError};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisError, ServerErrorKind, aio::MultiplexedConnection,
 };
 
-use super::question::{Answer, Decide, Decided, Fault, Question, Terms};
+use super::protocol::{Decide, Decided, Fault, Query, Reply, Terms};
 use crate::error::InvalidConfig;
 
 const SCRIPT: &str = include_str!("script.lua");
 
-/// How often one question follows the nodes of a cluster.
+/// How many redirections of a cluster one query follows.
 const MOST_MOVES: u32 = 3;
 
-pub(super) struct Link {
+pub(super) struct Connection {
     info: ConnectionInfo,
     keys: Vec<String>,
     terms: Terms,
@@ -30,55 +26,55 @@ pub(super) struct Link {
 struct Open {
     connection: MultiplexedConnection,
     digest: String,
-    /// Nothing was asked over it yet: the server may be another one than before.
+    /// No query was sent over it yet. The server may be another one than before.
     fresh: bool,
 }
 
-impl Link {
+impl Connection {
     pub(super) fn new(info: ConnectionInfo, tag: &str, terms: Terms) -> Self {
         Self { info, keys: terms.keys(tag), terms, open: Mutex::new(None) }
     }
 
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
         provide_tls(info.addr());
-        // The driver bounds the question as a whole.
+        // The task bounds the whole exchange.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await;
-        // Who may run scripts may not be allowed to load them.
+        // A user that may run scripts is not always allowed to load them.
         let digest = load.unwrap_or_default();
         Ok(Open { connection, digest, fresh: true })
     }
 
-    async fn run(&self, open: &mut Open, question: &Question) -> Result<Answer, RedisError> {
+    async fn run(&self, open: &mut Open, query: &Query) -> Result<Reply, RedisError> {
         let mut values = Err(no_script());
         if !open.digest.is_empty() {
             values = self
-                .command("EVALSHA", &open.digest, question, open.fresh)
+                .command("EVALSHA", &open.digest, query, open.fresh)
                 .query_async(&mut open.connection)
                 .await;
         }
         if let Err(error) = &values {
             if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-                values = self.command("EVAL", SCRIPT, question, true).query_async(&mut open.connection).await;
+                values = self.command("EVAL", SCRIPT, query, true).query_async(&mut open.connection).await;
             }
         }
         let values: Vec<i64> = values?;
         open.fresh = false;
         let garbled =
-            || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's answer is not its own"));
-        Answer::read(&values).ok_or_else(garbled)
+            || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's reply is malformed"));
+        Reply::read(&values).ok_or_else(garbled)
     }
 
-    fn command(&self, name: &str, script: &str, question: &Question, fresh: bool) -> Cmd {
+    fn command(&self, name: &str, script: &str, query: &Query, fresh: bool) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys);
-        self.terms.write(&mut command, question, fresh);
+        self.terms.write(&mut command, query, fresh);
         command
     }
 
-    async fn answer(&self, question: Question) -> Result<Answer, RedisError> {
+    async fn exchange(&self, query: Query) -> Result<Reply, RedisError> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut reused = open.is_some();
         let mut open = match open {
@@ -86,9 +82,9 @@ impl Link {
             None => self.connect(self.info.clone()).await?,
         };
         let mut moves = 0;
-        let answer = loop {
-            let error = match self.run(&mut open, &question).await {
-                Ok(answer) => break answer,
+        let reply = loop {
+            let error = match self.run(&mut open, &query).await {
+                Ok(reply) => break reply,
                 Err(error) => error,
             };
             let to = error.redirect_node().filter(|_| moves < MOST_MOVES).and_then(|(node, _)| self.at(node));
@@ -99,8 +95,7 @@ impl Link {
                     redis::cmd("ASKING").exec_async(&mut open.connection).await?;
                 }
             } else if reused && may_be_stale(&error) {
-                // The server may have been restarted, or replaced, since. If it has decided all the same, permits
-                // are lost.
+                // The server may have been restarted or replaced. If it did decide, its permits are lost.
                 reused = false;
                 open = self.connect(self.info.clone()).await?;
             } else {
@@ -108,14 +103,14 @@ impl Link {
             }
         };
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
-        Ok(answer)
+        Ok(reply)
     }
 
-    /// Another node, as `host:port`, with the same credentials and the same TLS.
+    /// Another node, `host:port`, with the same credentials and the same TLS.
     fn at(&self, node: &str) -> Option<ConnectionInfo> {
         let (host, port) = node.rsplit_once(':')?;
         let port = port.parse().ok()?;
-        // A node that does not know its own address leaves it out.
+        // A node that does not know its own address omits it.
         let known = match self.info.addr() {
             ConnectionAddr::Tcp(known, _) => known.as_str(),
             ConnectionAddr::TcpTls { host: known, .. } => known.as_str(),
@@ -131,7 +126,7 @@ impl Link {
         Some(self.info.clone().set_addr(addr))
     }
 
-    /// A server may quote what it was sent.
+    /// The error without the password, because a server may quote what it received.
     fn fault(&self, error: &RedisError) -> Fault {
         let mut text = error.to_string();
         let settings = self.info.redis_settings();
@@ -142,19 +137,13 @@ impl Link {
     }
 }
 
-impl Decide for Link {
-    fn decide(&self, question: Question) -> Decided<'_> {
-        Box::pin(async { self.answer(question).await.map_err(|error| self.fault(&error)) })
+impl Decide for Connection {
+    fn decide(&self, query: Query) -> Decided<'_> {
+        Box::pin(async { self.exchange(query).await.map_err(|error| self.fault(&error)) })
     }
 }
 
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("addr", &self.info.addr().to_string()).finish_non_exhaustive()
-    }
-}
-
-/// Reads the URL, whose password is in no error.
+/// Parses the URL. No error contains its password.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     let field = "redis url";
     let expected = "such as `redis://user:password@host:6379/0`, or `rediss://` with TLS";
@@ -170,18 +159,18 @@ fn no_script() -> RedisError {
     (ErrorKind::Server(ServerErrorKind::NoScript), "the script is not loaded").into()
 }
 
-/// Whether a new connection may help at once.
+/// Whether a new connection may help immediately.
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
 }
 
-/// rustls can't choose where a program has several providers compiled in, and then panics.
+/// rustls panics if several providers are compiled in and none is chosen.
 #[cfg(feature = "rustls")]
 fn provide_tls(addr: &ConnectionAddr) {
     let tls = matches!(addr, ConnectionAddr::TcpTls { .. });
     if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Another thread may have been first: then there is one.
+        // Fails only if another thread was first.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

@@ -2,8 +2,8 @@
 
 use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 
-use super::{gcra::Bucket, meter::Meter, nanos};
-use crate::policy::Quota;
+use super::{Algorithm, bucket::Bucket};
+use crate::{limit::queue::clock::nanos, policy::Quota};
 
 /// The longest log that keeps grants that have left the window, for a change to a longer one: 64 KiB. A longer log
 /// forgets them, so that it does not grow up to the limit.
@@ -11,14 +11,14 @@ const LONGEST_HISTORY: usize = 4_096;
 
 /// One log of grants for each quota.
 #[derive(Debug)]
-pub struct Rings {
-    rings: Vec<Ring>,
+pub struct Logs {
+    logs: Vec<Log>,
 }
 
 /// The last permits granted, oldest first. Each grant shortens the log to at most as many permits as the limit. Counts
 /// of permits wrap around, because only their differences are used.
 #[derive(Debug, Clone)]
-struct Ring {
+struct Log {
     grants: VecDeque<Grant>,
     /// Permits granted since the start.
     granted: u64,
@@ -37,7 +37,7 @@ struct Grant {
     sum: u64,
 }
 
-impl Ring {
+impl Log {
     fn new(quota: &Quota) -> Self {
         Self { grants: VecDeque::new(), granted: 0, forgotten: 0, limit: 0, window: 0 }.under(quota)
     }
@@ -120,56 +120,51 @@ impl Ring {
     }
 }
 
-impl Meter for Rings {
+// A gathered grant would leave the window later, so that gathering would lose throughput.
+impl Algorithm for Logs {
     fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
-        Self { rings: quotas.iter().map(Ring::new).collect() }
-    }
-
-    fn shared(_: &[Quota]) -> Option<Arc<Bucket>> {
-        None
+        Self { logs: quotas.iter().map(Log::new).collect() }
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         let cost = u64::from(cost.get());
         let free = self.forecast(now, cost) <= now;
         if free {
-            self.rings.iter_mut().for_each(|ring| ring.grant(now, cost));
+            self.logs.iter_mut().for_each(|log| log.grant(now, cost));
         }
         free
     }
 
     fn forecast(&self, start: u64, total: u64) -> u64 {
-        self.rings.iter().map(|ring| ring.forecast(start, total)).max().unwrap_or(start)
+        self.logs.iter().map(|log| log.forecast(start, total)).max().unwrap_or(start)
     }
 
     fn largest(&self) -> u32 {
-        self.rings.iter().map(|ring| ring.limit as u32).min().unwrap_or(u32::MAX)
+        self.logs.iter().map(|log| log.limit as u32).min().unwrap_or(u32::MAX)
     }
 
     fn available(&self, now: u64) -> u32 {
-        self.rings.iter().map(|ring| ring.available(now) as u32).min().unwrap_or(u32::MAX)
+        self.logs.iter().map(|log| log.available(now) as u32).min().unwrap_or(u32::MAX)
     }
 
     fn is_whole(&self, now: u64) -> bool {
-        self.rings.iter().all(|ring| ring.available(now) == ring.limit)
+        self.logs.iter().all(|log| log.available(now) == log.limit)
     }
 
-    fn empty(&mut self, now: u64) {
-        for ring in &mut self.rings {
-            ring.grant(now, ring.limit);
+    fn leave(&mut self, permits: u32, now: u64) {
+        for log in &mut self.logs {
+            let surplus = log.available(now).saturating_sub(u64::from(permits));
+            if surplus > 0 {
+                log.grant(now, surplus);
+            }
         }
     }
 
     fn change(&mut self, quotas: &[Quota], _: u64) {
         // Each new quota starts with the longest log, because every grant counts for all quotas.
-        let longest = self.rings.drain(..).max_by_key(Ring::len);
-        let ring = |quota| longest.clone().map_or_else(|| Ring::new(quota), |log| log.under(quota));
-        self.rings = quotas.iter().map(ring).collect();
-    }
-
-    /// Returns `due`. To gather waiters would lose throughput, because a later grant also leaves the window later.
-    fn gather(&self, _: u64, due: u64, _: u64, _: u64) -> u64 {
-        due
+        let longest = self.logs.drain(..).max_by_key(Log::len);
+        let log = |quota| longest.clone().map_or_else(|| Log::new(quota), |log| log.under(quota));
+        self.logs = quotas.iter().map(log).collect();
     }
 }
 
@@ -188,12 +183,12 @@ mod tests {
     #[test]
     fn log_is_at_most_as_long_as_the_limit() {
         let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
-        let mut rings = Rings::new(&[quota], None);
+        let mut logs = Logs::new(&[quota], None);
         let mut granted = 0;
         for now in 0..10_000 {
             for permits in [1, 3, 10] {
-                granted += u32::from(rings.take(cost(permits), now)) * permits;
-                assert!(rings.rings[0].grants.len() <= 10 && rings.rings[0].len() <= 10);
+                granted += u32::from(logs.take(cost(permits), now)) * permits;
+                assert!(logs.logs[0].grants.len() <= 10 && logs.logs[0].len() <= 10);
             }
         }
         assert_eq!(granted, 1_000);
@@ -202,43 +197,43 @@ mod tests {
     #[test]
     fn permits_of_one_moment_are_one_entry() {
         let quota = Quota::new(u32::MAX, Duration::from_secs(1)).unwrap();
-        let mut rings = Rings::new(&[quota], None);
+        let mut logs = Logs::new(&[quota], None);
         for permits in [1, 5, u32::MAX - 6] {
-            assert!(rings.take(cost(permits), 7));
+            assert!(logs.take(cost(permits), 7));
         }
-        assert!(!rings.take(cost(1), 7));
-        assert_eq!((rings.rings[0].grants.len(), rings.rings[0].len()), (1, u64::from(u32::MAX)));
+        assert!(!logs.take(cost(1), 7));
+        assert_eq!((logs.logs[0].grants.len(), logs.logs[0].len()), (1, u64::from(u32::MAX)));
     }
 
     #[test]
     fn long_log_forgets_grants_that_left_the_window() {
         let quota = Quota::new(u32::MAX, Duration::from_nanos(999)).unwrap().without_margin();
-        let mut rings = Rings::new(&[quota], None);
+        let mut logs = Logs::new(&[quota], None);
         for now in 0..3 * LONGEST_HISTORY as u64 {
-            assert!(rings.take(cost(2), now * 10));
-            assert!(rings.rings[0].grants.len() <= LONGEST_HISTORY);
-            assert_eq!(rings.available(now * 10), u32::MAX - 2 * (now + 1).min(100) as u32);
+            assert!(logs.take(cost(2), now * 10));
+            assert!(logs.logs[0].grants.len() <= LONGEST_HISTORY);
+            assert_eq!(logs.available(now * 10), u32::MAX - 2 * (now + 1).min(100) as u32);
         }
         // None has left the window.
         for now in 0..3 * LONGEST_HISTORY as u64 {
-            assert!(rings.take(cost(1), 200_000 + now / 20));
+            assert!(logs.take(cost(1), 200_000 + now / 20));
         }
-        assert_eq!(rings.available(200_614), u32::MAX - 3 * LONGEST_HISTORY as u32);
+        assert_eq!(logs.available(200_614), u32::MAX - 3 * LONGEST_HISTORY as u32);
     }
 
     #[test]
     fn counts_may_wrap_around() {
         let quota = Quota::new(10, Duration::from_nanos(99)).unwrap().without_margin();
-        let mut rings = Rings::new(&[quota], None);
-        (rings.rings[0].granted, rings.rings[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
+        let mut logs = Logs::new(&[quota], None);
+        (logs.logs[0].granted, logs.logs[0].forgotten) = (u64::MAX - 25, u64::MAX - 25);
         let mut naive = Naive::new(&quota);
         for now in 0..1_000 {
             for permits in [2, 1, 7] {
-                assert_eq!(rings.take(cost(permits), now), naive.take(permits, now), "{permits} at {now}");
-                assert_eq!(rings.available(now), naive.available(now), "{now}");
+                assert_eq!(logs.take(cost(permits), now), naive.take(permits, now), "{permits} at {now}");
+                assert_eq!(logs.available(now), naive.available(now), "{now}");
             }
         }
-        assert!(rings.rings[0].forgotten < 1_000, "{}", rings.rings[0].forgotten);
+        assert!(logs.logs[0].forgotten < 1_000, "{}", logs.logs[0].forgotten);
     }
 
     /// The log with an entry for each permit.
@@ -294,20 +289,20 @@ mod tests {
         ) {
             let quota = |(limit, window)| Quota::new(limit, Duration::from_nanos(window)).unwrap().without_margin();
             let quotas: Vec<_> = limits.into_iter().map(quota).collect();
-            let mut rings = Rings::new(&quotas[..1], None);
+            let mut logs = Logs::new(&quotas[..1], None);
             let mut naive = Naive::new(&quotas[0]);
             let (mut now, mut of) = (0, 0);
             for (pause, permits, total) in steps {
                 now += pause;
                 if pause == 19 {
                     of = (of + 1) % quotas.len();
-                    rings.change(&quotas[of..=of], now);
+                    logs.change(&quotas[of..=of], now);
                     naive.change(&quotas[of]);
                 }
-                prop_assert_eq!(rings.forecast(now, total), naive.forecast(now, total));
-                let permits = 1 + permits % rings.largest();
-                prop_assert_eq!(rings.take(cost(permits), now), naive.take(permits, now));
-                prop_assert_eq!(rings.available(now), naive.available(now));
+                prop_assert_eq!(logs.forecast(now, total), naive.forecast(now, total));
+                let permits = 1 + permits % logs.largest();
+                prop_assert_eq!(logs.take(cost(permits), now), naive.take(permits, now));
+                prop_assert_eq!(logs.available(now), naive.available(now));
             }
         }
     }

@@ -1,0 +1,81 @@
+//! What one process may use while the store does not reply: its part of every quota.
+
+use std::num::NonZeroU32;
+
+use super::protocol::Kind;
+use crate::{
+    error::InvalidConfig,
+    limit::queue::external::{Algorithm, Buckets, Logs},
+    policy::Quota,
+};
+
+/// What a process does while the store does not reply. Never unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// Refuses every request immediately with [`Reason::Unavailable`](crate::limit::Reason::Unavailable).
+    #[default]
+    Refuse,
+    /// Uses its part of every quota, as one of so many processes. Starts with nothing available, because the last requests
+    /// of the others are unknown.
+    Share(NonZeroU32),
+}
+
+impl Fallback {
+    /// The part of each quota that this process may use. `None` if it refuses.
+    pub(super) fn parts(self, kind: Kind, quotas: &[Quota]) -> Result<Option<Vec<Quota>>, InvalidConfig> {
+        let Self::Share(processes) = self else { return Ok(None) };
+        let part = |quota: &Quota| {
+            let limit = quota.limit() / processes;
+            // Each bucket gets at least one permit, and all of them together no more than the whole one.
+            let (most, what) = kind.most(quota);
+            if processes.get() > most {
+                let expected = format!("at most {most}, the {what} of the smallest quota");
+                return Err(InvalidConfig::new("processes", processes.to_string(), expected));
+            }
+            let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
+            Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
+        };
+        quotas.iter().map(part).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+/// The algorithm of the share, and the permits that it granted.
+pub(super) struct Share {
+    pub(super) algorithm: Box<dyn Algorithm>,
+    /// Permits that the store does not know of, at most the limit of the share.
+    used: u64,
+    used_at: u64,
+    limit: u64,
+}
+
+impl Share {
+    /// Starts with everything spent at `at`, because the last requests of the other processes are unknown.
+    pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
+        let mut algorithm: Box<dyn Algorithm> = match kind {
+            Kind::TokenBucket => Box::new(Buckets::new(quotas, None)),
+            Kind::SlidingWindow => Box::new(Logs::new(quotas, None)),
+        };
+        algorithm.leave(0, at);
+        let limit = quotas.iter().map(|quota| u64::from(quota.limit())).max().unwrap_or(0);
+        Self { algorithm, used: 0, used_at: 0, limit }
+    }
+
+    pub(super) fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        let taken = self.algorithm.take(cost, now);
+        if taken {
+            (self.used, self.used_at) = ((self.used + u64::from(cost.get())).min(self.limit), now);
+        }
+        taken
+    }
+
+    /// The permits that were used and still count in a window of `longest`.
+    pub(super) fn used(&self, now: u64, longest: u64) -> u64 {
+        if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
+    }
+
+    /// The store knows of so many permits now.
+    pub(super) fn reported(&mut self, permits: u64) {
+        self.used = self.used.saturating_sub(permits);
+    }
+}

@@ -1,0 +1,105 @@
+//! Waits and deadlines while the store replies late or not at all.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
+    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let (limiter, _) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let large = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, costing(8, None)).await }
+    });
+    yield_now().await;
+    take(&limiter, bounded(None)).await.unwrap();
+    assert_eq!(large.await.unwrap().unwrap_err().reason(), Reason::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_query_is_under_way() {
+    let (limiter, _) = over(limiter(), millis(240), none(1));
+    let start = Instant::now();
+    let first = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(Some(Duration::from_secs(1)))).await }
+    });
+    yield_now().await;
+    let ask = limit::PermitRequest::new().with_deadline(start + millis(50));
+    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
+    assert!(start.elapsed() <= millis(61), "{:?}", start.elapsed());
+    first.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_always_late_leaves_the_share_in_use() {
+    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let (limiter, asked) = over(shares, millis(120), all);
+    let start = Instant::now();
+    let mut granted = 0;
+    while start.elapsed() < Duration::from_secs(20) {
+        granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
+    }
+    // 25 in 10 s.
+    assert!((40..=50).contains(&granted), "{granted}");
+    assert_eq!(limiter.store(), Store::Fallback);
+    let wanted: u32 = asked.lock().unwrap().iter().map(|(_, query)| query.want).sum();
+    assert!(wanted < 150, "{wanted} permits of the others' for nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_could_not_be_told_is_told_when_somebody_waits() {
+    let fails = Arc::new(AtomicU32::new(2));
+    let (limiter, asked) = over(limiter(), millis(1), {
+        let fails = Arc::clone(&fails);
+        move |query| match fails
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+        {
+            Ok(_) => Err(Fault("gone".to_owned())),
+            Err(_) => all(query),
+        }
+    });
+    limiter.resume();
+    time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1, "nobody waits");
+    take(&limiter, bounded(None)).await.unwrap_err();
+    time::sleep(Duration::from_secs(1)).await;
+    take(&limiter, bounded(None)).await.unwrap();
+    assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.resume));
+}
+
+/// A head that waits for many permits together does not call the task that waits for the same.
+#[tokio::test(start_paused = true)]
+async fn many_permits_are_waited_for_in_peace() {
+    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
+    let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
+    assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
+    assert!(asked.lock().unwrap().len() <= 4);
+}
+
+/// The bucket may be full by then.
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
+    let (limiter, _) = over(limiter(), millis(1), none(5_000));
+    let mut crowd: JoinSet<_> = (0..10)
+        .map(|_| {
+            let limiter = limiter.clone();
+            async move { take(&limiter, bounded(Some(Duration::from_millis(5_100)))).await }
+        })
+        .collect();
+    time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(limiter.snapshot().queued, 10);
+    crowd.abort_all();
+}
+
+#[test]
+fn of_two_answers_the_later_moment_counts() {
+    let mut permits = Permits::new(10, Duration::ZERO, millis(250), Arc::default());
+    let free = Free { at: 0, unit: 1, together: 1 };
+    let grant = |due| Grant { due, until: 1_000, permits: 1 };
+    permits.fill([grant(300)], free);
+    permits.fill([grant(200)], free);
+    assert_eq!((permits.forecast(100, 1), permits.forecast(100, 2)), (300, 300));
+    assert!(
+        !permits.take(NonZeroU32::new(2).unwrap(), 299) && permits.take(NonZeroU32::new(2).unwrap(), 300)
+    );
+}

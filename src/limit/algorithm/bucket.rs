@@ -1,0 +1,200 @@
+//! One quota's bucket: governor's arithmetic on a state of ours, with one compare-and-swap for each grant.
+
+use std::{
+    cell::Cell,
+    hash::{Hash, Hasher},
+    num::NonZeroU32,
+    ops::Add,
+    sync::Arc,
+};
+
+use governor::{
+    clock::{Clock, Reference},
+    middleware::NoOpMiddleware,
+    nanos::Nanos,
+    state::StateStore,
+};
+
+use crate::{
+    limit::queue::{
+        clock::nanos,
+        sync::{AtomicU64, Ordering},
+    },
+    policy::Quota,
+};
+
+/// The fields that every grant writes stand side by side, so that two contending threads exchange one cache line.
+#[derive(Debug)]
+pub struct Bucket {
+    arrival: Arrival,
+    /// The permits granted and the flags of the queue: see [`FastPath`](crate::limit::queue::fast_path::FastPath).
+    pub(in crate::limit) tally: AtomicU64,
+    governor: governor::RateLimiter<Arrival, InPlace, Given, NoOpMiddleware<Moment>>,
+    pub(in crate::limit) quota: Quota,
+    pub(super) interval: u64,
+    /// The time in which an empty bucket fills up.
+    pub(super) whole: u64,
+}
+
+/// The theoretical arrival time of the next permit. The bucket is full if it lies in the past.
+///
+/// Governor's own state can be neither read nor restored, but several quotas and a change of quotas need both.
+#[derive(Debug, Default)]
+struct Arrival(AtomicU64);
+
+/// An arrival so late that every request is refused, and that sums with it do not overflow.
+const CLOSED: u64 = u64::MAX / 2;
+
+/// Governor looks a state up by a comparable key. Here the state itself is the key.
+#[derive(Debug)]
+struct InPlace;
+
+impl Clone for Arrival {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Ordering::Acquire)))
+    }
+}
+
+impl PartialEq for Arrival {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.load(Ordering::Acquire) == other.0.load(Ordering::Acquire)
+    }
+}
+
+impl Eq for Arrival {}
+
+impl Hash for Arrival {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.load(Ordering::Acquire).hash(state);
+    }
+}
+
+impl StateStore for InPlace {
+    type Key = Arrival;
+
+    fn measure_and_replace<T, F, E>(&self, arrival: &Arrival, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let mut before = arrival.0.load(Ordering::Acquire);
+        loop {
+            let (outcome, after) = decide(Some(before.into()))?;
+            match arrival.0.compare_exchange_weak(before, after.into(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(outcome),
+                Err(now) => before = now,
+            }
+        }
+    }
+}
+
+/// Nanoseconds since the limiter's origin. Governor counts from the creation of its bucket. Counting from the limiter's
+/// origin lets a change of quotas carry an arrival from one bucket to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment(u64);
+
+impl Reference for Moment {
+    fn duration_since(&self, _start: Self) -> Nanos {
+        self.0.into()
+    }
+
+    fn saturating_sub(&self, duration: Nanos) -> Self {
+        Self(self.0.saturating_sub(duration.into()))
+    }
+}
+
+impl Add<Nanos> for Moment {
+    type Output = Self;
+
+    fn add(self, since_origin: Nanos) -> Self {
+        Self(since_origin.into())
+    }
+}
+
+/// The time that the caller has read already. Reading a clock costs as much as the rest of a grant.
+#[derive(Debug, Clone)]
+struct Given;
+
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Clock for Given {
+    type Instant = Moment;
+
+    fn now(&self) -> Moment {
+        Moment(NOW.get())
+    }
+}
+
+impl Bucket {
+    /// Returns `None` only if the interval or the burst is zero, which no `Quota` has.
+    pub(super) fn new(quota: Quota, arrival: u64) -> Option<Arc<Self>> {
+        let interval = quota.refill_interval();
+        let limits = governor::Quota::with_period(interval)?.allow_burst(NonZeroU32::new(quota.burst())?);
+        Some(Arc::new(Self {
+            arrival: Arrival(AtomicU64::new(arrival)),
+            tally: AtomicU64::new(0),
+            governor: governor::RateLimiter::new(limits, InPlace, Given),
+            quota,
+            interval: nanos(interval),
+            whole: nanos(interval).saturating_mul(u64::from(quota.burst())),
+        }))
+    }
+
+    pub(super) fn arrival(&self) -> u64 {
+        self.arrival.0.load(Ordering::Acquire)
+    }
+
+    pub(super) fn restore(&self, arrival: u64) {
+        self.arrival.0.store(arrival, Ordering::Release);
+    }
+
+    /// Postpones the arrival to `arrival`, if it is earlier.
+    pub(super) fn postpone(&self, arrival: u64) {
+        self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
+    }
+
+    /// Replaces this bucket. Every later compare-and-swap fails, so that its caller takes the lock.
+    pub(super) fn close(&self) -> u64 {
+        self.arrival.0.swap(CLOSED, Ordering::AcqRel)
+    }
+
+    pub(in crate::limit) fn is_full(&self, now: u64) -> bool {
+        self.arrival() <= now
+    }
+
+    /// Whether another bucket has replaced this one.
+    pub(in crate::limit) fn is_closed(&self) -> bool {
+        self.arrival() >= CLOSED
+    }
+
+    /// When `cost` permits become available. `None` if another bucket has replaced this one.
+    pub(in crate::limit) fn due(&self, now: u64, cost: NonZeroU32) -> Option<u64> {
+        let arrival = self.arrival();
+        (arrival < CLOSED).then(|| self.after(arrival, now, u64::from(cost.get())))
+    }
+
+    /// Takes `cost` permits if they are available.
+    pub(in crate::limit) fn take(&self, cost: NonZeroU32, now: u64) -> bool {
+        NOW.set(now);
+        match cost.get() {
+            1 => self.governor.check_key(&self.arrival).is_ok(),
+            // The inner error is a cost above the burst, which the queue has refused before.
+            _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
+        }
+    }
+
+    pub(super) fn forecast(&self, start: u64, total: u64) -> u64 {
+        self.after(self.arrival(), start, total)
+    }
+
+    fn after(&self, arrival: u64, start: u64, total: u64) -> u64 {
+        let last = arrival.max(start).saturating_add(self.interval.saturating_mul(total));
+        last.saturating_sub(self.whole).max(start)
+    }
+
+    pub(super) fn available(&self, now: u64) -> u64 {
+        let spent = self.arrival().saturating_sub(now).div_ceil(self.interval);
+        u64::from(self.quota.burst()).saturating_sub(spent)
+    }
+}

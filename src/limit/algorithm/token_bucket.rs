@@ -1,0 +1,114 @@
+//! The algorithm of the token bucket.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use super::{Algorithm, bucket::Bucket};
+use crate::{limit::queue::clock::nanos, policy::Quota};
+
+/// One bucket for each quota.
+#[derive(Debug)]
+pub struct Buckets {
+    buckets: Vec<Arc<Bucket>>,
+    /// The arrivals before a grant, to be restored. Kept, so that no grant allocates.
+    before: Vec<u64>,
+}
+
+/// Twice the delay of a late timer, 2 ms in nanoseconds. The bucket must not fill up meanwhile.
+const LATE: u64 = 2_000_000;
+
+/// The latest arrival after a change of quotas. Sums with it do not overflow.
+const LATEST: u64 = u64::MAX / 4;
+
+impl Algorithm for Buckets {
+    fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self {
+        let buckets = match shared {
+            Some(only) => vec![only],
+            None => quotas.iter().filter_map(|quota| Bucket::new(*quota, 0)).collect(),
+        };
+        Self { buckets, before: Vec::new() }
+    }
+
+    fn shared(quotas: &[Quota]) -> Option<Arc<Bucket>> {
+        match quotas {
+            [only] => Bucket::new(*only, 0),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
+        if let [only] = self.buckets.as_slice() {
+            return only.take(cost, now);
+        }
+        // Several buckets are used under the lock only, so that their arrivals can be restored.
+        self.before.clear();
+        self.before.extend(self.buckets.iter().map(|bucket| bucket.arrival()));
+        if self.buckets.iter().all(|bucket| bucket.take(cost, now)) {
+            return true;
+        }
+        for (bucket, arrival) in self.buckets.iter().zip(&self.before) {
+            bucket.restore(*arrival);
+        }
+        false
+    }
+
+    fn forecast(&self, start: u64, total: u64) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.forecast(start, total)).max().unwrap_or(start)
+    }
+
+    fn largest(&self) -> u32 {
+        self.buckets.iter().map(|bucket| bucket.quota.burst()).min().unwrap_or(u32::MAX)
+    }
+
+    fn available(&self, now: u64) -> u32 {
+        self.buckets.iter().map(|bucket| bucket.available(now) as u32).min().unwrap_or(u32::MAX)
+    }
+
+    fn is_whole(&self, now: u64) -> bool {
+        self.buckets.iter().all(|bucket| bucket.is_full(now))
+    }
+
+    fn leave(&mut self, permits: u32, now: u64) {
+        for bucket in &self.buckets {
+            let left = bucket.interval.saturating_mul(u64::from(permits)).min(bucket.whole);
+            bucket.postpone(now.saturating_add(bucket.whole - left));
+        }
+    }
+
+    fn change(&mut self, quotas: &[Quota], now: u64) {
+        if quotas.iter().eq(self.buckets.iter().map(|bucket| &bucket.quota)) {
+            return;
+        }
+        // Closing reads the arrival in the same step, so that every earlier grant counts.
+        let close = |old: &Arc<Bucket>| (Arc::clone(old), old.close().saturating_sub(now));
+        let closed: Vec<_> = self.buckets.iter().map(close).collect();
+        let after = |quota: &Quota| {
+            let interval = nanos(quota.refill_interval());
+            let whole = interval.saturating_mul(u64::from(quota.burst()));
+            // Counts parts of a permit. Otherwise each change would cost the permit that was about to come back.
+            let owed = closed.iter().map(|(old, missing)| {
+                let left = old.whole.saturating_sub(*missing);
+                // A larger burst is not available at once. Otherwise the window would contain both bursts.
+                let taken = whole.saturating_sub(scaled(left, interval, old.interval, u128::div_euclid));
+                scaled(*missing, interval, old.interval, u128::div_ceil).max(taken)
+            });
+            now.saturating_add(owed.max().unwrap_or(0)).min(LATEST)
+        };
+        self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
+    }
+
+    fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
+        // The room that is left when the head's permits are available.
+        let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
+        let room = self.buckets.iter().map(room).min().unwrap_or(0);
+        let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
+        // A moment between two permits gains nothing.
+        let gathered = patience.checked_div(next.saturating_sub(due)).unwrap_or(0);
+        due.saturating_add(gathered.saturating_mul(next.saturating_sub(due)))
+    }
+}
+
+/// The same number of permits, or part of one, at another interval.
+fn scaled(time: u64, interval: u64, before: u64, divide: fn(u128, u128) -> u128) -> u64 {
+    let scaled = divide(u128::from(time) * u128::from(interval), u128::from(before.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

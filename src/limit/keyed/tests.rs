@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use super::*;
+use crate::policy::Quota;
+
+/// One permit, which comes back after an hour.
+fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
+    let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
+    let quota = quota.unwrap().without_margin();
+    let make = move |_: &K| TokenBucket::new(quota);
+    Keyed::with_max_keys(max_keys, |_| panic!("no request is sent here"), make)
+}
+
+fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
+    keyed.limiter(&key).is_ok_and(|limiter| limiter.try_acquire().is_ok())
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_key_that_owes_is_let_go_while_the_tables_grow() {
+    let keyed = hourly(20_000);
+    for key in 0..10_000 {
+        assert!(takes(&keyed, key));
+    }
+    assert_eq!(keyed.len(), 10_000);
+    assert!((0..10_000).all(|key| !takes(&keyed, key)), "each still owes its permit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_kept_once() {
+    let keyed = hourly(16);
+    let key: Arc<str> = Arc::from("tenant");
+    assert!(takes(&keyed, Arc::clone(&key)));
+    assert_eq!(Arc::strong_count(&key), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
+    let keyed = hourly(16 * 500);
+    let newcomers = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
+    let mut newcomers = newcomers.take(1_000);
+    let idle = newcomers.next().unwrap();
+    keyed.limiter(&idle).unwrap();
+    for key in newcomers.by_ref().take(499) {
+        keyed.limiter(&key).unwrap().try_acquire().unwrap();
+        // Looked at while there was room, and let go: put back.
+        keyed.limiter(&idle).unwrap();
+    }
+    assert_eq!(keyed.len(), 500);
+    let tries = newcomers.position(|key| takes(&keyed, key)).unwrap();
+    assert!(tries <= 500 / LOOKS_IF_FULL + 1, "{tries}");
+    assert_eq!(keyed.len(), 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_has_gone_is_let_go_by_as_many_newcomers() {
+    const CROWD: u32 = 16_000;
+    let keyed = hourly(2 * CROWD as usize);
+    assert!((0..CROWD).all(|key| takes(&keyed, key)));
+    for key in CROWD..2 * CROWD {
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        assert!(takes(&keyed, key));
+    }
+    // A round through the slots that the crowd has left takes an eighth as many newcomers.
+    assert!(keyed.len() <= CROWD as usize / 6, "{}", keyed.len());
+}

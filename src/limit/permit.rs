@@ -1,0 +1,244 @@
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+
+use http::{HeaderMap, StatusCode};
+
+use crate::{
+    clock::{self, Instant},
+    policy::{
+        self,
+        rate_limit::{Remaining, RemainingList},
+    },
+};
+
+/// The right to send one request. A limiter grants it.
+///
+/// - Call [`mark_sent`](Self::mark_sent) before the request is sent, and [`complete`](Self::complete) with its response.
+/// - Dropping a permit never returns it to the quota. Before `mark_sent` it is wasted. After `mark_sent` the request is
+///   *unconfirmed*: it counts against the remaining permits that the server reports for 10 s, because it may still
+///   reach the server.
+/// - Code that only paces itself can drop its permits.
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use tower_outbound::{Quota, limit::{ResponseInfo, TokenBucket}};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
+///
+/// let mut permit = bucket.acquire().await?;
+/// permit.mark_sent(tokio::time::Instant::now());
+/// // Send the request here.
+/// let (status, headers) = (StatusCode::OK, HeaderMap::new());
+/// permit.complete(&ResponseInfo::new(status, &headers));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Permit<'a> {
+    issuer: Issuer<'a>,
+    cost: NonZeroU32,
+    granted_at: Instant,
+    sent_at: Option<Instant>,
+}
+
+enum Issuer<'a> {
+    None,
+    Borrowed(&'a dyn PermitIssuer),
+    Shared(Arc<dyn PermitIssuer>),
+}
+
+/// Receives what became of each permit of a limiter.
+pub trait PermitIssuer: Send + Sync {
+    /// Returns whether `permit` can no longer be used. Called if the inner service was not ready immediately.
+    ///
+    /// Default: a permit expires as soon as time has passed since its grant, because a later request could fall into
+    /// another window.
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        !permit.granted_at().elapsed().is_zero()
+    }
+
+    /// The request of `permit` received a response.
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        let _ = (permit, response);
+    }
+
+    /// The request of `permit` received no response, or none that concerns this limiter. The request may still reach the
+    /// server if [`sent_at`](Permit::sent_at) is `Some`.
+    fn dropped(&self, permit: &Permit<'_>) {
+        let _ = permit;
+    }
+}
+
+impl<'a> Permit<'a> {
+    /// Creates a permit of `cost`, granted now, for a custom limiter.
+    pub fn new(cost: NonZeroU32) -> Self {
+        Self { issuer: Issuer::None, cost, granted_at: clock::now(), sent_at: None }
+    }
+
+    /// Reports the permit's expiry check and its outcome to `issuer`.
+    pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
+        self.issuer = Issuer::Shared(issuer);
+        self
+    }
+
+    #[inline]
+    pub(super) fn borrowed(issuer: &'a dyn PermitIssuer, cost: NonZeroU32, granted_at: Instant) -> Self {
+        Self { issuer: Issuer::Borrowed(issuer), cost, granted_at, sent_at: None }
+    }
+
+    #[inline]
+    pub(super) fn shared(issuer: Arc<dyn PermitIssuer>, cost: NonZeroU32, granted_at: Instant) -> Self {
+        Self { issuer: Issuer::Shared(issuer), cost, granted_at, sent_at: None }
+    }
+
+    /// The number of permits of the quota that it stands for.
+    pub fn cost(&self) -> NonZeroU32 {
+        self.cost
+    }
+
+    /// When the limiter granted it.
+    pub fn granted_at(&self) -> Instant {
+        self.granted_at
+    }
+
+    /// When its request was sent. `None` before [`mark_sent`](Self::mark_sent).
+    pub fn sent_at(&self) -> Option<Instant> {
+        self.sent_at
+    }
+
+    /// Returns whether it can no longer be used, because a request sent now could exceed the quota or disregard a pause.
+    /// Drop it then and acquire another.
+    pub fn is_expired(&self) -> bool {
+        match self.issuer() {
+            Some(issuer) => issuer.is_expired(self),
+            None => !self.granted_at.elapsed().is_zero(),
+        }
+    }
+
+    /// Records that the request is being sent.
+    pub fn mark_sent(&mut self, at: Instant) {
+        self.sent_at = Some(at);
+    }
+
+    /// Reports the response. Every response belongs here, also one without rate-limit headers.
+    pub fn complete(mut self, response: &ResponseInfo<'_>) {
+        let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
+        if let Some(issuer) = issuer.get() {
+            issuer.completed(&self, response);
+        }
+    }
+
+    /// Ends a request whose response says nothing about this limiter.
+    pub fn release(mut self) {
+        self.sent_at = None;
+    }
+
+    fn issuer(&self) -> Option<&dyn PermitIssuer> {
+        self.issuer.get()
+    }
+}
+
+impl Issuer<'_> {
+    #[inline]
+    fn get(&self) -> Option<&dyn PermitIssuer> {
+        match self {
+            Self::None => None,
+            Self::Borrowed(issuer) => Some(*issuer),
+            Self::Shared(issuer) => Some(&**issuer),
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if let Some(issuer) = self.issuer() {
+            issuer.dropped(self);
+        }
+    }
+}
+
+impl fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("cost", &self.cost)
+            .field("granted_at", &self.granted_at)
+            .field("sent_at", &self.sent_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a limiter learns from a response: its status, its headers and when it arrived.
+#[derive(Clone)]
+pub struct ResponseInfo<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+    received_at: Option<Instant>,
+    pause: Option<Duration>,
+    remaining: Option<RemainingList>,
+}
+
+impl<'a> ResponseInfo<'a> {
+    /// Reads the rate-limit headers of a response that has just arrived.
+    ///
+    /// - A requested delay pauses the limiter if the server rejects every request with it: 429, 503 and 529 with
+    ///   `Retry-After`, or gRPC's pushback. With other statuses, such as a redirect, it concerns one resource.
+    /// - Remaining permits count with every status.
+    pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
+        let mut info = Self { status, headers, received_at: None, pause: None, remaining: None };
+        // Few responses have such a header, and one scan finds that out.
+        if policy::feedback::has_limits(headers) {
+            let throttled = policy::feedback::is_throttled(status, headers);
+            let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
+            info.pause = requested.filter(|pause| !pause.is_zero());
+            info.remaining = Some(policy::rate_limit::remaining(headers, clock::wall));
+        }
+        info
+    }
+
+    /// Sets when the response arrived. Default: when [`received_at`](Self::received_at) is called.
+    pub fn with_received_at(mut self, received_at: Instant) -> Self {
+        self.received_at = Some(received_at);
+        self
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The headers.
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// When the response arrived.
+    pub fn received_at(&self) -> Instant {
+        self.received_at.unwrap_or_else(clock::now)
+    }
+
+    /// The delay that the server requested for every request, counted from its response.
+    pub fn requested_pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// Whether the response reports a server limit.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.pause.is_some() || !self.remaining().is_empty()
+    }
+
+    /// The remaining permits that the server reported, by quota.
+    pub fn remaining(&self) -> &[Remaining] {
+        self.remaining.as_ref().map_or(&[], RemainingList::as_slice)
+    }
+}
+
+impl fmt::Debug for ResponseInfo<'_> {
+    // A header may echo the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseInfo")
+            .field("status", &self.status)
+            .field("requested_pause", &self.pause)
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+#[cfg(feature = "quanta")]
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::clock::{self, Instant};
+
+/// Saturates after 584 years.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A limiter's clock. Counts nanoseconds since the limiter was created.
+#[derive(Debug, Clone)]
+pub(in crate::limit) struct Clock {
+    origin: Instant,
+    #[cfg(feature = "quanta")]
+    quanta: Option<(&'static quanta::Clock, u64)>,
+    #[cfg(outbound_loom)]
+    stopped: bool,
+}
+
+impl Clock {
+    pub(in crate::limit) fn tokio() -> Self {
+        Self {
+            origin: clock::now(),
+            #[cfg(feature = "quanta")]
+            quanta: None,
+            #[cfg(outbound_loom)]
+            stopped: false,
+        }
+    }
+
+    /// A clock that stands still, so that a model behaves the same in each run.
+    #[cfg(all(test, outbound_loom))]
+    pub(super) fn stopped() -> Self {
+        Self { stopped: true, ..Self::tokio() }
+    }
+
+    #[cfg(feature = "quanta")]
+    pub(in crate::limit) fn quanta() -> Self {
+        // Shared, because creating one probes the processor: tens of microseconds on a virtual machine.
+        static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
+        let clock = CLOCK.get_or_init(quanta::Clock::new);
+        let start = clock.raw();
+        Self { quanta: Some((clock, start)), ..Self::tokio() }
+    }
+
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        #[cfg(outbound_loom)]
+        if self.stopped {
+            return 1;
+        }
+        #[cfg(feature = "quanta")]
+        if let Some((clock, start)) = &self.quanta {
+            return clock.delta_as_nanos(*start, clock.raw());
+        }
+        nanos(clock::now().saturating_duration_since(self.origin))
+    }
+
+    /// The moment `at` as tokio's timers count it.
+    pub(super) fn timer(&self, at: u64) -> Instant {
+        #[cfg(feature = "quanta")]
+        if self.quanta.is_some() {
+            return clock::after(clock::now(), Duration::from_nanos(at.saturating_sub(self.now())));
+        }
+        clock::after(self.origin, Duration::from_nanos(at))
+    }
+
+    /// A moment of tokio's clock on this clock.
+    pub(super) fn at(&self, instant: Instant) -> u64 {
+        #[cfg(feature = "quanta")]
+        if self.quanta.is_some() {
+            return self.now().saturating_add(nanos(instant.saturating_duration_since(clock::now())));
+        }
+        nanos(instant.saturating_duration_since(self.origin))
+    }
+
+    /// A past moment of this clock as an `Instant`, without reading a clock. [`since_origin`](Self::since_origin) reverses
+    /// it exactly.
+    #[inline]
+    pub(super) fn stamp(&self, at: u64) -> Instant {
+        self.origin.checked_add(Duration::from_nanos(at)).unwrap_or(self.origin)
+    }
+
+    pub(super) fn since_origin(&self, stamp: Instant) -> u64 {
+        nanos(stamp.saturating_duration_since(self.origin))
+    }
+}

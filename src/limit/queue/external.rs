@@ -1,0 +1,91 @@
+//! For an algorithm that gets its permits from a store outside of this process.
+
+use std::num::NonZeroU32;
+
+pub(crate) use super::{Queue, acquire::Acquire, clock::nanos};
+pub(crate) use crate::limit::algorithm::{
+    Algorithm, bucket::Bucket, sliding_window::Logs, token_bucket::Buckets,
+};
+
+use super::{
+    clock::Clock,
+    fast_path::FastPath,
+    sync::Mutex,
+    wait_list::{WaitList, slack},
+};
+use crate::{clock::Instant, policy::Quota};
+
+/// What the waiters need. Times are nanoseconds since the queue's origin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// The permits of all waiters.
+    pub(crate) permits: u64,
+    /// The permits of the head. `None` if no request waits.
+    pub(crate) head: Option<NonZeroU32>,
+    /// When the first waiter gives up.
+    pub(crate) last: Option<u64>,
+}
+
+impl<A: Algorithm> WaitList<A> {
+    fn demand(&self) -> Demand {
+        let grace = self.algorithm.grace();
+        Demand {
+            permits: self.wanted,
+            head: self.head().map(|(_, cost)| cost),
+            last: self.entries.values().map(|entry| entry.waiter.latest.last(grace)).min(),
+        }
+    }
+}
+
+impl<A: Algorithm> Queue<A> {
+    /// Creates a queue for an algorithm that [`update`](Self::update) fills.
+    pub(crate) fn external(algorithm: A, quotas: &[Quota]) -> Self {
+        let list = Some(Box::new(WaitList::new(algorithm, quotas)));
+        Self { fast: FastPath::new(Clock::tokio(), None, slack(quotas)), list: Mutex::new(list) }
+    }
+
+    /// Calls `work` with the algorithm, the demand and the time.
+    pub(crate) fn inspect<T>(&self, work: impl FnOnce(&mut A, Demand, u64) -> T) -> T {
+        self.locked(|list, _| {
+            let demand = list.demand();
+            work(&mut list.algorithm, demand, self.fast.clock.now())
+        })
+    }
+
+    /// Changes the algorithm with `work`, refuses the waiters that became late and serves the others.
+    ///
+    /// `may_refuse` is whether the algorithm may be unavailable for some waiters.
+    pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {
+        self.locked(|list, wakes| {
+            let now = self.fast.clock.now();
+            let outcome = work(&mut list.algorithm, now);
+            // Late waiters are refused first, so that they take no permits.
+            let demand = list.demand();
+            let is_late = |last| list.forecast(now, demand.permits) > last || last <= now;
+            if may_refuse(&list.algorithm) || demand.last.is_some_and(is_late) {
+                list.refuse_late(&self.fast, wakes);
+            }
+            list.serve(&self.fast, None, wakes);
+            // The head's timer was set by the old state.
+            list.wake_head(wakes);
+            outcome
+        })
+    }
+
+    /// Nanoseconds since the queue's origin.
+    pub(crate) fn now(&self) -> u64 {
+        self.fast.clock.now()
+    }
+
+    /// A moment of the queue's clock as tokio's timers count it.
+    pub(crate) fn timer(&self, at: u64) -> Instant {
+        self.fast.clock.timer(at)
+    }
+
+    /// Permits that the server may not have counted in the remaining permits that it reports.
+    pub(crate) fn uncounted(&self) -> u64 {
+        self.locked(|list, _| {
+            self.fast.in_flight().saturating_add(list.unconfirmed.permits(self.fast.clock.now()))
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! The path of a request that need not wait. It takes no lock.
+
+use std::{num::NonZeroU32, sync::Arc};
+
+use super::{
+    clock::Clock,
+    sync::{AtomicU64, Ordering},
+};
+use crate::{
+    error::Refusal,
+    limit::{algorithm::bucket::Bucket, limiter::PermitRequest},
+};
+
+/// A request waits, or a server limit applies.
+pub(super) const BUSY: u64 = 1 << 63;
+/// A server limit applies.
+pub(super) const LIMITED: u64 = 1 << 62;
+
+#[derive(Debug)]
+pub(in crate::limit) struct FastPath {
+    pub(super) clock: Clock,
+    /// The bucket that requests take from without the lock while neither flag is set.
+    pub(super) shared: Option<Arc<Bucket>>,
+    /// Used if no bucket is shared.
+    own_tally: AtomicU64,
+    /// Waiters that were granted their permits and woken, but not polled yet.
+    pub(super) woken: AtomicU64,
+    refused: AtomicU64,
+    released: AtomicU64,
+    /// How long a permit stays valid: see [`slack`](super::wait_list::slack).
+    pub(super) slack: AtomicU64,
+}
+
+/// The result of an attempt without the lock.
+pub(super) enum Attempt {
+    Granted {
+        now: u64,
+    },
+    /// No request waits, and the permits become available at `due`.
+    NotBefore {
+        now: u64,
+        due: u64,
+    },
+    NeedsLock,
+    TooLate,
+}
+
+impl FastPath {
+    pub(super) fn new(clock: Clock, shared: Option<Arc<Bucket>>, slack: u64) -> Self {
+        let zero = || AtomicU64::new(0);
+        let slack = AtomicU64::new(slack);
+        Self { clock, shared, own_tally: zero(), woken: zero(), refused: zero(), released: zero(), slack }
+    }
+
+    /// The permits granted, and the flags in the highest bits. One number, so that counting a grant and reading the flags
+    /// is one step.
+    pub(super) fn tally(&self) -> &AtomicU64 {
+        self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
+    }
+
+    fn is_over(&self, request: &PermitRequest, now: u64) -> bool {
+        request.deadline().is_some_and(|deadline| self.clock.at(deadline) < now)
+    }
+
+    /// The bucket, if so many permits may be taken from it without the lock.
+    fn open(&self, cost: NonZeroU32) -> Option<&Bucket> {
+        let bucket = self.shared.as_deref().filter(|bucket| cost.get() <= bucket.quota.burst())?;
+        let open = bucket.tally.load(Ordering::Acquire) & BUSY == 0;
+        open.then_some(bucket).filter(|bucket| !bucket.is_closed())
+    }
+
+    pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
+        let now = self.clock.now();
+        if self.is_over(request, now) {
+            return Attempt::TooLate;
+        }
+        match self.open(request.cost()) {
+            Some(bucket) => Self::take(bucket, request.cost(), now),
+            None => Attempt::NeedsLock,
+        }
+    }
+
+    /// Returns when the permits were granted, or `None` without side effects. Reads no clock if the lock is needed.
+    pub(super) fn try_take(&self, request: &PermitRequest) -> Option<u64> {
+        let bucket = self.open(request.cost())?;
+        let now = self.clock.now();
+        let granted = !self.is_over(request, now)
+            && matches!(Self::take(bucket, request.cost(), now), Attempt::Granted { .. });
+        granted.then_some(now)
+    }
+
+    fn take(bucket: &Bucket, cost: NonZeroU32, now: u64) -> Attempt {
+        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
+        match bucket.due(now, cost) {
+            Some(due) if due <= now => {}
+            Some(due) => return Attempt::NotBefore { now, due },
+            None => return Attempt::NeedsLock,
+        }
+        // Counted first: a concurrent server limit is either seen here or counts this permit as in flight.
+        let before = tally.fetch_add(permits, Ordering::AcqRel);
+        if before & BUSY == 0 && bucket.take(cost, now) {
+            return Attempt::Granted { now };
+        }
+        tally.fetch_sub(permits, Ordering::AcqRel);
+        Attempt::NeedsLock
+    }
+
+    /// Returns the current time if a permit granted at `at` is valid now, as far as that is known without the lock.
+    pub(super) fn is_valid(&self, at: u64) -> Option<u64> {
+        if self.tally().load(Ordering::Acquire) & LIMITED != 0 {
+            return None;
+        }
+        let now = self.clock.now();
+        (now.saturating_sub(at) <= self.slack.load(Ordering::Acquire)).then_some(now)
+    }
+
+    pub(super) fn release(&self, cost: NonZeroU32) {
+        self.released.fetch_add(u64::from(cost.get()), Ordering::AcqRel);
+    }
+
+    pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        refusal
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn granted(&self) -> u64 {
+        self.tally().load(Ordering::Acquire) & !(BUSY | LIMITED)
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        // A released permit was granted before. Read in this order, the difference is never too small.
+        let released = self.released.load(Ordering::Acquire);
+        self.granted().saturating_sub(released)
+    }
+}

@@ -1,0 +1,49 @@
+//! What the queue learns from the permits that it granted.
+
+use super::{Queue, fast_path::BUSY, sync::Ordering};
+use crate::limit::{
+    algorithm::Algorithm,
+    permit::{Permit, PermitIssuer, ResponseInfo},
+};
+
+impl<A: Algorithm> Queue<A> {
+    /// Applies the server limits of a response.
+    fn observe(&self, response: &ResponseInfo<'_>) {
+        self.locked(|list, wakes| {
+            // From here on every request takes the lock, and those that were faster count as in flight.
+            self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
+            list.flags |= BUSY;
+            let now = self.fast.clock.now();
+            let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
+            if list.server.apply(response, now, uncounted) {
+                list.apply_server(&self.fast, wakes);
+            }
+        });
+    }
+}
+
+impl<A: Algorithm> PermitIssuer for Queue<A> {
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        self.locked(|list, _| {
+            let now = self.fast.clock.now();
+            let held = now.saturating_sub(self.fast.clock.since_origin(permit.granted_at()));
+            self.is_expired_in(list, held, now)
+        })
+    }
+
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        // Released first, because the server has counted this request in the remaining permits that it reports.
+        self.fast.release(permit.cost());
+        if response.has_limits() {
+            self.observe(response);
+        }
+    }
+
+    fn dropped(&self, permit: &Permit<'_>) {
+        if permit.sent_at().is_some() {
+            let permits = u64::from(permit.cost().get());
+            self.locked(|list, _| list.unconfirmed.add(permits, self.fast.clock.now()));
+        }
+        self.fast.release(permit.cost());
+    }
+}

@@ -1,0 +1,324 @@
+//! The FIFO queue in front of an algorithm: a [path without a lock](fast_path) for requests that need not wait, and the
+//! [wait list](wait_list) for all others.
+
+pub(super) mod acquire;
+pub(crate) mod clock;
+#[cfg(feature = "redis")]
+pub(crate) mod external;
+pub(super) mod fast_path;
+mod issuer;
+#[cfg(all(test, outbound_loom))]
+mod loom_tests;
+pub(super) mod sync;
+mod wait_list;
+mod waiter;
+
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, PoisonError},
+    task::Waker,
+    time::Duration,
+};
+
+use self::{
+    clock::Clock,
+    fast_path::{Attempt, BUSY, FastPath, LIMITED},
+    sync::{Mutex, MutexGuard, Ordering},
+    wait_list::{Entry, WaitList, Wakes, slack},
+    waiter::{Latest, State, Waiter},
+};
+use super::{
+    algorithm::Algorithm,
+    limiter::PermitRequest,
+    permit::{Permit, PermitIssuer},
+    snapshot::Snapshot,
+};
+use crate::{
+    clock::Instant,
+    error::{Reason, Refusal},
+    policy::Quota,
+};
+
+/// How long newcomers let a woken waiter go first: 100 ms in nanoseconds.
+const PATIENCE: u64 = 100_000_000;
+
+#[derive(Debug)]
+pub(crate) struct Queue<A> {
+    fast: FastPath,
+    /// Created when a request first needs it, which most keys of a [`Keyed`](super::Keyed) never do.
+    list: Mutex<Option<Box<WaitList<A>>>>,
+}
+
+enum Joined {
+    /// At this moment.
+    Granted(Instant),
+    /// In the queue. A waiter that is granted already lets a woken task go first.
+    Queued { id: u64, waiter: Arc<Waiter> },
+}
+
+enum Standing {
+    /// Handed out at this moment.
+    Granted(Instant),
+    Refused(Refusal),
+    /// The head, which polls again at this moment.
+    Head {
+        poll_at: Instant,
+    },
+    Behind,
+}
+
+fn too_late() -> Refusal {
+    Refusal::new(Reason::Deadline, Duration::ZERO)
+}
+
+impl<A: Algorithm> Queue<A> {
+    pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
+        let shared = A::shared(quotas);
+        let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
+        Self { fast: FastPath::new(clock, shared, slack(quotas)), list: Mutex::new(list) }
+    }
+
+    pub(crate) fn permit(queue: &Arc<Self>, cost: NonZeroU32, granted_at: Instant) -> Permit<'static> {
+        Permit::shared(Arc::clone(queue) as Arc<dyn PermitIssuer>, cost, granted_at)
+    }
+
+    /// Takes the permits now, or returns a refusal with the necessary wait.
+    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
+        let request = PermitRequest::new().with_cost(cost);
+        let outcome = match self.fast.attempt(&request) {
+            Attempt::Granted { now } => return Ok(self.fast.clock.stamp(now)),
+            Attempt::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
+            Attempt::NeedsLock => {
+                self.locked(|list, wakes| list.wait(&self.fast, cost, self.fast.clock.now(), wakes))
+            }
+            Attempt::TooLate => Err(too_late()),
+        };
+        match outcome {
+            Ok(None) => Ok(self.fast.clock.stamp(self.fast.clock.now())),
+            Ok(Some(wait)) => Err(self.fast.refuse(Refusal::new(Reason::MaxWait, wait))),
+            Err(refusal) => Err(self.fast.refuse(refusal)),
+        }
+    }
+
+    /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](Self::join).
+    pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
+        self.fast.try_take(request).map(|now| self.fast.clock.stamp(now))
+    }
+
+    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds.
+    fn join(&self, request: &PermitRequest, waker: &Waker) -> Result<Joined, Refusal> {
+        let (fast, clock) = (&self.fast, &self.fast.clock);
+        match fast.attempt(request) {
+            Attempt::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
+            Attempt::TooLate => return Err(fast.refuse(too_late())),
+            Attempt::NotBefore { now, due } => {
+                let latest = Latest::of(request, now, clock);
+                if let Some(reason) = latest.missed_by(due, now, 0) {
+                    let wait = Duration::from_nanos(due - now);
+                    return Err(fast.refuse(Refusal::new(reason, wait)));
+                }
+            }
+            Attempt::NeedsLock => {}
+        }
+        let (waker, cost) = (waker.clone(), request.cost());
+        let joined = self.locked(|list, wakes| {
+            let now = clock.now();
+            let Some(wait) = list.wait(fast, cost, now, wakes)? else {
+                if !self.awaits_woken(list) {
+                    return Ok(Joined::Granted(clock.stamp(now)));
+                }
+                // Earlier waiters have been granted theirs, and their tasks are about to run. Lets them go first, once.
+                wakes.wake.push(waker);
+                fast.woken.fetch_add(1, Ordering::AcqRel);
+                list.woken_at = now;
+                let waiter = Arc::new(Waiter::new(Latest::of(request, now, clock)));
+                waiter.set(State::Granted(now));
+                return Ok(Joined::Queued { id: list.new_id(), waiter });
+            };
+            let latest = list.admit(request, wait, now, clock)?;
+            let (id, waiter) = (list.new_id(), Arc::new(Waiter::new(latest)));
+            list.insert(id, Entry { waker, cost, waiter: Arc::clone(&waiter) });
+            Ok(Joined::Queued { id, waiter })
+        });
+        joined.map_err(|refusal| fast.refuse(refusal))
+    }
+
+    /// Returns how a waiter stands. The head also grants permits to the waiters behind it.
+    fn visit(&self, id: u64, waiter: &Arc<Waiter>, cost: NonZeroU32, waker: &Waker) -> Standing {
+        let fast = &self.fast;
+        if let State::Granted(at) = waiter.state() {
+            if let Some(now) = fast.is_valid(at) {
+                self.arrive();
+                return Standing::Granted(fast.clock.stamp(now));
+            }
+        }
+        self.locked(|list, wakes| {
+            let now = fast.clock.now();
+            let granted = Standing::Granted(fast.clock.stamp(now));
+            match waiter.state() {
+                State::Refused => {
+                    // Stored under the same lock as the state.
+                    let refusal = list.refusals.remove(&id);
+                    return Standing::Refused(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
+                }
+                State::Granted(at) => {
+                    fast.woken.fetch_sub(1, Ordering::AcqRel);
+                    if !self.is_expired_in(list, now.saturating_sub(at), now) {
+                        return granted;
+                    }
+                    // Back to its old position, before all that arrived later.
+                    waiter.set(State::Waiting);
+                    fast.release(cost);
+                    list.insert(id, Entry { waker: waker.clone(), cost, waiter: Arc::clone(waiter) });
+                }
+                State::Waiting => list.keep_waker(id, waker, wakes),
+            }
+            if !list.is_head(id) {
+                return Standing::Behind;
+            }
+            list.serve(fast, Some(id), wakes);
+            if !list.is_head(id) {
+                return granted;
+            }
+            let (due, grace) = (list.forecast(now, u64::from(cost.get())), list.algorithm.grace());
+            match waiter.latest.missed_by(due, now, grace) {
+                Some(reason) => {
+                    list.leave(id, wakes);
+                    let refusal = Refusal::new(reason, Duration::from_nanos(due - now));
+                    Standing::Refused(fast.refuse(refusal))
+                }
+                None => {
+                    let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
+                    Standing::Head { poll_at: fast.clock.timer(poll_at.min(waiter.latest.last(grace))) }
+                }
+            }
+        })
+    }
+
+    /// Removes a waiter. Permits that were granted to it meanwhile are wasted.
+    fn leave(&self, id: u64, waiter: &Waiter, cost: NonZeroU32) {
+        let granted = self.locked(|list, wakes| {
+            list.leave(id, wakes);
+            let granted = matches!(waiter.state(), State::Granted(_));
+            if granted {
+                self.fast.woken.fetch_sub(1, Ordering::AcqRel);
+            }
+            granted
+        });
+        if granted {
+            self.fast.release(cost);
+        }
+    }
+
+    pub(crate) fn pause_until(&self, until: Instant) {
+        self.locked(|list, wakes| {
+            if list.server.pause(self.fast.clock.at(until), self.fast.clock.now()) {
+                list.apply_server(&self.fast, wakes);
+            }
+        });
+    }
+
+    pub(super) fn change(&self, quotas: &[Quota]) {
+        self.locked(|list, wakes| {
+            list.algorithm.change(quotas, self.fast.clock.now());
+            self.fast.slack.store(slack(quotas), Ordering::Release);
+            list.server.set_has_quota(!quotas.is_empty());
+            list.refuse_late(&self.fast, wakes);
+            // The head's timer was set by the old quotas.
+            list.wake_head(wakes);
+        });
+    }
+
+    /// Discards the server limits.
+    pub(crate) fn resume(&self) {
+        self.locked(|list, wakes| {
+            list.server.forget();
+            list.wake_head(wakes);
+        });
+    }
+
+    /// Whether permits that were granted `held` ago are expired. A later request could fall into another window, into a
+    /// pause, or into a time for which the server reported that none remain.
+    fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
+        held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
+    }
+
+    /// Whether woken waiters have not been polled yet.
+    fn awaits_woken(&self, list: &WaitList<A>) -> bool {
+        self.fast.woken.load(Ordering::Acquire) > 0
+            && self.fast.clock.now().saturating_sub(list.woken_at) <= PATIENCE
+    }
+
+    pub(super) fn leave_available(&self, permits: u32) {
+        self.locked(|list, _| list.algorithm.leave(permits, self.fast.clock.now()));
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        if let Some(bucket) = self.fast.shared.as_ref().filter(|_| self.list().is_none()) {
+            return bucket.is_full(self.fast.clock.now());
+        }
+        self.locked(|list, _| {
+            let now = self.fast.clock.now();
+            let owes =
+                !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
+            !owes && list.is_empty()
+        })
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.locked(|list, _| {
+            let now = self.fast.clock.now();
+            let left = list.server.left(now).map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
+            let paused_until = list.server.paused_until(now);
+            Snapshot {
+                available: if paused_until.is_some() { 0 } else { list.algorithm.available(now).min(left) },
+                queued: list.len(),
+                paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
+                granted: self.fast.granted(),
+                refused: self.fast.refused(),
+                in_flight: self.fast.in_flight(),
+            }
+        })
+    }
+
+    /// Whether a newcomer needs no lock.
+    #[cfg(all(test, outbound_loom))]
+    fn is_open(&self) -> bool {
+        self.fast.tally().load(Ordering::Acquire) & BUSY == 0
+    }
+
+    /// A woken task has been polled. The last one lets newcomers use the fast path again.
+    fn arrive(&self) {
+        if self.fast.woken.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.locked(|_, _| ());
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, Option<Box<WaitList<A>>>> {
+        // A panic under the lock, of a waker's clone, leaves a consistent list.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn create_list(&self) -> Box<WaitList<A>> {
+        let quota = self.fast.shared.as_ref().map(|bucket| bucket.quota);
+        Box::new(WaitList::new(A::new(quota.as_slice(), self.fast.shared.clone()), quota.as_slice()))
+    }
+
+    fn locked<T>(&self, work: impl FnOnce(&mut WaitList<A>, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::default();
+        let mut guard = self.list();
+        let list = guard.get_or_insert_with(|| self.create_list());
+        let outcome = work(list, &mut wakes);
+        let limited = list.server.any() && list.server.tidy(self.fast.clock.now());
+        let busy = limited || !list.is_empty() || self.awaits_woken(list);
+        let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
+        if flags != list.flags {
+            // Both bits change under the lock only.
+            self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
+            list.flags = flags;
+        }
+        drop(guard);
+        wakes.wake.into_iter().for_each(Waker::wake);
+        outcome
+    }
+}

@@ -1,0 +1,293 @@
+//! The queued requests: first in, first out, with one armed timer and at most two wake-ups for each grant.
+//!
+//! Only the head has a timer. When it fires, the head takes permits for itself and for every waiter behind it whose
+//! permits are available, wakes those, and wakes the new head to arm the next timer. A [`Waiter`] tells its future about
+//! the grant. Nothing is spawned: the queue runs in the tasks that wait in it.
+
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    clock::{Clock, nanos},
+    fast_path::FastPath,
+    sync::Ordering,
+    waiter::{Latest, State, Waiter},
+};
+use crate::{
+    error::{Reason, Refusal},
+    limit::{
+        algorithm::Algorithm,
+        limiter::PermitRequest,
+        server::{limits::ServerLimits, unconfirmed::Unconfirmed},
+    },
+    policy::Quota,
+};
+
+/// The longest extra sleep of the head, to be served together with others: four timer ticks, 4 ms in nanoseconds. A tick
+/// costs more processor time than a permit.
+const GATHER: u64 = 4_000_000;
+
+/// The most permits that are gathered, because each one's waiter is examined.
+const MOST_GATHERED: u64 = 64;
+
+/// The delay of a late timer: 1 ms in nanoseconds.
+const TICK: u64 = 1_000_000;
+
+/// The head sleeps at most this part of the whole queue's wait longer.
+const PART: u64 = 16;
+
+#[derive(Debug)]
+pub(super) struct WaitList<A> {
+    pub(super) algorithm: A,
+    pub(super) server: ServerLimits,
+    pub(super) unconfirmed: Unconfirmed,
+    /// The refusals of waiters that have not been polled since.
+    pub(super) refusals: BTreeMap<u64, Refusal>,
+    /// When a waiter was last woken for a grant.
+    pub(super) woken_at: u64,
+    /// The highest bits of the tally, which change under the lock only.
+    pub(super) flags: u64,
+    /// By arrival. A tree, because a waiter may leave from the middle.
+    pub(super) entries: BTreeMap<u64, Entry>,
+    last_id: u64,
+    /// The permits that all waiters need together.
+    pub(super) wanted: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) waker: Waker,
+    pub(super) cost: NonZeroU32,
+    pub(super) waiter: Arc<Waiter>,
+}
+
+/// Wakers to wake and to drop after the lock is released, because both may run any code.
+#[derive(Debug, Default)]
+pub(super) struct Wakes {
+    pub(super) wake: Vec<Waker>,
+    pub(super) drop: Vec<Waker>,
+}
+
+/// Returns how long a granted permit stays valid, in nanoseconds: once until its task is polled, and once more until
+/// the inner service is ready. Each is a quarter of the margin. The third quarter covers the network. The fourth is for
+/// late timers, and nothing else uses it.
+///
+/// Without a margin each is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
+/// is polled a little late. Without a quota, permits never expire.
+pub(super) fn slack(quotas: &[Quota]) -> u64 {
+    const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
+    let slack = |quota: &Quota| match nanos(quota.margin()) {
+        0 => LARGEST_WITHOUT_MARGIN.min(nanos(quota.window()) / 16) / 2,
+        margin => margin / 4,
+    };
+    quotas.iter().map(slack).min().unwrap_or(u64::MAX)
+}
+
+impl<A: Algorithm> WaitList<A> {
+    pub(super) fn new(algorithm: A, quotas: &[Quota]) -> Self {
+        Self {
+            algorithm,
+            server: ServerLimits::new(!quotas.is_empty()),
+            unconfirmed: Unconfirmed::default(),
+            refusals: BTreeMap::new(),
+            woken_at: 0,
+            flags: 0,
+            entries: BTreeMap::new(),
+            last_id: 0,
+            wanted: 0,
+        }
+    }
+
+    /// Grants permits from the head on, as long as they are available.
+    pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
+        let before = self.entries.keys().next().copied();
+        if before.is_none() {
+            return;
+        }
+        let now = fast.clock.now();
+        while let Some((id, cost)) = self.head() {
+            if !self.take(fast, cost, now) {
+                // A new head has no timer yet.
+                if Some(id) != before {
+                    self.wake_head(wakes);
+                }
+                return;
+            }
+            let Some(granted) = self.remove(id) else { return };
+            if Some(id) == visitor {
+                wakes.drop.push(granted.waker);
+            } else {
+                fast.woken.fetch_add(1, Ordering::AcqRel);
+                self.woken_at = now;
+                wakes.wake.push(granted.waker);
+            }
+            granted.waiter.set(State::Granted(now));
+        }
+    }
+
+    /// Takes the permits for a new request, or returns how long it would wait at the end of the queue.
+    pub(super) fn wait(
+        &mut self,
+        fast: &FastPath,
+        cost: NonZeroU32,
+        now: u64,
+        wakes: &mut Wakes,
+    ) -> Result<Option<Duration>, Refusal> {
+        let largest = self.algorithm.largest();
+        if cost.get() > largest {
+            return Err(Refusal::too_costly(largest));
+        }
+        if let Some(refusal) = self.algorithm.unavailable(cost, now) {
+            return Err(refusal);
+        }
+        self.serve(fast, None, wakes);
+        if self.is_empty() && self.take(fast, cost, now) {
+            return Ok(None);
+        }
+        let due = self.forecast(now, self.wanted + u64::from(cost.get()));
+        Ok(Some(Duration::from_nanos(due - now)))
+    }
+
+    /// Returns the bounds of a new request that would wait this long, or a refusal.
+    pub(super) fn admit(
+        &self,
+        request: &PermitRequest,
+        wait: Duration,
+        now: u64,
+        clock: &Clock,
+    ) -> Result<Latest, Refusal> {
+        if self.entries.len() >= request.max_queue() {
+            return Err(Refusal::new(Reason::QueueFull, wait));
+        }
+        let latest = Latest::of(request, now, clock);
+        match latest.missed_by(now.saturating_add(nanos(wait)), now, self.algorithm.grace()) {
+            Some(reason) => Err(Refusal::new(reason, wait)),
+            None => Ok(latest),
+        }
+    }
+
+    /// Refuses the waiters that a new server limit delays beyond their bounds.
+    pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
+        let now = fast.clock.now();
+        // The last waiter waits the longest. If the limit does not delay it, it delays none.
+        if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted) {
+            self.refuse_late(fast, wakes);
+        }
+    }
+
+    /// Refuses the waiters whose permits cannot arrive in time, or at all.
+    pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
+        let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
+        let grace = self.algorithm.grace();
+        let (mut lost, mut ahead) = (Vec::new(), 0);
+        for (&id, entry) in &self.entries {
+            let due = self.forecast(now, ahead + u64::from(entry.cost.get()));
+            let refusal = if entry.cost.get() > largest {
+                Some(Refusal::too_costly(largest))
+            } else {
+                let missed = entry.waiter.latest.missed_by(due, now, grace);
+                let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
+                self.algorithm.unavailable(entry.cost, now).or(missed)
+            };
+            match refusal {
+                Some(refusal) => lost.push((id, refusal)),
+                None => ahead += u64::from(entry.cost.get()),
+            }
+        }
+        for (id, refusal) in lost {
+            self.refusals.insert(id, fast.refuse(refusal));
+            if let Some(entry) = self.remove(id) {
+                entry.waiter.set(State::Refused);
+                wakes.wake.push(entry.waker);
+            }
+        }
+        if self.head() != before {
+            self.wake_head(wakes);
+        }
+    }
+
+    /// Removes a waiter. Wakes the next head, which arms its timer.
+    pub(super) fn leave(&mut self, id: u64, wakes: &mut Wakes) {
+        let before = self.head();
+        self.refusals.remove(&id);
+        wakes.drop.extend(self.remove(id).map(|entry| entry.waker));
+        if self.head() != before {
+            self.wake_head(wakes);
+        }
+    }
+
+    pub(super) fn insert(&mut self, id: u64, entry: Entry) {
+        self.wanted += u64::from(entry.cost.get());
+        self.entries.insert(id, entry);
+    }
+
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(super) fn keep_waker(&mut self, id: u64, waker: &Waker, wakes: &mut Wakes) {
+        if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.waker.will_wake(waker)) {
+            wakes.drop.push(std::mem::replace(&mut entry.waker, waker.clone()));
+        }
+    }
+
+    /// When the last of `total` permits can be granted.
+    pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
+        self.server.forecast(&self.algorithm, now, total)
+    }
+
+    /// Returns when the head, whose permits are due at `due`, polls again: then, or a little later together with others if
+    /// the queue is long. Never so late that a waiter served with it misses its bounds.
+    pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
+        let Some((_, cost)) = self.head() else { return due };
+        let cost = u64::from(cost.get());
+        if self.wanted <= cost || self.server.any() {
+            return due;
+        }
+        let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.wanted));
+        let until = due.saturating_add(GATHER.min((last - now) / PART));
+        let most = due.saturating_add(next.saturating_sub(due).saturating_mul(MOST_GATHERED));
+        let bounds =
+            self.entries.values().take(MOST_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
+        let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(most), u64::min);
+        self.algorithm.gather(cost, due, next, until.max(due))
+    }
+
+    pub(super) fn is_head(&self, id: u64) -> bool {
+        self.entries.keys().next() == Some(&id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn wake_head(&self, wakes: &mut Wakes) {
+        wakes.wake.extend(self.entries.first_key_value().map(|(_, head)| head.waker.clone()));
+    }
+
+    pub(super) fn head(&self) -> Option<(u64, NonZeroU32)> {
+        self.entries.first_key_value().map(|(&id, entry)| (id, entry.cost))
+    }
+
+    fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
+        let permits = u64::from(cost.get());
+        let heard = self.server.any() && self.server.tidy(now);
+        let allowed = !heard || self.server.earliest(now, permits) <= now;
+        let taken = allowed && self.algorithm.take(cost, now);
+        if taken {
+            self.server.spend(permits);
+            fast.tally().fetch_add(permits, Ordering::AcqRel);
+        }
+        taken
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&id)?;
+        self.wanted -= u64::from(entry.cost.get());
+        Some(entry)
+    }
+}

@@ -1,0 +1,287 @@
+//! The server limits that apply: a pause, and the remaining permits of the server's quotas.
+
+use super::slow_start::SlowStart;
+use crate::limit::{algorithm::Algorithm, permit::ResponseInfo, queue::clock::nanos};
+
+/// The most quotas of the server that are stored.
+const MAX_GATES: usize = 8;
+
+/// In nanoseconds since the queue's origin.
+#[derive(Debug)]
+pub(in crate::limit) struct ServerLimits {
+    paused_until: u64,
+    gates: Vec<Gate>,
+    /// Begins at the end of the last pause.
+    slow_start: Option<SlowStart>,
+    /// A quota spreads queued requests after a pause, so that no slow start is needed.
+    has_quota: bool,
+}
+
+/// At most `left` permits before `until`.
+#[derive(Debug)]
+struct Gate {
+    policy: u64,
+    left: u64,
+    until: u64,
+    /// The server reported that none remain. Permits granted before that, but not used yet, expire.
+    shut: bool,
+    /// The most remaining permits reported while the gate applied. The slow start begins with as many.
+    most: u64,
+    /// The `until` that the waiters' forecasts used last.
+    forecast_until: u64,
+}
+
+/// An end that moves by less than 1 s changes no forecast, because servers count in whole seconds. In nanoseconds.
+const CREEP: u64 = 1_000_000_000;
+
+impl ServerLimits {
+    pub(in crate::limit) fn new(has_quota: bool) -> Self {
+        Self { paused_until: 0, gates: Vec::new(), slow_start: None, has_quota }
+    }
+
+    pub(in crate::limit) fn set_has_quota(&mut self, has_quota: bool) {
+        self.has_quota = has_quota;
+    }
+
+    fn slow_start(&self) -> Option<SlowStart> {
+        self.slow_start.filter(|_| !self.has_quota)
+    }
+
+    /// Applies a response that arrived now. The server may not have counted the `in_flight` permits yet. Returns whether
+    /// the limits became stricter.
+    pub(in crate::limit) fn apply(&mut self, response: &ResponseInfo<'_>, now: u64, in_flight: u64) -> bool {
+        self.tidy(now);
+        let mut stricter = match response.requested_pause() {
+            Some(pause) => self.pause(now.saturating_add(nanos(pause)), now),
+            None => false,
+        };
+        for remaining in response.remaining() {
+            let left = remaining.left().saturating_sub(in_flight);
+            let until = now.saturating_add(nanos(remaining.more_in()));
+            let (policy, most) = (remaining.policy(), remaining.left());
+            let gate = Gate { policy, left, until, shut: most == 0, most, forecast_until: until };
+            stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
+                Some(known) => known.narrow(gate, now),
+                None => self.add(gate),
+            };
+        }
+        stricter
+    }
+
+    /// Replaces the widest gate if there is no room and the new one is narrower.
+    fn add(&mut self, gate: Gate) -> bool {
+        if self.gates.len() < MAX_GATES {
+            self.gates.push(gate);
+            return true;
+        }
+        match self.gates.iter_mut().max_by_key(|known| known.left) {
+            Some(widest) if widest.left > gate.left => {
+                *widest = gate;
+                true
+            }
+            // All are as narrow, so that one of them can stand for both.
+            Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
+                narrow.until = gate.until;
+                narrow.shut |= gate.shut;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Extends the pause. Never shortens it. Returns whether it became longer.
+    pub(in crate::limit) fn pause(&mut self, until: u64, now: u64) -> bool {
+        let longer = until > self.paused_until.max(now);
+        if longer {
+            self.paused_until = until;
+            self.begin_slow_start(until, 1);
+        }
+        longer
+    }
+
+    fn begin_slow_start(&mut self, from: u64, first: u64) {
+        if self.slow_start.is_none_or(|start| start.from() < from) {
+            self.slow_start = Some(SlowStart::new(from, first));
+        }
+    }
+
+    pub(in crate::limit) fn paused_until(&self, now: u64) -> Option<u64> {
+        Some(self.paused_until).filter(|until| now < *until)
+    }
+
+    /// Whether permits that were granted before are expired.
+    pub(in crate::limit) fn is_shut(&self, now: u64) -> bool {
+        now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
+    }
+
+    /// When the server's limits allow `cost` permits.
+    pub(in crate::limit) fn earliest(&self, now: u64, cost: u64) -> u64 {
+        let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
+        let slow = self.slow_start().map_or(now, |slow| slow.due(cost));
+        gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(slow).max(now)
+    }
+
+    /// When the last of `total` permits is available under the server's limits and the algorithm.
+    pub(in crate::limit) fn forecast(&self, algorithm: &impl Algorithm, now: u64, total: u64) -> u64 {
+        let start = now.max(self.paused_until);
+        let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
+            let (from, total) = (gate.until.max(start), total - gate.left);
+            let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.most).due(total) };
+            algorithm.forecast(from, total).max(slow)
+        });
+        let slow = self.slow_start().map_or(start, |slow| slow.due(total));
+        late.fold(algorithm.forecast(start, total).max(slow), u64::max)
+    }
+
+    pub(in crate::limit) fn spend(&mut self, cost: u64) {
+        for gate in &mut self.gates {
+            gate.left = gate.left.saturating_sub(cost);
+        }
+        if let Some(start) = &mut self.slow_start {
+            start.spend(cost);
+        }
+    }
+
+    pub(in crate::limit) fn forget(&mut self) {
+        *self = Self::new(self.has_quota);
+    }
+
+    pub(in crate::limit) fn any(&self) -> bool {
+        self.paused_until > 0 || !self.gates.is_empty() || self.slow_start().is_some()
+    }
+
+    /// Removes what is over. Returns whether a limit still applies.
+    pub(in crate::limit) fn tidy(&mut self, now: u64) -> bool {
+        let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
+        if let Some((opened, most)) = opened.map(|gate| (gate.until, gate.most)) {
+            self.begin_slow_start(opened, most);
+        }
+        self.gates.retain(|gate| now < gate.until);
+        if self.paused_until <= now {
+            self.paused_until = 0;
+        }
+        self.slow_start = self.slow_start.filter(|start| !start.is_over(now));
+        self.any()
+    }
+
+    /// The fewest permits that a gate or the slow start leaves.
+    pub(in crate::limit) fn left(&self, now: u64) -> Option<u64> {
+        let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
+        gates.chain(self.slow_start().and_then(|start| start.left(now))).min()
+    }
+}
+
+impl Gate {
+    /// A gate counts down by itself. A response that reports more was sent earlier: it neither raises the count nor
+    /// postpones the end. Returns whether the waiters' forecasts change.
+    fn narrow(&mut self, reported: Self, now: u64) -> bool {
+        if now >= self.until {
+            *self = reported;
+            return true;
+        }
+        self.most = self.most.max(reported.most);
+        let fewer = reported.left < self.left;
+        if fewer || reported.left == self.left {
+            self.left = reported.left;
+            self.until = self.until.max(reported.until);
+            self.shut |= reported.shut;
+        }
+        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= CREEP;
+        if changed {
+            self.forecast_until = self.until;
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(left: u64, until: u64) -> Gate {
+        Gate { policy: left, left, until, shut: false, most: left, forecast_until: until }
+    }
+
+    fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
+        limits.gates.iter().map(|gate| (gate.left, gate.until)).collect()
+    }
+
+    #[test]
+    fn narrowest_gates_are_stored_if_there_is_no_room() {
+        let mut limits = ServerLimits::new(true);
+        assert!(!limits.any());
+        assert!((1..=8).all(|left| limits.add(gate(left, 100))));
+        for (new, taken) in
+            [(gate(9, 900), false), (gate(8, 100), false), (gate(8, 99), false), (gate(8, 200), true)]
+        {
+            assert_eq!(limits.add(new), taken);
+        }
+        assert_eq!(
+            stored(&limits).pop(),
+            Some((8, 200)),
+            "of two equally narrow gates the one that ends later"
+        );
+        assert!(limits.add(gate(3, 50)));
+        let mut narrow = stored(&limits);
+        narrow.sort_unstable();
+        assert_eq!(narrow, [(1, 100), (2, 100), (3, 50), (3, 100), (4, 100), (5, 100), (6, 100), (7, 100)]);
+    }
+
+    #[test]
+    fn lower_count_or_end_a_second_later_changes_forecasts() {
+        let mut known = gate(5, CREEP);
+        assert!(!known.narrow(gate(5, CREEP), 0), "repeated");
+        assert!(!known.narrow(gate(6, 9 * CREEP), 0), "late");
+        assert!(!known.narrow(gate(5, 2 * CREEP - 1), 0), "creeps");
+        assert!(known.narrow(gate(5, 2 * CREEP), 0));
+        assert!(!known.narrow(gate(5, 2 * CREEP), 0), "known by now");
+        assert!(known.narrow(gate(4, CREEP), 0));
+        assert_eq!((known.left, known.until, known.most), (4, 2 * CREEP, 6));
+        assert!(known.narrow(gate(7, 3 * CREEP), 2 * CREEP), "any report counts after its end");
+        assert_eq!((known.left, known.until), (7, 3 * CREEP));
+    }
+
+    #[test]
+    fn gate_stays_shut_until_its_end_once_none_remain() {
+        // Eight gates whose permits are in flight, and one that is shut and finds no room.
+        let mut limits = ServerLimits::new(true);
+        assert!((1..=8).all(|policy| limits.add(Gate { policy, ..gate(0, 100) })));
+        assert!(!limits.is_shut(50));
+        assert!(limits.add(Gate { shut: true, ..gate(0, 200) }));
+        assert!(limits.is_shut(50) && limits.is_shut(199) && !limits.is_shut(200));
+
+        let mut known = gate(0, 100);
+        for (shut, then) in [(false, false), (true, true), (true, true), (false, true)] {
+            known.narrow(Gate { shut, ..gate(0, 100) }, 50);
+            assert_eq!(known.shut, then);
+        }
+    }
+
+    #[test]
+    fn pause_ends_at_its_end_and_only_a_longer_one_replaces_it() {
+        let mut limits = ServerLimits::new(true);
+        assert!(
+            !limits.pause(10, 10) && limits.pause(11, 10) && !limits.pause(11, 10) && !limits.pause(5, 0)
+        );
+        assert_eq!((limits.paused_until(10), limits.paused_until(11)), (Some(11), None));
+        assert!(limits.tidy(10) && !limits.tidy(11));
+        limits.add(gate(0, 20));
+        assert!(limits.tidy(19) && !limits.tidy(20));
+    }
+
+    #[test]
+    fn slow_start_begins_when_the_last_limit_ends() {
+        for (gate_ends, pause_ends) in [(50, 100), (100, 100)] {
+            let mut limits = ServerLimits::new(false);
+            limits.pause(pause_ends, 0);
+            limits.add(gate(20, gate_ends));
+            limits.tidy(gate_ends);
+            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one, as a probe");
+        }
+        let mut limits = ServerLimits::new(false);
+        limits.pause(50, 0);
+        limits.add(gate(20, 100));
+        limits.tidy(100);
+        assert_eq!(limits.left(100), Some(20));
+    }
+}

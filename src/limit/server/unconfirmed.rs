@@ -1,0 +1,58 @@
+//! Requests that were dropped without a response. They may still reach the server, so they count against the remaining
+//! permits that it reports.
+
+use std::collections::VecDeque;
+
+/// How long a dropped request may take to reach the server: 10 s in nanoseconds, a preset's attempt timeout.
+const TRANSIT: u64 = 10_000_000_000;
+
+/// Requests dropped within 100 ms share an entry, which bounds their number by about 100.
+const RESOLUTION: u64 = TRANSIT / 100;
+
+#[derive(Debug, Default)]
+pub(in crate::limit) struct Unconfirmed {
+    /// When they no longer count, and their permits.
+    entries: VecDeque<(u64, u64)>,
+}
+
+impl Unconfirmed {
+    pub(in crate::limit) fn add(&mut self, permits: u64, now: u64) {
+        self.forget(now);
+        match self.entries.back_mut() {
+            Some((until, sum)) if now.saturating_add(TRANSIT) <= *until => {
+                *sum = sum.saturating_add(permits);
+            }
+            _ => self.entries.push_back((now.saturating_add(TRANSIT + RESOLUTION), permits)),
+        }
+    }
+
+    pub(in crate::limit) fn permits(&mut self, now: u64) -> u64 {
+        self.forget(now);
+        self.entries.iter().fold(0, |sum, (_, permits)| sum.saturating_add(*permits))
+    }
+
+    fn forget(&mut self, now: u64) {
+        while self.entries.front().is_some_and(|(until, _)| *until <= now) {
+            self.entries.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_counts_for_ten_seconds_in_bounded_space() {
+        let mut unconfirmed = Unconfirmed::default();
+        let millisecond = 1_000_000;
+        for now in 0..60_000 {
+            unconfirmed.add(1, now * millisecond);
+            let remembered = unconfirmed.permits(now * millisecond);
+            assert!(remembered >= (now + 1).min(10_000), "{remembered} at {now} ms");
+            assert!(remembered <= 10_200, "{remembered} at {now} ms");
+            assert!(unconfirmed.entries.len() <= 102);
+        }
+        assert_eq!(unconfirmed.permits(71_000 * millisecond), 0);
+    }
+}
