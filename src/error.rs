@@ -22,7 +22,6 @@ pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
 #[cfg(feature = "hyper")]
 pub(crate) use self::transport::{ConnectError, is_rejected};
-pub(crate) use crate::config::InvalidConfig;
 
 /// Any error that may cross threads: of tower's own layers, or of an inner service.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::{AttemptSpan, Propagate};
+use super::{AttemptSpan, Propagate, settings::Settings};
 
 /// Gives each attempt a span of its own.
 ///
@@ -13,12 +13,6 @@ use super::{AttemptSpan, Propagate};
 #[derive(Clone, Default)]
 pub struct AttemptSpanLayer {
     settings: Settings,
-}
-
-#[derive(Clone, Default)]
-pub(super) struct Settings {
-    pub(super) header: Option<HeaderName>,
-    pub(super) propagate: Option<Arc<dyn Propagate>>,
 }
 
 impl AttemptSpanLayer {
@@ -51,14 +45,5 @@ impl<S> Layer<S> for AttemptSpanLayer {
 impl fmt::Debug for AttemptSpanLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.settings.fmt(f)
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AttemptSpanLayer")
-            .field("header", &self.header)
-            .field("propagates", &self.propagate.is_some())
-            .finish()
     }
 }

@@ -46,6 +46,7 @@ mod future;
 mod layer;
 mod propagate;
 mod service;
+mod settings;
 
 #[cfg(feature = "serde")]
 pub use self::config::AttemptSpanConfig;

@@ -3,7 +3,7 @@ use std::task::{Context, Poll};
 use http::{HeaderValue, Request, Response};
 use tower_service::Service;
 
-use super::{ResponseFuture, layer::Settings};
+use super::{ResponseFuture, settings::Settings};
 use crate::{
     error::{BoxError, Error, MaybeRejected},
     headers,

@@ -7,7 +7,7 @@ use std::{
 use super::{ApiKey, KeyError};
 use crate::{
     clock::{self, Instant},
-    error::InvalidConfig,
+    config::InvalidConfig,
     telemetry,
 };
 

@@ -3,7 +3,7 @@ use std::{env, fmt, fs, io::Read, path::Path, sync::Arc};
 use http::HeaderValue;
 use zeroize::Zeroizing;
 
-use crate::{error::InvalidConfig, secret::Secret};
+use crate::{config::InvalidConfig, secret::Secret};
 
 /// A key of visible ASCII characters. `Debug` and errors redact it.
 ///

@@ -7,7 +7,7 @@ use super::{
     Auth, KeyPlacement, KeySource, Origin,
     credential::{Credential, Hook},
 };
-use crate::error::{BoxError, InvalidConfig};
+use crate::{config::InvalidConfig, error::BoxError};
 
 /// Puts a credential on every request to its own origin.
 ///

@@ -6,7 +6,7 @@ use std::{
 use http::{Uri, uri::Scheme};
 
 use super::key_error::auth_error;
-use crate::error::{Error, InvalidConfig};
+use crate::{config::InvalidConfig, error::Error};
 
 /// Names the servers that a credential may go to: a scheme, a host and a port.
 ///

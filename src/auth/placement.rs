@@ -6,7 +6,7 @@ use http::{
 };
 
 use super::{key::ApiKey, placed::PlacedKey};
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 /// The place of a key on a request. The default is a bearer token.
 ///

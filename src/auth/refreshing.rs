@@ -1,10 +1,7 @@
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use super::ApiKey;
-use crate::{
-    error::{BoxError, InvalidConfig},
-    policy::ExponentialBackoff,
-};
+use crate::{config::InvalidConfig, error::BoxError, policy::ExponentialBackoff};
 
 pub(super) type Provider =
     dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>> + Send>> + Send + Sync;

@@ -5,7 +5,7 @@ use super::{
     file::WatchedFile,
     refresh::{Lease, Refresher},
 };
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 /// The source of a key: a value, a file, or a closure that fetches it.
 ///

@@ -13,8 +13,8 @@ use rustls::{RootCertStore, pki_types::CertificateDer};
 use crate::{
     auth::Origin,
     body::{Body, ReplayBody},
+    config::InvalidConfig,
     config::text::Written,
-    error::InvalidConfig,
 };
 
 #[cfg(feature = "rustls")]

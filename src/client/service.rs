@@ -12,7 +12,8 @@ use tower_service::Service;
 use super::{ResponseFuture, Transport, future::Called};
 use crate::{
     body::{Body, IdleBody, ReplayBody},
-    error::{BoxError, Error, InvalidConfig},
+    config::InvalidConfig,
+    error::{BoxError, Error},
     stack::{BaseUrl, StackBuilder},
 };
 

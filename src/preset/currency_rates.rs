@@ -1,4 +1,4 @@
-use crate::{error::InvalidConfig, policy::Quota, stack::StackBuilder};
+use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 
 /// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
 ///

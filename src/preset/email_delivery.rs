@@ -1,4 +1,4 @@
-use crate::{error::InvalidConfig, policy::Quota, stack::StackBuilder};
+use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 
 /// Calls a service for email delivery: 1000 requests a minute, a bearer key from `EMAIL_DELIVERY_API_KEY`.
 ///

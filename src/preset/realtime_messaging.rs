@@ -1,4 +1,4 @@
-use crate::{error::InvalidConfig, stack::StackBuilder};
+use crate::{config::InvalidConfig, stack::StackBuilder};
 
 /// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///

@@ -1,10 +1,10 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
 use tower_layer::Layer;
 use tracing::Level;
 
-use super::SetRequestId;
+use super::{SetRequestId, settings::Settings};
 use crate::{call::Naming, id, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
@@ -21,14 +21,6 @@ use crate::{call::Naming, id, random::Random};
 #[derive(Debug, Clone)]
 pub struct RequestIdLayer {
     pub(super) settings: Arc<Settings>,
-}
-
-#[derive(Clone)]
-pub(super) struct Settings {
-    pub(super) header: HeaderName,
-    pub(super) naming: Arc<Naming>,
-    pub(super) level: Level,
-    pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }
 
 impl RequestIdLayer {
@@ -140,16 +132,5 @@ impl<S> Layer<S> for RequestIdLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         SetRequestId::new(inner, Arc::clone(&self.settings))
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("header", &self.header)
-            .field("server_headers", &self.naming.server_headers)
-            .field("service", &self.naming.service)
-            .field("level", &self.level)
-            .finish_non_exhaustive()
     }
 }

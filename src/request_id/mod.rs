@@ -114,6 +114,7 @@ mod future;
 mod id;
 mod layer;
 mod service;
+mod settings;
 
 #[cfg(feature = "serde")]
 pub use self::config::RequestIdConfig;

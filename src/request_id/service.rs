@@ -6,7 +6,7 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{RequestId, ResponseFuture, layer::Settings};
+use super::{RequestId, ResponseFuture, settings::Settings};
 use crate::{
     call::{CallContext, Identity},
     error::{BoxError, Error, MaybeRejected},

@@ -5,7 +5,8 @@ use http::{
 
 use crate::{
     auth::{Origin, quoted},
-    error::{Error, InvalidConfig, Kind},
+    config::InvalidConfig,
+    error::{Error, Kind},
 };
 
 /// The URL of a service. Every URI that is joined to it stays below it.

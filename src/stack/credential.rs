@@ -6,7 +6,8 @@ use tower_layer::Identity;
 
 use crate::{
     auth::{ApiKey, AuthLayer, KeyPlacement, KeySource, Origin, Sign, SignLayer},
-    error::{BoxError, InvalidConfig},
+    config::InvalidConfig,
+    error::BoxError,
 };
 
 pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;

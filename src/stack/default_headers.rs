@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use crate::{
     auth::{NOT_FRAMING, frames_request},
-    error::{BoxError, Error, InvalidConfig, MaybeRejected},
+    config::InvalidConfig,
+    error::{BoxError, Error, MaybeRejected},
     headers::{self, TooManyFields},
 };
 

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{body::IdleBody, error::InvalidConfig};
+use crate::{body::IdleBody, config::InvalidConfig};
 
 /// Ends a response's body that stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
 ///

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{BodyIdleTimeoutLayer, TimeoutLayer};
-use crate::{config::text::Written, error::InvalidConfig};
+use crate::{config::InvalidConfig, config::text::Written};
 
 /// The configuration of the timeouts of a call, and the layers made from it.
 ///

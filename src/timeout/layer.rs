@@ -3,7 +3,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::Timeout;
-use crate::error::{InvalidConfig, Scope};
+use crate::{config::InvalidConfig, error::Scope};
 
 /// Bounds the time of a call or of one attempt, with [`Error::is_timeout`](crate::Error::is_timeout).
 #[derive(Debug, Clone, Copy)]

@@ -9,7 +9,7 @@ use redis::{
 };
 
 use super::protocol::{Decide, Decided, Fault, Query, Reply, Terms};
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 const SCRIPT: &str = include_str!("script.lua");
 

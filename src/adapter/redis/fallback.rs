@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::protocol::Kind;
 use crate::{
-    error::InvalidConfig,
+    config::InvalidConfig,
     limit::queue::external::{Algorithm, Buckets, Logs},
     policy::Quota,
 };

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    error::InvalidConfig,
+    config::InvalidConfig,
     limit::{Limiter, PermitRequest, Snapshot},
     policy::Quota,
 };

@@ -11,7 +11,7 @@ use super::{
     protocol::{Kind, Terms, Times},
 };
 use crate::{
-    error::InvalidConfig,
+    config::InvalidConfig,
     policy::{ExponentialBackoff, Quota},
 };
 

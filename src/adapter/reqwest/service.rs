@@ -9,7 +9,10 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{ReqwestBody, ReqwestFuture, request};
-use crate::error::{BoxError, Error, InvalidConfig};
+use crate::{
+    config::InvalidConfig,
+    error::{BoxError, Error},
+};
 
 /// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
 ///

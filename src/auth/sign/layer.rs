@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
 use super::{Sign, SignService};
-use crate::{auth::Origin, error::InvalidConfig};
+use crate::{auth::Origin, config::InvalidConfig};
 
 /// Signs every request to its own origin.
 ///

@@ -6,7 +6,7 @@ use super::{
     super::human::{Human, parse_duration, whole},
     Quota,
 };
-use crate::error::InvalidConfig;
+use crate::config::InvalidConfig;
 
 /// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes `100/60s, burst 10,
 /// margin 1s`, the form of settings, which `parse` reads back as an equal quota.

@@ -10,8 +10,8 @@ use super::{BaseUrl, StackLayer, credential::Credential, default_headers::Defaul
 use crate::{
     attempt_span::AttemptSpanLayer,
     auth::Origin,
+    config::InvalidConfig,
     config::text::Written,
-    error::InvalidConfig,
     limit::{AnySelect, Limiter, RateLimitLayer, SelectLimiter, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
