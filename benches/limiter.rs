@@ -19,7 +19,7 @@
 //! `redis` and `redis-cost` start a redis-server of their own, and are skipped where none is installed. A bare `INCR`
 //! over the same client is the round trip that their ratios are to, of the time for each of all tasks together.
 
-use std::{hint::black_box, io, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{hint::black_box, io, sync::Arc, time::Duration};
 
 use governor::clock::{FakeRelativeClock, MonotonicClock};
 use tower::buffer::Buffer;
@@ -34,7 +34,6 @@ use tower_outbound_peers::{
 };
 use tower_resilience_ratelimiter::WindowType;
 
-const ONE: NonZeroU32 = NonZeroU32::MIN;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// What the ratios are to: governor on the clock of the row.

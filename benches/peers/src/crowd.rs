@@ -96,14 +96,14 @@ macro_rules! each_waiter {
         $run!("tower-outbound TokenBucket", || {
             let ours = ::tower_outbound::limit::TokenBucket::new(quota);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire(&ours, ask);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &ask);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });
         $run!("tower-outbound TokenBucket, fast clock", || {
             let ours = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire(&ours, ask);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &ask);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });

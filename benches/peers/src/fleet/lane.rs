@@ -24,7 +24,7 @@ impl Op {
             Self::Incr(connection) => {
                 redis::cmd("INCR").arg("bench").query_async::<i64>(connection).await?;
             }
-            Self::Acquire(limiter) => limiter.acquire_with(&PermitRequest::new()).await?,
+            Self::Acquire(limiter) => drop(limiter.acquire_with(&PermitRequest::new()).await?),
         }
         Ok(())
     }
