@@ -114,7 +114,7 @@ impl Client {
         if self.accepts_json {
             let json = || HeaderValue::from_static("application/json");
             headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json)
-                .map_err(|error| no_answer(error.into()))?;
+                .map_err(no_answer)?;
         }
         let response = self.request(request).await.map_err(no_answer)?;
         let (status, report) = (response.status(), Report::from_response(&response).cloned());
