@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn ends_after_an_error() {
-        let mut body = Body::new(ReplayBody::from(Script::new([Step::data(1), Step::Fail])));
+        let mut body = Body::new(ReplayBody::new(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
         assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
         assert!(body.frame().await.is_none());

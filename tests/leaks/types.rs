@@ -343,7 +343,7 @@ async fn calls_and_errors(seen: &Seen) {
 
 fn bodies(seen: &Seen) {
     seen.debug(&Body::from(KEY));
-    let mut body = ReplayBody::from(Full::<Bytes>::from(KEY));
+    let mut body = ReplayBody::new(Full::<Bytes>::from(KEY));
     seen.debug(&body);
     let mut frame = task::spawn(body.frame());
     assert!(frame.poll().is_ready());
