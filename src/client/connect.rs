@@ -1,6 +1,6 @@
 #[cfg(feature = "rustls")]
 use std::path::PathBuf;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -40,7 +40,7 @@ pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 /// | `native_roots` | `false`: `true` also trusts the operating system's roots. With the feature `native-roots` |
 ///
 /// TCP sends small packets without delay.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Transport {
@@ -237,12 +237,3 @@ impl Default for Transport {
     }
 }
 
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transport")
-            .field("connect_timeout", &self.connect_timeout)
-            .field("idle_timeout", &self.idle_timeout)
-            .field("http", &self.http)
-            .finish_non_exhaustive()
-    }
-}

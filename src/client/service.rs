@@ -1,5 +1,7 @@
 use std::{
     fmt,
+    future::{Future, ready},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -9,13 +11,16 @@ use http::{Method, Request, Response};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::{ResponseFuture, Transport, future::Called};
+use super::Transport;
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
     stack::{BaseUrl, StackBuilder},
 };
+
+/// The future of a [`Client`]'s call.
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// Calls one service. Also a tower [`Service`], for custom layers on top.
 ///
@@ -25,7 +30,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Client {
     /// The whole stack as one type. A call costs one box, of its future.
-    stack: Arc<dyn Fn(Request<Body>) -> Called + Send + Sync>,
+    stack: Arc<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>,
     base_url: Arc<BaseUrl>,
     /// Whether JSON calls set `accept`, because the preset does not.
     #[cfg(feature = "json")]
@@ -160,8 +165,8 @@ impl Client {
 
     fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
         match self.made(method, path, body) {
-            Ok(request) => ResponseFuture::calling((self.stack)(request)),
-            Err(error) => ResponseFuture::failed(error),
+            Ok(request) => (self.stack)(request),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 
@@ -187,9 +192,9 @@ impl Service<Request<Body>> for Client {
         match self.base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                ResponseFuture::calling((self.stack)(request))
+                (self.stack)(request)
             }
-            Err(error) => ResponseFuture::failed(error),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 }
