@@ -290,8 +290,6 @@ fn layers(seen: &Seen) {
         seen.layer(layer);
         let client = super::preset(SITE, place).client().unwrap();
         seen.debug(&client);
-        seen.debug(&client.get("/v1"));
-        seen.debug(&client.get("//"));
     }
     let credentials = AppCredentials::new("app", key(), key()).unwrap();
     let own = preset(URI, Place::Bearer).with_credentials(credentials, |credentials, head| {
