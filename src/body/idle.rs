@@ -17,21 +17,12 @@ use crate::error::{BoxError, Error, Kind, redact};
 pin_project! {
     /// A response's body, which fails if it stalls for longer than its idle timeout.
     ///
-    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it. `From` passes a body on without a limit.
+    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it.
     ///
     /// # Errors
     ///
     /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. This drops the body, which closes its
     /// connection or resets its stream. Otherwise returns the body's own error.
-    ///
-    /// ```
-    /// use http_body::Body as _;
-    /// use http_body_util::Full;
-    /// use tower_outbound::body::IdleBody;
-    ///
-    /// let body = IdleBody::from(Full::new(bytes::Bytes::from_static(b"hello")));
-    /// assert_eq!(body.size_hint().exact(), Some(5));
-    /// ```
     pub struct IdleBody<B> {
         // `None` after it stalled.
         #[pin]
@@ -48,12 +39,6 @@ pin_project! {
 impl<B> IdleBody<B> {
     pub(crate) fn new(body: B, limit: Option<Duration>) -> Self {
         Self { body: Some(body), limit, timer: None, armed: false }
-    }
-}
-
-impl<B> From<B> for IdleBody<B> {
-    fn from(body: B) -> Self {
-        Self::new(body, None)
     }
 }
 
