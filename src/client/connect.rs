@@ -15,6 +15,7 @@ use crate::{
     body::{Body, ReplayBody},
     config::InvalidConfig,
     config::text::Written,
+    policy::LONGEST,
 };
 
 #[cfg(feature = "rustls")]
@@ -66,9 +67,6 @@ enum Version {
     Http1,
     Http2,
 }
-
-/// As for every other setting; hyper-util adds it to a clock.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Transport {
     /// Creates a transport with the defaults.
@@ -236,4 +234,3 @@ impl Default for Transport {
         Self::new()
     }
 }
-
