@@ -24,11 +24,7 @@ pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), Error> {
 }
 
 /// Sets a field, and replaces any value that it has.
-pub(crate) fn insert(
-    headers: &mut HeaderMap,
-    name: &HeaderName,
-    value: HeaderValue,
-) -> Result<(), Error> {
+pub(crate) fn insert(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) -> Result<(), Error> {
     if headers.keys_len() >= CAPACITY && !headers.contains_key(name) {
         return Err(too_many_fields());
     }
@@ -137,6 +133,9 @@ mod tests {
     fn keeps_room_for_hooks_and_clients() {
         assert!(check_room(&filled(6_000)).is_ok());
         let error = check_room(&filled(6_001)).unwrap_err();
-        assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "the request has more than 6,000 header fields");
+        assert_eq!(
+            std::error::Error::source(&error).unwrap().to_string(),
+            "the request has more than 6,000 header fields"
+        );
     }
 }

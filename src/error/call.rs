@@ -218,11 +218,6 @@ impl Error {
         !self.inner.maybe_processed && (self.is_refusal() || self.inner.kind == Kind::NotReady)
     }
 
-    /// Returns whether the request costs more permits than its limiter can ever grant. Nothing was sent.
-    pub fn is_too_costly(&self) -> bool {
-        matches!(self.inner.kind, Kind::TooCostly)
-    }
-
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
     ///
     /// The server may have processed the request. A timeout of tower or of the connector below the layers is

@@ -29,10 +29,10 @@ pin_project! {
 impl<F> MaybeRejected<F> {
     /// Calls the inner service if the request passed its checks.
     #[inline]
-    pub(crate) fn new(checked: Result<(), impl Into<Error>>, call: impl FnOnce() -> F) -> Self {
+    pub(crate) fn new(checked: Result<(), Error>, call: impl FnOnce() -> F) -> Self {
         match checked {
             Ok(()) => Self::calling(call),
-            Err(error) => Self::rejected(error.into()),
+            Err(error) => Self::rejected(error),
         }
     }
 

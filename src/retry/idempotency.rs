@@ -1,11 +1,6 @@
 use http::{HeaderName, HeaderValue, request};
 
-use crate::{
-    config::text::Written,
-    error::Error,
-    headers, id, policy,
-    random::Random,
-};
+use crate::{config::text::Written, error::Error, headers, id, policy, random::Random};
 
 /// Adds a key by which the server recognizes a request that it has processed (draft-ietf-httpapi-idempotency-key).
 ///
