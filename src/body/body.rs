@@ -85,20 +85,14 @@ impl Body {
         }
         #[cfg(feature = "hyper")]
         if let Some(body) = take(&mut slot) {
-            return Self::incoming(IdleBody::new(body, None));
+            return Self { kind: Kind::Incoming(IdleBody::new(body, None)) };
         }
         #[cfg(feature = "hyper")]
         if let Some(body) = take(&mut slot) {
-            return Self::incoming(body);
+            return Self { kind: Kind::Incoming(body) };
         }
         slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
             .unwrap_or_default()
-    }
-
-    /// Passes on the body that hyper received. Not `From`, because hyper's type is not part of the public API.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn incoming(body: IdleBody<Incoming>) -> Self {
-        Self { kind: Kind::Incoming(body) }
     }
 
     fn name(&self) -> &'static str {

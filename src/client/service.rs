@@ -55,7 +55,7 @@ impl StackBuilder {
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
         let service = tower::service_fn(move |request| connections.request(request));
-        self.clone().with_default_user_agent().client_of(service, Body::incoming)
+        self.clone().with_default_user_agent().client_with_service(service)
     }
 
     /// Makes a ready client over a custom service: another HTTP client, or a test double.
@@ -94,18 +94,8 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        self.client_of(service, Body::new)
-    }
-
-    fn client_of<S, R>(&self, service: S, body: fn(IdleBody<R>) -> Body) -> Result<Client, InvalidConfig>
-    where
-        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
-        S: Clone + Send + Sync + 'static,
-        S::Future: Send,
-        R: http_body::Body + Send + 'static,
-    {
         let stack = ServiceBuilder::new()
-            .map_response(move |response: Response<IdleBody<R>>| response.map(body))
+            .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
             .layer(self.layer()?)
             .service(service);
         Ok(Client {
