@@ -1,7 +1,5 @@
 //! Header fields that the layers add. A full map of `http` panics unless its fallible methods are used.
 
-use std::fmt;
-
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::error::{Error, Kind};
@@ -12,42 +10,25 @@ const CAPACITY: usize = 6_500;
 /// Kept free for hooks and clients, which add fields by the methods that panic.
 const RESERVED: usize = 500;
 
-/// A request whose header fields leave no room for another one.
-#[derive(Debug)]
-pub(crate) struct TooManyFields;
-
-impl fmt::Display for TooManyFields {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request has more than 6,000 header fields")
-    }
-}
-
-impl std::error::Error for TooManyFields {}
-
-impl From<TooManyFields> for Error {
-    fn from(error: TooManyFields) -> Self {
-        Self::new(Kind::Request, error)
-    }
+/// Returns the error of a request whose header fields leave no room for another one.
+fn too_many_fields() -> Error {
+    Error::new(Kind::Request, "the request has more than 6,000 header fields")
 }
 
 /// Returns an error unless hooks and clients have room for their own fields.
-pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), TooManyFields> {
+pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), Error> {
     match headers.keys_len() > CAPACITY - RESERVED {
-        true => Err(TooManyFields),
+        true => Err(too_many_fields()),
         false => Ok(()),
     }
 }
 
 /// Sets a field, and replaces any value that it has.
-pub(crate) fn insert(
-    headers: &mut HeaderMap,
-    name: &HeaderName,
-    value: HeaderValue,
-) -> Result<(), TooManyFields> {
+pub(crate) fn insert(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) -> Result<(), Error> {
     if headers.keys_len() >= CAPACITY && !headers.contains_key(name) {
-        return Err(TooManyFields);
+        return Err(too_many_fields());
     }
-    headers.try_insert(name, value).map(drop).map_err(|_| TooManyFields)
+    headers.try_insert(name, value).map(drop).map_err(|_| too_many_fields())
 }
 
 /// Sets a field unless it is set, and returns its value.
@@ -55,13 +36,13 @@ pub(crate) fn get_or_insert_with<'a>(
     headers: &'a mut HeaderMap,
     name: &HeaderName,
     value: impl FnOnce() -> HeaderValue,
-) -> Result<&'a HeaderValue, TooManyFields> {
+) -> Result<&'a HeaderValue, Error> {
     // A full map has no entries to offer, not even those that it has.
     if headers.keys_len() >= CAPACITY {
-        return headers.get(name).ok_or(TooManyFields);
+        return headers.get(name).ok_or_else(too_many_fields);
     }
-    let entry = headers.try_entry(name).map_err(|_| TooManyFields)?;
-    entry.or_try_insert_with(value).map(|value| &*value).map_err(|_| TooManyFields)
+    let entry = headers.try_entry(name).map_err(|_| too_many_fields())?;
+    entry.or_try_insert_with(value).map(|value| &*value).map_err(|_| too_many_fields())
 }
 
 #[cfg(test)]
@@ -151,7 +132,10 @@ mod tests {
     #[test]
     fn keeps_room_for_hooks_and_clients() {
         assert!(check_room(&filled(6_000)).is_ok());
-        let error = check_room(&filled(6_001)).unwrap_err().to_string();
-        assert_eq!(error, "the request has more than 6,000 header fields");
+        let error = check_room(&filled(6_001)).unwrap_err();
+        assert_eq!(
+            std::error::Error::source(&error).unwrap().to_string(),
+            "the request has more than 6,000 header fields"
+        );
     }
 }

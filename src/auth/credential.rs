@@ -1,4 +1,4 @@
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use futures_util::FutureExt;
 use http::request;
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A closure that puts a credential on the head of a request.
-pub(super) type Hook = Arc<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>;
+type Hook = Box<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>;
 
 /// The credential of a service, as its requests use it.
 pub(super) enum Credential {
@@ -34,6 +34,15 @@ impl Credential {
         match keys.fixed() {
             Some(key) => Self::Fixed(key.clone(), placement.place(key)),
             None => Self::Changing(ChangingKey { keys, placement, placed: Mutex::default() }),
+        }
+    }
+
+    /// Returns the source of the key, if the credential is one.
+    pub(super) fn keys(&self) -> Option<KeySource> {
+        match self {
+            Self::Fixed(key, _) => Some(key.clone().into()),
+            Self::Changing(changing) => Some(changing.keys.clone()),
+            Self::Hook(_) => None,
         }
     }
 

@@ -18,23 +18,27 @@ const AFTER_REJECTION: Duration = Duration::from_secs(1);
 pub(super) struct WatchedFile {
     path: PathBuf,
     interval: Duration,
-    /// Held while the file is read, so that no read replaces the result of a later one.
-    reading: Mutex<()>,
     state: Mutex<State>,
+    /// Held while the file is read: rejected requests wait for the result, others use the key that is there.
+    reads: Mutex<Reads>,
 }
 
 struct State {
     key: ApiKey,
-    /// `None` before the first request, whose clock counts.
-    next_read: Option<Instant>,
-    rejected: Option<Instant>,
     error: Option<KeyError>,
+}
+
+#[derive(Default)]
+struct Reads {
+    /// `None` before the first request, whose clock counts.
+    next: Option<Instant>,
+    rejected: Option<Instant>,
 }
 
 impl WatchedFile {
     pub(super) fn open(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
-        let state = State { key: ApiKey::from_file(&path)?, next_read: None, rejected: None, error: None };
-        Ok(Self { path, interval, reading: Mutex::default(), state: Mutex::new(state) })
+        let state = Mutex::new(State { key: ApiKey::from_file(&path)?, error: None });
+        Ok(Self { path, interval, state, reads: Mutex::default() })
     }
 
     // A panic while the lock was held leaves usable values behind.
@@ -44,35 +48,28 @@ impl WatchedFile {
 
     pub(super) fn current(&self) -> ApiKey {
         let now = clock::now();
-        let mut state = self.lock();
-        if state.next_read.is_some_and(|next| now < next) {
-            return state.key.clone();
-        }
-        let _reading = match self.reading.try_lock() {
-            Ok(reading) => reading,
-            Err(TryLockError::Poisoned(reading)) => reading.into_inner(),
-            // No request waits for another one's read.
-            Err(TryLockError::WouldBlock) => return state.key.clone(),
+        let mut reads = match self.reads.try_lock() {
+            Ok(reads) => reads,
+            Err(TryLockError::Poisoned(reads)) => reads.into_inner(),
+            Err(TryLockError::WouldBlock) => return self.lock().key.clone(),
         };
-        state.next_read = Some(clock::after(now, self.interval));
-        drop(state);
-        self.read()
+        match reads.next.is_some_and(|next| now < next) {
+            true => self.lock().key.clone(),
+            false => self.read(&mut reads, now),
+        }
     }
 
     /// Returns whether the file contains another key than this one.
     pub(super) fn reject(&self, key: &ApiKey) -> bool {
-        // Rejected requests wait for the read of the first of them.
-        let _reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::now();
-        let mut state = self.lock();
-        let recently = state.rejected.is_some_and(|then| now < clock::after(then, AFTER_REJECTION));
-        if state.key != *key || recently {
-            return state.key != *key;
+        let recently = reads.rejected.is_some_and(|then| now < clock::after(then, AFTER_REJECTION));
+        let current = self.lock().key.clone();
+        if current != *key || recently {
+            return current != *key;
         }
-        state.rejected = Some(now);
-        state.next_read = Some(clock::after(now, self.interval));
-        drop(state);
-        let replaced = self.read() != *key;
+        reads.rejected = Some(now);
+        let replaced = self.read(&mut reads, now) != *key;
         if replaced {
             telemetry::key_refused();
         }
@@ -84,7 +81,8 @@ impl WatchedFile {
     }
 
     /// Reads the file and returns the key in use. Does not hold the lock of the state meanwhile.
-    fn read(&self) -> ApiKey {
+    fn read(&self, reads: &mut Reads, now: Instant) -> ApiKey {
+        reads.next = Some(clock::after(now, self.interval));
         let read = ApiKey::from_file(&self.path);
         let mut state = self.lock();
         match read {

@@ -3,10 +3,7 @@ use std::{fmt, sync::Arc};
 use http::request;
 use tower_layer::Layer;
 
-use super::{
-    Auth, KeyPlacement, KeySource, Origin,
-    credential::{Credential, Hook},
-};
+use super::{Auth, KeyPlacement, KeySource, Origin, credential::Credential};
 use crate::{config::InvalidConfig, error::BoxError};
 
 /// Puts a credential on every request to its own origin.
@@ -28,14 +25,8 @@ use crate::{config::InvalidConfig, error::BoxError};
 /// Clones, and the services that they make, share the key source or the closure.
 #[derive(Clone)]
 pub struct AuthLayer {
-    source: Source,
-    origins: Vec<Origin>,
-}
-
-#[derive(Clone)]
-enum Source {
-    Key(KeySource, KeyPlacement),
-    Hook(Hook),
+    credential: Arc<Credential>,
+    origins: Arc<[Origin]>,
 }
 
 impl AuthLayer {
@@ -46,8 +37,8 @@ impl AuthLayer {
     /// Returns an error if the origin has neither TLS nor a loopback host, unless it
     /// [allows plaintext](Origin::allow_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
-        let source = Source::Key(keys.into(), KeyPlacement::default());
-        Ok(Self { source, origins: vec![origin.for_credential()?] })
+        let credential = Credential::key(keys.into(), KeyPlacement::default());
+        Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
     /// Sends what the closure puts on the head of a request to `origin`.
@@ -77,13 +68,14 @@ impl AuthLayer {
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
     ) -> Result<Self, InvalidConfig> {
-        Ok(Self { source: Source::Hook(Arc::new(authorize)), origins: vec![origin.for_credential()?] })
+        let credential = Credential::Hook(Box::new(authorize));
+        Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
     /// Sends the key in another place. Has no effect on a closure.
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
-        if let Source::Key(_, place) = &mut self.source {
-            *place = placement;
+        if let Some(keys) = self.credential.keys() {
+            self.credential = Arc::new(Credential::key(keys, placement));
         }
         self
     }
@@ -94,7 +86,7 @@ impl AuthLayer {
     ///
     /// Returns an error as [`new`](Self::new) does.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        self.origins.push(origin.for_credential()?);
+        self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
         Ok(self)
     }
 }
@@ -103,11 +95,7 @@ impl<S> Layer<S> for AuthLayer {
     type Service = Auth<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let credential = match &self.source {
-            Source::Key(keys, placement) => Credential::key(keys.clone(), placement.clone()),
-            Source::Hook(hook) => Credential::Hook(Arc::clone(hook)),
-        };
-        Auth::new(inner, credential, self.origins.clone())
+        Auth::new(inner, Arc::clone(&self.credential), Arc::clone(&self.origins))
     }
 }
 

@@ -24,8 +24,6 @@ pub struct Origin {
     host: String,
     port: u16,
     plaintext: bool,
-    /// Host and port as nearly all URIs write them, the port only where it is not that of the scheme.
-    authority: String,
 }
 
 impl Origin {
@@ -56,9 +54,7 @@ impl Origin {
             return Err("a host that is a name or an ip address");
         }
         let port = port(uri).ok_or("a port from 1 to 65535")?.unwrap_or(default_port(tls));
-        let host = host.to_ascii_lowercase();
-        let authority = if port == default_port(tls) { host.clone() } else { format!("{host}:{port}") };
-        Ok(Self { tls, host, port, plaintext: false, authority })
+        Ok(Self { tls, host: host.to_ascii_lowercase(), port, plaintext: false })
     }
 
     /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
@@ -71,10 +67,6 @@ impl Origin {
 
     /// Returns whether `uri` has this scheme, host and port. Allocates nothing.
     pub fn covers(&self, uri: &Uri) -> bool {
-        let own = if self.tls { Scheme::HTTPS } else { Scheme::HTTP };
-        if uri.authority().is_some_and(|authority| authority.as_str() == self.authority) {
-            return uri.scheme() == Some(&own);
-        }
         let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
         let port = port(uri).map(|port| port.unwrap_or(default_port(self.tls)));
         host && port == Some(self.port) && is_tls(uri) == Some(self.tls)

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{FutureExt, future::Shared};
+use futures_util::{
+    FutureExt,
+    future::{Shared, WeakShared},
+};
 use tokio::runtime::Handle;
 
 use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
@@ -16,8 +19,10 @@ use crate::{
     telemetry,
 };
 
+type Run = Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>;
+
 /// A refresh, shared by its task and all waiters.
-pub(super) type Refresh = Shared<Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>>;
+pub(super) type Refresh = Shared<Run>;
 
 /// The current key, or the refresh to wait for.
 pub(super) enum Lease {
@@ -35,9 +40,8 @@ pub(super) struct Refresher {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    running: Option<(u64, Refresh)>,
-    /// The number of refreshes so far, the id of the last one.
-    started: u64,
+    /// Weak, so that the next request starts another refresh if the runtime drops the task of this one.
+    running: Option<WeakShared<Run>>,
     /// Failures in a row.
     failures: u32,
     /// The last failure, and the end of the backoff after it.
@@ -58,9 +62,6 @@ struct Held {
 }
 
 const FAILED: &str = "the key provider failed";
-
-/// A key with its lifetime and its expiry.
-type Fetched = (ApiKey, Option<(Duration, Instant)>);
 
 impl Refresher {
     /// A key that was in use for this many times the longest backoff starts a new row of rejections.
@@ -97,35 +98,30 @@ impl Refresher {
 
     /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.
     fn refresh(self: &Arc<Self>, state: &mut State, now: Instant) -> Result<Refresh, KeyError> {
-        if let Some((_, refresh)) = &state.running {
-            return Ok(refresh.clone());
+        if let Some(refresh) = state.running.as_ref().and_then(WeakShared::upgrade) {
+            return Ok(refresh);
         }
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
         let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
-        state.started += 1;
-        let refresh = Arc::clone(self).run(state.started, now).boxed().shared();
-        state.running = Some((state.started, refresh.clone()));
-        let (guard, task) = (GiveUp { refresher: Arc::clone(self), id: state.started }, refresh.clone());
-        runtime.spawn(async move {
-            let _guard = guard;
-            drop(task.await);
-        });
+        let refresh = Arc::clone(self).run(now).boxed().shared();
+        state.running = refresh.downgrade();
+        drop(runtime.spawn(refresh.clone()));
         Ok(refresh)
     }
 
-    async fn run(self: Arc<Self>, id: u64, started: Instant) -> Result<ApiKey, KeyError> {
+    async fn run(self: Arc<Self>, started: Instant) -> Result<ApiKey, KeyError> {
         telemetry::key_refresh_begins();
         let fetched = self.fetch(started).await;
-        self.settle(id, fetched)
+        self.settle(started, fetched)
     }
 
-    async fn fetch(&self, started: Instant) -> Result<Fetched, KeyError> {
+    async fn fetch(&self, started: Instant) -> Result<FreshKey, KeyError> {
         let limit = self.settings.timeout;
         // Catches a panic of the provider, and of a timer whose runtime is gone.
         let fetch = AssertUnwindSafe(async { tokio::time::timeout(limit, (self.settings.provider)()).await });
-        let FreshKey { key, lifetime } = match fetch.catch_unwind().await {
+        let fresh = match fetch.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
             Ok(Err(_)) => {
                 return Err(KeyError::new(format!("the key provider gave no key within {limit:?}")));
@@ -133,24 +129,22 @@ impl Refresher {
             // The payload may contain anything.
             Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
-        let expires = lifetime.map(|lifetime| (lifetime, clock::after(started, lifetime)));
-        match expires.is_some_and(|(_, expires)| expires <= clock::now()) {
+        match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
             true => Err(KeyError::new("the key provider gave a key that has expired")),
-            false => Ok((key, expires)),
+            false => Ok(fresh),
         }
     }
 
-    /// Stores the result of the refresh `id`, unless the refresh was given up.
-    fn settle(&self, id: u64, fetched: Result<Fetched, KeyError>) -> Result<ApiKey, KeyError> {
+    /// Stores the result of the refresh.
+    fn settle(&self, started: Instant, fetched: Result<FreshKey, KeyError>) -> Result<ApiKey, KeyError> {
         let now = clock::now();
         let mut state = self.lock();
-        if state.running.take_if(|(running, _)| *running == id).is_none() {
-            return fetched.map(|(key, _)| key);
-        }
+        state.running = None;
         // The subscriber's code runs outside of the lock.
         match fetched {
-            Ok((key, expires)) => {
-                self.hold(&mut state, key.clone(), expires, now);
+            Ok(fresh) => {
+                let key = fresh.key.clone();
+                self.hold(&mut state, fresh, started, now);
                 drop(state);
                 telemetry::key_refreshed();
                 Ok(key)
@@ -173,21 +167,20 @@ impl Refresher {
         }
     }
 
-    fn hold(&self, state: &mut State, key: ApiKey, expires: Option<(Duration, Instant)>, now: Instant) {
+    fn hold(&self, state: &mut State, fresh: FreshKey, started: Instant, now: Instant) {
         let rest = match state.rejections.checked_sub(1) {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        let refresh_at = expires.map(|(lifetime, expires)| {
-            expires.checked_sub(self.settings.ahead.min(lifetime / 5)).unwrap_or(now)
-        });
+        let lifetime = fresh.lifetime;
+        let young = lifetime.map(|lifetime| lifetime - self.settings.ahead.min(lifetime / 5));
         state.failures = 0;
         state.failed = None;
         state.held = Some(Held {
-            key,
+            key: fresh.key,
             since: now,
-            expires: expires.map(|(_, expires)| expires),
-            refresh_at,
+            expires: lifetime.map(|lifetime| clock::after(started, lifetime)),
+            refresh_at: young.map(|young| clock::after(started, young)),
             rejectable_at: clock::after(now, rest),
             rejected: false,
         });
@@ -221,19 +214,5 @@ impl Refresher {
 impl Held {
     fn is_valid(&self, now: Instant) -> bool {
         !self.rejected && self.expires.is_none_or(|expires| now < expires)
-    }
-}
-
-/// Gives up a refresh whose runtime drops its task, so that the next request starts another one.
-struct GiveUp {
-    refresher: Arc<Refresher>,
-    id: u64,
-}
-
-impl Drop for GiveUp {
-    fn drop(&mut self) {
-        let given_up = self.refresher.lock().running.take_if(|(id, _)| *id == self.id);
-        // The provider's future is dropped outside of the lock.
-        drop(given_up);
     }
 }

@@ -27,40 +27,23 @@ use crate::error::{BoxError, Error, MaybeRejected};
 /// - Otherwise the inner service's error.
 pub struct Auth<S> {
     inner: S,
-    shared: Arc<Shared>,
+    credential: Arc<Credential>,
+    origins: Arc<[Origin]>,
     /// The wait for the key, and its result. A limiter further out keeps this wait out of its window.
     ready: MaybeDone<Refresh>,
 }
 
-struct Shared {
-    credential: Credential,
-    origins: Vec<Origin>,
-}
-
 impl<S> Auth<S> {
-    pub(super) fn new(inner: S, credential: Credential, origins: Vec<Origin>) -> Self {
-        Self { inner, shared: Arc::new(Shared { credential, origins }), ready: MaybeDone::Gone }
+    pub(super) fn new(inner: S, credential: Arc<Credential>, origins: Arc<[Origin]>) -> Self {
+        Self { inner, credential, origins, ready: MaybeDone::Gone }
     }
 
-    /// Returns a reference to the inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_service!();
 }
 
 impl<S: Clone> Clone for Auth<S> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared), ready: MaybeDone::Gone }
+        Self::new(self.inner.clone(), Arc::clone(&self.credential), Arc::clone(&self.origins))
     }
 }
 
@@ -73,7 +56,7 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Credential::Changing(changing) = &self.shared.credential {
+        if let Credential::Changing(changing) = &*self.credential {
             if let MaybeDone::Gone = self.ready {
                 self.ready = match changing.keys.lease() {
                     Lease::Ready(key) => MaybeDone::Done(Ok(key)),
@@ -91,7 +74,7 @@ where
             MaybeDone::Done(key) => Some(key),
             _ => None,
         };
-        match Origin::any_covers(&self.shared.origins, request.uri()) {
+        match Origin::any_covers(&self.origins, request.uri()) {
             Ok(true) => {}
             Ok(false) => {
                 return ResponseFuture::new(None, MaybeRejected::calling(|| self.inner.call(request)));
@@ -99,7 +82,7 @@ where
             Err(error) => return ResponseFuture::new(None, MaybeRejected::rejected(error)),
         }
         let (mut head, body) = request.into_parts();
-        let (key, checked) = match self.shared.credential.put(&mut head, ready) {
+        let (key, checked) = match self.credential.put(&mut head, ready) {
             Ok(key) => (key, Ok(())),
             Err(error) => (None, Err(error)),
         };
@@ -112,7 +95,7 @@ impl<S: fmt::Debug> fmt::Debug for Auth<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Auth")
             .field("inner", &self.inner)
-            .field("origins", &self.shared.origins)
+            .field("origins", &self.origins)
             .finish_non_exhaustive()
     }
 }

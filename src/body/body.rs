@@ -37,16 +37,12 @@ use crate::error::BoxError;
 /// # Notes
 ///
 /// After its end or an error, polling it returns `None`.
-#[derive(Default)]
 pub struct Body {
     kind: Kind,
 }
 
-#[derive(Default)]
 enum Kind {
-    #[default]
-    Empty,
-    /// Never empty.
+    /// Empty at its end.
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<Incoming>),
@@ -62,7 +58,7 @@ impl Body {
     /// assert!(tower_outbound::Body::empty().is_end_stream());
     /// ```
     pub fn empty() -> Self {
-        Self::default()
+        Self::from(Bytes::new())
     }
 
     /// Passes on the data and trailers of `body`.
@@ -84,37 +80,35 @@ impl Body {
             return Self::empty();
         }
         let mut slot = Some(body);
-        let any: &mut dyn Any = &mut slot;
-        if let Some(body) = any.downcast_mut::<Option<Self>>() {
-            return body.take().unwrap_or_default();
+        if let Some(body) = take(&mut slot) {
+            return body;
         }
         #[cfg(feature = "hyper")]
-        if let Some(body) = any.downcast_mut::<Option<Incoming>>() {
-            return body.take().map(Self::incoming).unwrap_or_default();
+        if let Some(body) = take(&mut slot) {
+            return Self { kind: Kind::Incoming(IdleBody::new(body, None)) };
         }
         #[cfg(feature = "hyper")]
-        if let Some(body) = any.downcast_mut::<Option<IdleBody<Incoming>>>() {
-            return body.take().map(Self::incoming).unwrap_or_default();
+        if let Some(body) = take(&mut slot) {
+            return Self { kind: Kind::Incoming(body) };
         }
         slot.map(|body| Self { kind: Kind::Boxed(body.map_err(Into::into).boxed_unsync()) })
             .unwrap_or_default()
     }
 
-    /// Passes on the body that hyper received. Not `From`, because hyper's type is not part of the public API.
-    #[cfg(feature = "hyper")]
-    pub(crate) fn incoming(body: impl Into<IdleBody<Incoming>>) -> Self {
-        Self { kind: Kind::Incoming(body.into()) }
-    }
-
     fn name(&self) -> &'static str {
         match self.kind {
-            Kind::Empty => "empty",
+            Kind::Full(ref data) if data.is_empty() => "empty",
             Kind::Full(_) => "full",
             #[cfg(feature = "hyper")]
             Kind::Incoming(_) => "incoming",
             Kind::Boxed(_) => "boxed",
         }
     }
+}
+
+/// Takes the body out of `slot` if it is a `T`.
+fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
+    slot.downcast_mut::<Option<T>>()?.take()
 }
 
 impl http_body::Body for Body {
@@ -127,27 +121,22 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         let polled = match &mut this.kind {
-            Kind::Empty => return Poll::Ready(None),
-            Kind::Full(data) => {
-                let data = mem::take(data);
-                this.kind = Kind::Empty;
-                return Poll::Ready(Some(Ok(Frame::data(data))));
-            }
+            Kind::Full(data) if data.is_empty() => return Poll::Ready(None),
+            Kind::Full(data) => return Poll::Ready(Some(Ok(Frame::data(mem::take(data))))),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
         // Some bodies cannot be polled after their end. This also frees what they hold.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            this.kind = Kind::Empty;
+            *this = Self::empty();
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Empty => true,
-            Kind::Full(_) => false,
+            Kind::Full(data) => data.is_empty(),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.is_end_stream(),
             Kind::Boxed(body) => body.is_end_stream(),
@@ -156,7 +145,6 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(data) => SizeHint::with_exact(data.len() as u64),
             #[cfg(feature = "hyper")]
             Kind::Incoming(body) => body.size_hint(),
@@ -172,6 +160,12 @@ impl fmt::Debug for Body {
     }
 }
 
+impl Default for Body {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
 impl From<()> for Body {
     fn from((): ()) -> Self {
         Self::empty()
@@ -180,7 +174,7 @@ impl From<()> for Body {
 
 impl From<Bytes> for Body {
     fn from(data: Bytes) -> Self {
-        Self { kind: if data.is_empty() { Kind::Empty } else { Kind::Full(data) } }
+        Self { kind: Kind::Full(data) }
     }
 }
 
@@ -246,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn ends_after_an_error() {
-        let mut body = Body::new(ReplayBody::from(Script::new([Step::data(1), Step::Fail])));
+        let mut body = Body::new(ReplayBody::new(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
         assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
         assert!(body.frame().await.is_none());

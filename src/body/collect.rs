@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn boxed(script: Script) -> Body {
-        Body::new(ReplayBody::from(script))
+        Body::new(ReplayBody::new(script))
     }
 
     #[tokio::test]

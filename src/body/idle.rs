@@ -10,28 +10,19 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::{BoxError, Error, redact};
+use crate::error::{BoxError, Error, Kind, redact};
 
 // tower-http's `TimeoutBody` polls its timer before the body, so a late reader loses a frame that has arrived. It also
 // hides the length and the end of the body, and its error does not show the limit.
 pin_project! {
     /// A response's body, which fails if it stalls for longer than its idle timeout.
     ///
-    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it. `From` passes a body on without a limit.
+    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it.
     ///
     /// # Errors
     ///
     /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. This drops the body, which closes its
     /// connection or resets its stream. Otherwise returns the body's own error.
-    ///
-    /// ```
-    /// use http_body::Body as _;
-    /// use http_body_util::Full;
-    /// use tower_outbound::body::IdleBody;
-    ///
-    /// let body = IdleBody::from(Full::new(bytes::Bytes::from_static(b"hello")));
-    /// assert_eq!(body.size_hint().exact(), Some(5));
-    /// ```
     pub struct IdleBody<B> {
         // `None` after it stalled.
         #[pin]
@@ -48,12 +39,6 @@ pin_project! {
 impl<B> IdleBody<B> {
     pub(crate) fn new(body: B, limit: Option<Duration>) -> Self {
         Self { body: Some(body), limit, timer: None, armed: false }
-    }
-}
-
-impl<B> From<B> for IdleBody<B> {
-    fn from(body: B) -> Self {
-        Self::new(body, None)
     }
 }
 
@@ -94,7 +79,7 @@ where
         }
         *this.timer = None;
         this.body.set(None);
-        Poll::Ready(Some(Err(Error::stalled(limit).into())))
+        Poll::Ready(Some(Err(Error::without_source(Kind::Stalled { limit }).into())))
     }
 
     fn is_end_stream(&self) -> bool {

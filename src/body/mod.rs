@@ -3,7 +3,6 @@
 //! - [`Body`] is the body of the ready client, of any type.
 //! - [`ReplayBody`] is the request's body under a [`retry`](crate::retry) layer, which can send it again.
 //! - [`IdleBody`] is the response's body above a [`BodyIdleTimeoutLayer`](crate::timeout::BodyIdleTimeoutLayer).
-//! - [`FromBuffered`] is a request's body that a signing layer can read and replace.
 //!
 //! ```
 //! use tower_outbound::Body;
@@ -31,7 +30,6 @@
 
 #[expect(clippy::module_inception, reason = "its type is the room's own")]
 mod body;
-mod buffered;
 mod collect;
 mod drain;
 mod idle;
@@ -40,7 +38,6 @@ mod replay;
 mod test_body;
 
 pub use self::body::Body;
-pub use self::buffered::FromBuffered;
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
 pub use self::idle::IdleBody;

@@ -73,34 +73,18 @@ impl Deadline {
 impl CallContext {
     /// Returns the call of a request, or starts one.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
-        let call = extensions.get::<Self>().cloned().unwrap_or_else(|| Self::begin(extensions, None));
-        call.keep_deadline(extensions);
+        let call = extensions.get_or_insert_with(|| Self { shared: Arc::new(Shared::new()) }).clone();
+        if let Some(Deadline(deadline)) = extensions.get() {
+            call.narrow_deadline(*deadline);
+        }
         call
     }
 
     /// Returns the call of a request, or starts one, and sets its identity.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
-        let call = match extensions.get::<Self>().cloned() {
-            Some(call) => {
-                call.shared.state().identity = Some(identity);
-                call
-            }
-            None => Self::begin(extensions, Some(identity)),
-        };
-        call.keep_deadline(extensions);
+        let call = Self::of(extensions);
+        call.shared.state().identity = Some(identity);
         call
-    }
-
-    fn begin(extensions: &mut Extensions, identity: Option<Identity>) -> Self {
-        let call = Self { shared: Arc::new(Shared::new(identity)) };
-        extensions.insert(call.clone());
-        call
-    }
-
-    fn keep_deadline(&self, extensions: &Extensions) {
-        if let Some(Deadline(deadline)) = extensions.get() {
-            self.narrow_deadline(*deadline);
-        }
     }
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.

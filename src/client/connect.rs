@@ -1,6 +1,6 @@
 #[cfg(feature = "rustls")]
 use std::path::PathBuf;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
@@ -15,6 +15,7 @@ use crate::{
     body::{Body, ReplayBody},
     config::InvalidConfig,
     config::text::Written,
+    policy::LONGEST,
 };
 
 #[cfg(feature = "rustls")]
@@ -40,7 +41,7 @@ pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 /// | `native_roots` | `false`: `true` also trusts the operating system's roots. With the feature `native-roots` |
 ///
 /// TCP sends small packets without delay.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct Transport {
@@ -66,9 +67,6 @@ enum Version {
     Http1,
     Http2,
 }
-
-/// As for every other setting; hyper-util adds it to a clock.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Transport {
     /// Creates a transport with the defaults.
@@ -234,15 +232,5 @@ impl Transport {
 impl Default for Transport {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transport")
-            .field("connect_timeout", &self.connect_timeout)
-            .field("idle_timeout", &self.idle_timeout)
-            .field("http", &self.http)
-            .finish_non_exhaustive()
     }
 }

@@ -113,8 +113,7 @@ impl Client {
         let mut request = request.map_err(no_answer)?;
         if self.accepts_json {
             let json = || HeaderValue::from_static("application/json");
-            headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json)
-                .map_err(|error| no_answer(error.into()))?;
+            headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json).map_err(no_answer)?;
         }
         let response = self.request(request).await.map_err(no_answer)?;
         let (status, report) = (response.status(), Report::from_response(&response).cloned());
@@ -207,11 +206,6 @@ impl JsonError {
     /// Returns whether the status of the response is not a 2xx.
     pub fn is_status(&self) -> bool {
         matches!(self.kind, Kind::Status)
-    }
-
-    /// Returns whether the body does not deserialize to the type.
-    pub fn is_unreadable(&self) -> bool {
-        matches!(self.kind, Kind::Unreadable(_))
     }
 
     /// Returns whether the body is larger than [`Client::MAX_JSON`].

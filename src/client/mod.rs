@@ -42,13 +42,11 @@
 //!   [`Body::collect`](crate::Body::collect) bounds its size.
 
 mod connect;
-mod future;
 #[cfg(feature = "json")]
 mod json;
 mod service;
 
 pub use self::connect::Transport;
-pub use self::future::ResponseFuture;
 #[cfg(feature = "json")]
 pub use self::json::JsonError;
-pub use self::service::Client;
+pub use self::service::{Client, ResponseFuture};

@@ -1,5 +1,7 @@
 use std::{
     fmt,
+    future::{Future, ready},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -9,13 +11,16 @@ use http::{Method, Request, Response};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
-use super::{ResponseFuture, Transport, future::Called};
+use super::Transport;
 use crate::{
     body::{Body, IdleBody, ReplayBody},
     config::InvalidConfig,
     error::{BoxError, Error},
     stack::{BaseUrl, StackBuilder},
 };
+
+/// The future of a [`Client`]'s call.
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
 /// Calls one service. Also a tower [`Service`], for custom layers on top.
 ///
@@ -25,7 +30,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Client {
     /// The whole stack as one type. A call costs one box, of its future.
-    stack: Arc<dyn Fn(Request<Body>) -> Called + Send + Sync>,
+    stack: Arc<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>,
     base_url: Arc<BaseUrl>,
     /// Whether JSON calls set `accept`, because the preset does not.
     #[cfg(feature = "json")]
@@ -50,7 +55,7 @@ impl StackBuilder {
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(self.base().origin())?;
         let service = tower::service_fn(move |request| connections.request(request));
-        self.clone().with_default_user_agent().client_of(service, Body::incoming)
+        self.clone().with_default_user_agent().client_with_service(service)
     }
 
     /// Makes a ready client over a custom service: another HTTP client, or a test double.
@@ -89,18 +94,8 @@ impl StackBuilder {
         S::Future: Send,
         R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        self.client_of(service, Body::new)
-    }
-
-    fn client_of<S, R>(&self, service: S, body: fn(IdleBody<R>) -> Body) -> Result<Client, InvalidConfig>
-    where
-        S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
-        S: Clone + Send + Sync + 'static,
-        S::Future: Send,
-        R: http_body::Body + Send + 'static,
-    {
         let stack = ServiceBuilder::new()
-            .map_response(move |response: Response<IdleBody<R>>| response.map(body))
+            .map_response(|response: Response<IdleBody<R>>| response.map(Body::new))
             .layer(self.layer()?)
             .service(service);
         Ok(Client {
@@ -160,8 +155,8 @@ impl Client {
 
     fn send(&self, method: Method, path: &str, body: Body) -> ResponseFuture {
         match self.made(method, path, body) {
-            Ok(request) => ResponseFuture::calling((self.stack)(request)),
-            Err(error) => ResponseFuture::failed(error),
+            Ok(request) => (self.stack)(request),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 
@@ -187,9 +182,9 @@ impl Service<Request<Body>> for Client {
         match self.base_url.resolve(std::mem::take(request.uri_mut())) {
             Ok(uri) => {
                 *request.uri_mut() = uri;
-                ResponseFuture::calling((self.stack)(request))
+                (self.stack)(request)
             }
-            Err(error) => ResponseFuture::failed(error),
+            Err(error) => Box::pin(ready(Err(error))),
         }
     }
 }

@@ -59,7 +59,9 @@ pub(crate) enum Kind {
     /// The request costs more than the limiter can ever grant. Its [`Refusal`] is the source.
     TooCostly,
     /// A timeout or the deadline was exceeded.
-    Timeout { scope: Scope, part: Part, limit: Duration },
+    Timeout { scope: Scope, limit: Duration },
+    /// No data of the response's body arrived for `limit`.
+    Stalled { limit: Duration },
     /// The credential could not be put on the request. Its source is called again after `again_in`.
     Auth { again_in: Option<Duration> },
     /// The request cannot be sent as it is.
@@ -77,23 +79,11 @@ pub(crate) enum Scope {
     Attempt,
 }
 
-/// The part of the response that did not arrive in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    Head,
-    Body,
-}
-
 impl Error {
     pub(crate) fn new(kind: Kind, source: impl Into<BoxError>) -> Self {
-        Self {
-            inner: Box::new(Inner {
-                kind,
-                source: Some(redact(source)),
-                report: None,
-                maybe_processed: false,
-            }),
-        }
+        let mut error = Self::without_source(kind);
+        error.inner.source = Some(redact(source));
+        error
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
@@ -105,21 +95,10 @@ impl Error {
     }
 
     pub(crate) fn timeout(scope: Scope, limit: Duration) -> Self {
-        Self::without_source(Kind::Timeout { scope, part: Part::Head, limit })
+        Self::without_source(Kind::Timeout { scope, limit })
     }
 
-    /// Creates the error of a response body that stalled for `limit`. The limit is of the attempt, not of the call.
-    pub(crate) fn stalled(limit: Duration) -> Self {
-        Self::without_source(Kind::Timeout { scope: Scope::Attempt, part: Part::Body, limit })
-    }
-
-    /// Creates the error of an attempt that the client below the layers ended by its own timeout.
-    #[cfg(feature = "reqwest")]
-    pub(crate) fn timed_out(limit: Duration, source: impl Into<BoxError>) -> Self {
-        Self::new(Kind::Timeout { scope: Scope::Attempt, part: Part::Head, limit }, source)
-    }
-
-    fn without_source(kind: Kind) -> Self {
+    pub(crate) fn without_source(kind: Kind) -> Self {
         Self { inner: Box::new(Inner { kind, source: None, report: None, maybe_processed: false }) }
     }
 
@@ -184,7 +163,7 @@ impl Error {
         match self.inner.kind {
             Kind::RateLimited { .. } => ErrorKind::RateLimited,
             Kind::TooCostly => ErrorKind::TooCostly,
-            Kind::Timeout { part: Part::Body, .. } => ErrorKind::BodyTimeout,
+            Kind::Stalled { .. } => ErrorKind::BodyTimeout,
             Kind::Timeout { scope: Scope::Call, .. } => ErrorKind::Deadline,
             Kind::Timeout { scope: Scope::Attempt, .. } => ErrorKind::AttemptTimeout,
             Kind::Auth { .. } => ErrorKind::Auth,
@@ -239,17 +218,12 @@ impl Error {
         !self.inner.maybe_processed && (self.is_refusal() || self.inner.kind == Kind::NotReady)
     }
 
-    /// Returns whether the request costs more permits than its limiter can ever grant. Nothing was sent.
-    pub fn is_too_costly(&self) -> bool {
-        matches!(self.inner.kind, Kind::TooCostly)
-    }
-
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
     ///
     /// The server may have processed the request. A timeout of tower or of the connector below the layers is
     /// [`is_service`](Self::is_service), and its [`kind`](Self::kind) names it.
     pub fn is_timeout(&self) -> bool {
-        matches!(self.inner.kind, Kind::Timeout { .. })
+        matches!(self.inner.kind, Kind::Timeout { .. } | Kind::Stalled { .. })
     }
 
     /// Returns whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    call::{Error, Kind, Part, Scope},
+    call::{Error, Kind, Scope},
     chain::write_causes,
 };
 use crate::call::{Report, StopReason};
@@ -12,14 +12,11 @@ impl Error {
     /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.failure() {
-            Kind::Timeout { scope, part, limit } => {
-                let limit = rounded(limit);
-                match (part, scope) {
-                    (Part::Body, _) => write!(f, "response body stalled for {limit:?}"),
-                    (Part::Head, Scope::Call) => write!(f, "deadline of {limit:?} exceeded"),
-                    (Part::Head, Scope::Attempt) => write!(f, "no response within {limit:?}"),
-                }
+            Kind::Timeout { scope: Scope::Call, limit } => {
+                write!(f, "deadline of {:?} exceeded", rounded(limit))
             }
+            Kind::Timeout { limit, .. } => write!(f, "no response within {:?}", rounded(limit)),
+            Kind::Stalled { limit } => write!(f, "response body stalled for {:?}", rounded(limit)),
             _ => f.write_str(self.kind().sentence()),
         }?;
         let attempts = self.report().map_or(0, Report::attempt_count);

@@ -18,17 +18,9 @@ pub(crate) fn polled_after_completion() -> ! {
 
 pin_project! {
     /// The future of a service that may reject a request before it calls the inner service.
-    #[derive(Debug)]
-    pub struct MaybeRejected<F> {
-        #[pin]
-        state: State<F>,
-    }
-}
-
-pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
-    enum State<F> {
+    pub enum MaybeRejected<F> {
         Calling { #[pin] future: F },
         Rejected { error: Option<Error> },
     }
@@ -37,22 +29,22 @@ pin_project! {
 impl<F> MaybeRejected<F> {
     /// Calls the inner service if the request passed its checks.
     #[inline]
-    pub(crate) fn new(checked: Result<(), impl Into<Error>>, call: impl FnOnce() -> F) -> Self {
+    pub(crate) fn new(checked: Result<(), Error>, call: impl FnOnce() -> F) -> Self {
         match checked {
             Ok(()) => Self::calling(call),
-            Err(error) => Self::rejected(error.into()),
+            Err(error) => Self::rejected(error),
         }
     }
 
     /// Calls the inner service.
     #[inline]
     pub(crate) fn calling(call: impl FnOnce() -> F) -> Self {
-        Self { state: State::Calling { future: call() } }
+        Self::Calling { future: call() }
     }
 
     /// Returns the error without a call.
     pub(crate) fn rejected(error: Error) -> Self {
-        Self { state: State::Rejected { error: Some(error) } }
+        Self::Rejected { error: Some(error) }
     }
 }
 
@@ -65,7 +57,7 @@ where
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().state.project() {
+        match self.project() {
             StateProj::Calling { future } => future.poll(cx).map_err(Error::from_service),
             StateProj::Rejected { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),

@@ -70,7 +70,7 @@ pub use self::{
 
 /// The longest duration of a setting, 366 days. A leap year covers every published quota, and sums of a few such durations
 /// are far below the 584 years that 64 bits of nanoseconds hold.
-const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// Returns the nanoseconds of a duration, or `u64::MAX` for a longer one.
 fn saturating_nanos(duration: Duration) -> u64 {

@@ -80,7 +80,7 @@ impl<B: Body> Attempts<B> {
             maybe_processed: false,
         };
         // The first attempt gets the original, whose map has room for the fields of the layers below.
-        (attempts, key.map(|_| Request::from_parts(head, body)).map_err(Error::from))
+        (attempts, key.map(|_| Request::from_parts(head, body)))
     }
 
     /// Counts an attempt that starts.

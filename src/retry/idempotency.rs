@@ -1,11 +1,6 @@
 use http::{HeaderName, HeaderValue, request};
 
-use crate::{
-    config::text::Written,
-    headers::{self, TooManyFields},
-    id, policy,
-    random::Random,
-};
+use crate::{config::text::Written, error::Error, headers, id, policy, random::Random};
 
 /// Adds a key by which the server recognizes a request that it has processed (draft-ietf-httpapi-idempotency-key).
 ///
@@ -46,7 +41,7 @@ impl IdempotencyKey {
     }
 
     /// Adds a key to a request that its method does not make idempotent. Returns whether the request has one.
-    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, TooManyFields> {
+    pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, Error> {
         // An empty key identifies nothing.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
         if head.headers.get(&self.header.0).is_some_and(is_key) {

@@ -11,7 +11,7 @@ use crate::{
 /// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
 pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> Outcome {
     match error.failure() {
-        Kind::Timeout { .. } => Outcome::Timeout,
+        Kind::Timeout { .. } | Kind::Stalled { .. } => Outcome::Timeout,
         // A retry layer below made several attempts.
         _ if error.is_after_processing() => Outcome::Failed,
         Kind::RateLimited { .. } | Kind::TooCostly => Outcome::Refused,
@@ -27,7 +27,7 @@ pub(super) fn of_error(error: &Error, called: bool, body_failed: bool) -> Outcom
 /// or the server's certificate is wrong.
 pub(super) fn is_lasting(error: &Error) -> bool {
     match error.failure() {
-        Kind::Timeout { scope: Scope::Attempt, .. } | Kind::NotReady => false,
+        Kind::Timeout { scope: Scope::Attempt, .. } | Kind::Stalled { .. } | Kind::NotReady => false,
         Kind::Service => proof(error).lasting,
         _ => true,
     }

@@ -16,7 +16,7 @@ use crate::{
     auth::{NOT_FRAMING, frames_request},
     config::InvalidConfig,
     error::{BoxError, Error, MaybeRejected},
-    headers::{self, TooManyFields},
+    headers,
 };
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -73,7 +73,7 @@ impl DefaultHeadersLayer {
         self.headers.iter().map(|(name, _)| name)
     }
 
-    fn put_on(&self, headers: &mut HeaderMap, has_body: bool) -> Result<(), TooManyFields> {
+    fn put_on(&self, headers: &mut HeaderMap, has_body: bool) -> Result<(), Error> {
         headers::check_room(headers)?;
         for (name, value) in self.headers.iter() {
             headers::get_or_insert_with(headers, name, || value.clone())?;

@@ -138,7 +138,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
     }
     fn call(&mut self, request: Request<ReplayBody<ReplayBody<Content>>>) -> Self::Future {
         let (head, _) = request.into_parts();
-        self.1.call(Request::from_parts(head, ReplayBody::from(Content::default())))
+        self.1.call(Request::from_parts(head, ReplayBody::new(Content::default())))
     }
 }
 

@@ -185,7 +185,7 @@ async fn a_deadline_that_has_passed_lets_nothing_out() {
     // Each layer reads it by itself, too.
     let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
     let service =
-        attempt.layer(probe.clone().map_request(|request: Request<Content>| request.map(ReplayBody::from)));
+        attempt.layer(probe.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
     assert!(service.oneshot(late()).await.unwrap_err().is_deadline());
     assert_eq!(probe.calls(), 0);
 }
@@ -205,7 +205,7 @@ async fn a_task_that_wakes_up_after_the_deadline_sends_nothing_more() {
 async fn a_layer_by_itself_keeps_the_deadline_of_the_request() {
     let start = Instant::now();
     let silent =
-        || Probe::new([Silent]).map_request(|request: Request<Content>| request.map(ReplayBody::from));
+        || Probe::new([Silent]).map_request(|request: Request<Content>| request.map(ReplayBody::new));
     let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(silent());
     assert!(attempt.oneshot(until(start + secs(1))).await.unwrap_err().is_deadline());
     assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());

@@ -154,7 +154,7 @@ fn end(ledger: &Ledger, number: u64, outcome: &Result<Response<Body>, Error>) {
 fn kind(error: &Error) -> &'static str {
     let kinds = [
         (error.is_rate_limited(), "failed: refused by the limiter"),
-        (error.is_too_costly(), "failed: too costly"),
+        (error.kind() == tower_outbound::ErrorKind::TooCostly, "failed: too costly"),
         (error.is_deadline(), "failed: deadline"),
         (error.is_timeout() && !error.is_deadline(), "failed: attempt's timeout"),
         (error.is_auth(), "failed: no key"),

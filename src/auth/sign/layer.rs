@@ -8,7 +8,8 @@ use crate::{auth::Origin, config::InvalidConfig};
 /// Signs every request to its own origin.
 ///
 /// The inner service takes the same body type. The layer buffers a body for its signature in memory, so the type must
-/// implement [`FromBuffered`](crate::body::FromBuffered). It drops the trailers of such a body.
+/// implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or [`ReplayBody`](crate::body::ReplayBody) under a retry
+/// layer. It drops the trailers of such a body.
 ///
 /// The layer goes where [`AuthLayer`](crate::auth::AuthLayer) goes. It signs after the limiter's grant, so the safety margin
 /// of a quota should cover the time that a signature takes.

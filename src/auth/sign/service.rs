@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -14,7 +15,7 @@ use tower_service::Service;
 use super::Sign;
 use crate::{
     auth::{Origin, key_error::auth_error},
-    body::{Body, BodyTooLarge, FromBuffered},
+    body::{Body, BodyTooLarge},
     error::{BoxError, Error, MaybeRejected},
     headers,
 };
@@ -39,26 +40,13 @@ impl<S> SignService<S> {
         Self { inner, sign, origins }
     }
 
-    /// Returns a reference to the inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for SignService<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
-    B: FromBuffered,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + From<Bytes> + Send + 'static,
 {
     type Response = Response<R>;
     type Error = Error;
@@ -83,7 +71,10 @@ where
     }
 }
 
-async fn signed<B: FromBuffered>(sign: Arc<dyn Sign>, request: Request<B>) -> Result<Request<B>, Error> {
+async fn signed<B>(sign: Arc<dyn Sign>, request: Request<B>) -> Result<Request<B>, Error>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + From<Bytes> + Send + 'static,
+{
     let (mut head, body) = request.into_parts();
     headers::check_room(&head.headers)?;
     let (buffered, body) = match sign.body_limit() {
@@ -92,7 +83,7 @@ async fn signed<B: FromBuffered>(sign: Arc<dyn Sign>, request: Request<B>) -> Re
             let buffered = Body::new(body).collect(limit).await.map_err(|error| {
                 if error.is::<BodyTooLarge>() { auth_error(error) } else { Error::from_service(error) }
             })?;
-            (Some(buffered.clone()), B::from_buffered(buffered))
+            (Some(buffered.clone()), B::from(buffered))
         }
     };
     sign.sign(&mut head, buffered.as_ref()).await.map_err(auth_error)?;

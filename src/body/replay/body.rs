@@ -19,7 +19,7 @@ use super::{
 /// recording. `Bytes` are recorded without a copy, except chunks under 64 bytes after the first one. Above the limit the
 /// recording is dropped, and the attempt continues.
 ///
-/// `From` passes a body on without recording it.
+/// [`new`](Self::new) passes a body on without recording it.
 ///
 /// [its limit]: crate::retry::RetryLayer::with_replay_limit
 ///
@@ -27,7 +27,7 @@ use super::{
 /// use http_body::Body as _;
 /// use tower_outbound::{Body, body::ReplayBody};
 ///
-/// let body = ReplayBody::from(Body::from("hello"));
+/// let body = ReplayBody::new(Body::from("hello"));
 /// assert_eq!(body.size_hint().exact(), Some(5));
 /// ```
 ///
@@ -72,8 +72,9 @@ impl<B> ReplayBody<B> {
         if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded }) }
     }
 
-    pub(in crate::body) fn of_bytes(data: Bytes) -> Self {
-        Self::playing(Recorded::of(data))
+    /// Passes on `body` without recording it.
+    pub fn new(body: B) -> Self {
+        Self::of(State::Reading { source: body, recorder: None })
     }
 
     fn of(state: State<B>) -> Self {
@@ -142,15 +143,16 @@ impl<B: Body> Body for ReplayBody<B> {
 }
 
 /// Passes `body` on without recording it.
-impl<B> From<B> for ReplayBody<B> {
-    fn from(source: B) -> Self {
-        Self::of(State::Reading { source, recorder: None })
+/// Sends these bytes, as a recording.
+impl<B> From<Bytes> for ReplayBody<B> {
+    fn from(data: Bytes) -> Self {
+        Self::playing(Recorded::of(data))
     }
 }
 
 impl<B: Default> Default for ReplayBody<B> {
     fn default() -> Self {
-        Self::from(B::default())
+        Self::new(B::default())
     }
 }
 
@@ -250,7 +252,7 @@ mod tests {
 
     #[test]
     fn from_passes_a_body_on_unrecorded() {
-        let passed = read_all(ReplayBody::from(Script::new([Step::data(2), Step::Fail])));
+        let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());
     }
