@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak, atomic::AtomicBool};
 use super::{
     permits::{Bell, Permits, Store},
     protocol::Decide,
-    settings::Plan,
+    settings::Settings,
 };
-use crate::{limit::queue::external::Queue, policy::Quota, random::Random};
+use crate::{limit::queue::external::Queue, random::Random};
 
 pub(super) struct Inner {
     pub(super) this: Weak<Self>,
@@ -16,21 +16,22 @@ pub(super) struct Inner {
     /// Whether a task queries the store.
     pub(super) running: AtomicBool,
     pub(super) store: Box<dyn Decide>,
-    pub(super) plan: Plan,
+    pub(super) settings: Arc<Settings>,
     pub(super) random: Random,
 }
 
 impl Inner {
-    pub(super) fn new(store: Box<dyn Decide>, quotas: &[Quota], plan: Plan) -> Arc<Self> {
+    pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
         let bell = Arc::new(Bell::default());
-        let permits = Permits::new(plan.largest, plan.interval, plan.timeout, Arc::clone(&bell));
+        let (largest, interval) = (settings.largest(), settings.interval());
+        let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&bell));
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            queue: Arc::new(Queue::external(permits, quotas)),
+            queue: Arc::new(Queue::external(permits, &settings.quotas)),
             bell,
             running: AtomicBool::new(false),
             store,
-            plan,
+            settings,
             random: Random::from_entropy(),
         })
     }

@@ -19,7 +19,8 @@ use tokio::{
 use super::{
     Fallback, RedisLimiter,
     permits::{Free, Grant, Permits, Store},
-    protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply, Terms, Times},
+    protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply},
+    settings::Settings,
 };
 use crate::{
     limit::{self, Limiter, Reason, Refusal, queue::external::Algorithm},
@@ -268,12 +269,14 @@ fn window_is_longer_by_margin_and_hold() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
     let quota = quota.with_margin(millis(50)).unwrap();
     let of = |kind| {
-        let terms = Terms::new(kind, &[quota, quota], Times { hold: millis(30), ..Times::default() });
+        let info = super::connection::parse("redis://localhost").unwrap();
+        let settings = Settings::new(info, "key", kind, vec![quota, quota]).unwrap();
+        let settings = Settings { hold: millis(30), ..settings };
         let mut command = redis::cmd("EVAL");
-        terms.write(&mut command, &Query::default(), false);
+        settings.write(&mut command, &Query::default(), false);
         let written = String::from_utf8(command.get_packed_command()).unwrap();
         let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
-        (arguments.join(" "), terms.longest(), terms.keys("{a}"))
+        (arguments.join(" "), settings.longest(), settings.keys("{a}"))
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
     // 1,080 ms and a microsecond, for both ends count; over 80 permits, rounded up.
