@@ -1,7 +1,12 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
-    acquire::RedisAcquire,
     connection::{Connection, parse},
     fallback::Fallback,
     inner::Inner,
@@ -12,7 +17,8 @@ use super::{
 use crate::{
     clock::Instant,
     config::InvalidConfig,
-    limit::{Limiter, PermitRequest, Snapshot},
+    error::Refusal,
+    limit::{Limiter, Permit, PermitIssuer, PermitRequest, Snapshot, queue::external::Acquire},
     policy::Quota,
 };
 
@@ -286,10 +292,17 @@ impl RedisLimiter {
 }
 
 impl Limiter for RedisLimiter {
-    type Acquire = RedisAcquire;
+    type Acquire = Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>;
 
-    fn acquire_with(&self, request: &PermitRequest) -> RedisAcquire {
-        RedisAcquire::new(Arc::clone(&self.inner), *request)
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        let inner = Arc::clone(&self.inner);
+        let mut acquire = Acquire::new(Arc::clone(&inner.queue), *request);
+        Box::pin(poll_fn(move |cx| {
+            let outcome = Pin::new(&mut acquire).poll(cx);
+            inner.start();
+            let issuer = || Arc::clone(&inner) as Arc<dyn PermitIssuer>;
+            outcome.map_ok(|permit| permit.with_issuer(issuer()))
+        }))
     }
 }
 
