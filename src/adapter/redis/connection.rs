@@ -9,7 +9,7 @@ use redis::{
 };
 
 use super::{
-    protocol::{Decide, Decided, Fault, Query, Reply},
+    protocol::{Decide, Decided, Query, Reply},
     settings::Settings,
 };
 use crate::config::InvalidConfig;
@@ -129,13 +129,13 @@ impl Connection {
     }
 
     /// The error without the password, because a server may quote what it received.
-    fn fault(&self, error: &RedisError) -> Fault {
+    fn fault(&self, error: &RedisError) -> String {
         let mut text = error.to_string();
         let settings = self.settings.info.redis_settings();
         if let Some(secret) = settings.password().filter(|secret| !secret.is_empty()) {
             text = text.replace(secret, "***");
         }
-        Fault(text)
+        text
     }
 }
 

@@ -13,7 +13,7 @@ use super::{
     fallback::Share,
     inner::Inner,
     permits::{Free, Grant, Permits},
-    protocol::{Fault, MOST, Query, Reply},
+    protocol::{MOST, Query, Reply},
     settings::Settings,
     telemetry::{self, StoreLost},
 };
@@ -96,7 +96,7 @@ impl Inner {
     }
 
     /// Waits for the reply until the timeout. Refuses waiters that become late meanwhile.
-    async fn reply(&self, query: Query) -> Result<Reply, Fault> {
+    async fn reply(&self, query: Query) -> Result<Reply, String> {
         let timeout = self.settings.timeout;
         let end = clock::after(clock::now(), timeout);
         let mut reply = self.store.decide(query);
@@ -104,14 +104,14 @@ impl Inner {
             let until = clock::after(clock::now(), CHECK).min(end);
             match time::timeout_at(until, &mut reply).await {
                 Ok(outcome) => return outcome,
-                Err(_) if until == end => return Err(Fault(format!("no answer within {timeout:?}"))),
+                Err(_) if until == end => return Err(format!("no answer within {timeout:?}")),
                 Err(_) => self.update(|_, _| ()),
             }
         }
     }
 
     /// Returns the outcome as the metrics show it, and a fault if the replies are always late.
-    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<Fault>) {
+    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let content = given == u64::from(query.want) * u64::from(query.unit);
         let held = self.settings.hold;
@@ -142,7 +142,7 @@ impl Inner {
         if !reply.paused.is_zero() {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
-        let fault = || Fault(format!("its answers take longer than the {held:?} for which permits are held"));
+        let fault = || format!("its answers take longer than the {held:?} for which permits are held");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
@@ -175,7 +175,7 @@ impl Inner {
     }
 
     /// The store has not replied.
-    fn lose(&self, fault: &Fault) {
+    fn lose(&self, fault: &str) {
         let (horizon, holdoff) = (self.settings.horizon(), self.settings.holdoff());
         let Settings { backoff, hold, kind, parts, .. } = &*self.settings;
         let (state, known, wait) = self.update(|permits, now| {
@@ -252,7 +252,7 @@ impl Drop for Task {
     fn drop(&mut self) {
         if !self.over {
             if std::thread::panicking() {
-                self.inner.lose(&Fault("the task that asks has panicked".to_owned()));
+                self.inner.lose("the task that asks has panicked");
             }
             self.inner.running.store(false, Ordering::SeqCst);
             self.inner.bell.ring(NonZeroU32::MAX);

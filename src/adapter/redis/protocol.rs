@@ -1,6 +1,6 @@
 //! The query to the store's script and its reply.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use crate::policy::Quota;
 
@@ -12,7 +12,8 @@ pub(super) trait Decide: Send + Sync {
     fn decide(&self, query: Query) -> Decided<'_>;
 }
 
-pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
+/// The error says why the store did not reply, and contains no secret.
+pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send + 'a>>;
 
 /// The algorithm that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,16 +74,6 @@ pub(super) struct Reply {
     pub(super) query_in: Duration,
     /// When permits may be used, and how many.
     pub(super) grants: Vec<(Duration, u32)>,
-}
-
-/// Why the store did not reply. Contains no secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) String);
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 impl Reply {

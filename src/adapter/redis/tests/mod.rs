@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     Fallback, RedisLimiter,
     permits::{Free, Grant, Permits, Store},
-    protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply},
+    protocol::{Decide, Decided, Kind, Known, Query, Reply},
     settings::Settings,
 };
 use crate::{
@@ -35,7 +35,7 @@ struct Fake<F> {
     under_way: Arc<AtomicU32>,
 }
 
-impl<F: Fn(&Query) -> Result<Reply, Fault> + Send + Sync> Decide for Fake<F> {
+impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for Fake<F> {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
             assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two querys at once");
@@ -71,7 +71,7 @@ fn limiter() -> RedisLimiter {
 fn over(
     limiter: RedisLimiter,
     takes: Duration,
-    answer: impl Fn(&Query) -> Result<Reply, Fault> + Send + Sync + 'static,
+    answer: impl Fn(&Query) -> Result<Reply, String> + Send + Sync + 'static,
 ) -> (RedisLimiter, Log) {
     let asked = Log::default();
     let fake = Fake { answer, takes, asked: Arc::clone(&asked), under_way: Arc::default() };
@@ -91,11 +91,11 @@ fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
 }
 
 /// All that is asked for, at once.
-fn all(query: &Query) -> Result<Reply, Fault> {
+fn all(query: &Query) -> Result<Reply, String> {
     Ok(answer(&[(0, query.want * query.unit)], 0))
 }
 
-fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, Fault> {
+fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, String> {
     move |_| Ok(answer(&[], free))
 }
 
@@ -235,7 +235,7 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 #[tokio::test(start_paused = true)]
 async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
     let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
-    let (limiter, asked) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let start = Instant::now();
     // 25 in 10 s, 2 of them as a burst: one every 435 ms.
     for number in 1..=20 {
@@ -250,7 +250,7 @@ async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
-    let (limiter, _) = over(limiter(), millis(5), |_| Err(Fault("gone".to_owned())));
+    let (limiter, _) = over(limiter(), millis(5), |_| Err("gone".to_owned()));
     let mut crowd: JoinSet<_> = (0..10)
         .map(|_| {
             let limiter = limiter.clone();
