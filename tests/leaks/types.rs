@@ -400,8 +400,8 @@ fn adapters(seen: &Seen) {
     let _ = seen;
     #[cfg(feature = "otel")]
     {
-        seen.debug(&adapter::TraceContext::new());
-        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::TraceContext::new()));
+        seen.debug(&adapter::TraceContext);
+        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::TraceContext));
     }
     #[cfg(feature = "redis")]
     {
