@@ -93,7 +93,10 @@ impl<A: Algorithm> Queue<A> {
 
     /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](Self::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
-        self.fast.try_take(request).map(|now| self.fast.clock.stamp(now))
+        match self.fast.attempt(request) {
+            Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
+            Attempt::NotBefore { .. } | Attempt::NeedsLock => None,
+        }
     }
 
     /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds. Never joins without a waker.
@@ -101,7 +104,6 @@ impl<A: Algorithm> Queue<A> {
         let (fast, clock) = (&self.fast, &self.fast.clock);
         match fast.attempt(request) {
             Attempt::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
-            Attempt::TooLate => return Err(fast.refuse(too_late())),
             Attempt::NotBefore { now, due } => {
                 if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
                     let wait = Duration::from_nanos(due - now);
@@ -113,6 +115,9 @@ impl<A: Algorithm> Queue<A> {
         let (waker, cost) = (waker.cloned(), request.cost());
         let joined = self.locked(|list, wakes| {
             let now = clock.now();
+            if fast.is_over(request, now) {
+                return Err(too_late());
+            }
             match (list.wait(fast, cost, now, wakes)?, waker) {
                 (None, Some(waker)) if self.awaits_woken(list) => {
                     // Earlier waiters have been granted theirs, and their tasks are about to run. Lets them go first, once.
