@@ -12,7 +12,7 @@ use super::{
     inner::Inner,
     permits::Store,
     protocol::{Kind, MOST},
-    settings::{DEFAULT_TIMEOUT, Settings},
+    settings::Settings,
 };
 use crate::{
     clock::Instant,
@@ -135,10 +135,6 @@ pub struct RedisLimiter {
 }
 
 impl RedisLimiter {
-    /// The longest query by default: longer than a nearby server takes, and short enough for several within a call's
-    /// deadline.
-    pub const DEFAULT_TIMEOUT: Duration = DEFAULT_TIMEOUT;
-
     /// Spreads requests over the window, as a [`TokenBucket`](crate::limit::TokenBucket) does in one process.
     ///
     /// `name` identifies the quota, such as the API key. All limiters of one name share it, in one namespace of one server.
@@ -232,7 +228,7 @@ impl RedisLimiter {
         Ok(self.with(|settings| settings.hold = hold))
     }
 
-    /// Sets the longest query, connecting included. Default: [250 ms](Self::DEFAULT_TIMEOUT).
+    /// Sets the longest query, connecting included. Default: 250 ms.
     ///
     /// # Errors
     ///
@@ -253,11 +249,6 @@ impl RedisLimiter {
         let Settings { kind, quotas, .. } = &*self.inner.settings;
         let parts = fallback.parts(*kind, quotas)?;
         Ok(self.with(|settings| (settings.fallback, settings.parts) = (fallback, parts)))
-    }
-
-    /// Returns the shared quotas.
-    pub fn quotas(&self) -> &[Quota] {
-        &self.inner.settings.quotas
     }
 
     /// Returns the state of this process. `available` counts the permits in hand.

@@ -14,9 +14,6 @@ use crate::{
     policy::{ExponentialBackoff, Quota},
 };
 
-/// The longest exchange with the server, by default.
-pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
-
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) info: ConnectionInfo,
@@ -57,7 +54,8 @@ impl Settings {
             quotas,
             lease: 1,
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
-            timeout: DEFAULT_TIMEOUT,
+            // Longer than a nearby server takes, and short enough for several queries within a call's deadline.
+            timeout: Duration::from_millis(250),
             fallback: Fallback::Refuse,
             parts: None,
             backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?,

@@ -258,7 +258,7 @@ impl<A: Algorithm> Queue<A> {
             let now = self.fast.clock.now();
             let owes =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
-            !owes && list.is_empty()
+            !owes && list.entries.is_empty()
         })
     }
 
@@ -269,7 +269,7 @@ impl<A: Algorithm> Queue<A> {
             let paused_until = list.server.paused_until(now);
             Snapshot {
                 available: if paused_until.is_some() { 0 } else { list.algorithm.available(now).min(left) },
-                queued: list.len(),
+                queued: list.entries.len(),
                 paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
                 granted: self.fast.granted(),
                 refused: self.fast.refused(),
@@ -307,7 +307,7 @@ impl<A: Algorithm> Queue<A> {
         let list = guard.get_or_insert_with(|| self.create_list());
         let outcome = work(list, &mut wakes);
         let limited = list.server.any() && list.server.tidy(self.fast.clock.now());
-        let busy = limited || !list.is_empty() || self.awaits_woken(list);
+        let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
             // Both bits change under the lock only.

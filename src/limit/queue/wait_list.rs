@@ -139,7 +139,7 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
-        if self.is_empty() && self.take(fast, cost, now) {
+        if self.entries.is_empty() && self.take(fast, cost, now) {
             return Ok(None);
         }
         Ok(Some(self.forecast(now, self.wanted + u64::from(cost.get()))))
@@ -255,14 +255,6 @@ impl<A: Algorithm> WaitList<A> {
 
     pub(super) fn is_head(&self, id: u64) -> bool {
         self.entries.keys().next() == Some(&id)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
     }
 
     pub(super) fn wake_head(&self, wakes: &mut Wakes) {
