@@ -61,6 +61,6 @@ pub use self::backon::FromBackoffBuilder;
 #[cfg(feature = "otel")]
 pub use self::otel::TraceContext;
 #[cfg(feature = "redis")]
-pub use self::redis::{Fallback, RedisAcquire, RedisLimiter, Store};
+pub use self::redis::{Fallback, RedisLimiter, Store};
 #[cfg(feature = "reqwest")]
-pub use self::reqwest::{Reqwest, ReqwestBody, ReqwestFuture};
+pub use self::reqwest::{Reqwest, ReqwestBody};

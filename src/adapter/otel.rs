@@ -21,21 +21,12 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
-///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(TraceContext::new()));
+///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(TraceContext));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone, Copy, Default)]
-pub struct TraceContext {
-    _private: (),
-}
-
-impl TraceContext {
-    /// Creates a propagator.
-    pub fn new() -> Self {
-        Self::default()
-    }
-}
+pub struct TraceContext;
 
 impl Propagate for TraceContext {
     fn propagate(&self, span: &Span, headers: &mut HeaderMap) {

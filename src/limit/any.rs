@@ -7,8 +7,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use pin_project_lite::pin_project;
-
 use super::{
     algorithm::{sliding_window::Logs, token_bucket::Buckets},
     limiter::{Limiter, PermitRequest},
@@ -64,11 +62,25 @@ enum Inner {
 }
 
 /// [`Limiter`] without its types. The names differ, so that a limiter's own methods stay unambiguous.
-trait ErasedLimiter: Send + Sync {
+trait ErasedLimiter: Erased {
     fn acquire_boxed(&self, request: &PermitRequest) -> Boxed;
     fn try_acquire_erased(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>>;
+}
+
+/// A value without its type.
+pub(super) trait Erased: Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn type_name(&self) -> &'static str;
+}
+
+impl<T: Any + Send + Sync> Erased for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn type_name(&self) -> &'static str {
+        type_name::<T>()
+    }
 }
 
 type Boxed = Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>;
@@ -84,14 +96,6 @@ where
 
     fn try_acquire_erased(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         self.try_acquire_with(request)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn type_name(&self) -> &'static str {
-        type_name::<L>()
     }
 }
 
@@ -125,7 +129,8 @@ impl AnyLimiter {
         match &self.inner {
             Inner::Bucket(bucket) => bucket,
             Inner::Window(window) => window,
-            Inner::Other(other) => other.as_any(),
+            // The inner value, not the `Arc`.
+            Inner::Other(other) => (**other).as_any(),
         }
     }
 }
@@ -135,9 +140,9 @@ impl Limiter for AnyLimiter {
 
     fn acquire_with(&self, request: &PermitRequest) -> AnyAcquire {
         let wait = match &self.inner {
-            Inner::Bucket(bucket) => Wait::Bucket { acquire: bucket.acquire_with(request) },
-            Inner::Window(window) => Wait::Window { acquire: window.acquire_with(request) },
-            Inner::Other(other) => Wait::Other { acquire: other.acquire_boxed(request) },
+            Inner::Bucket(bucket) => Wait::Bucket(bucket.acquire_with(request)),
+            Inner::Window(window) => Wait::Window(window.acquire_with(request)),
+            Inner::Other(other) => Wait::Other(other.acquire_boxed(request)),
         };
         AnyAcquire { wait }
     }
@@ -157,37 +162,31 @@ impl fmt::Debug for AnyLimiter {
         match &self.inner {
             Inner::Bucket(bucket) => shown.field(bucket),
             Inner::Window(window) => shown.field(window),
-            Inner::Other(other) => shown.field(&format_args!("{}", other.type_name())),
+            Inner::Other(other) => shown.field(&format_args!("{}", (**other).type_name())),
         };
         shown.finish()
     }
 }
 
-pin_project! {
-    /// The future of [`AnyLimiter`]: waits for the permit of one request.
-    pub struct AnyAcquire {
-        #[pin]
-        wait: Wait,
-    }
+/// The future of [`AnyLimiter`]: waits for the permit of one request.
+pub struct AnyAcquire {
+    wait: Wait,
 }
 
-pin_project! {
-    #[project = WaitProj]
-    enum Wait {
-        Bucket { #[pin] acquire: Acquire<Buckets> },
-        Window { #[pin] acquire: Acquire<Logs> },
-        Other { acquire: Boxed },
-    }
+enum Wait {
+    Bucket(Acquire<Buckets>),
+    Window(Acquire<Logs>),
+    Other(Boxed),
 }
 
 impl Future for AnyAcquire {
     type Output = Result<Permit<'static>, Refusal>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().wait.project() {
-            WaitProj::Bucket { acquire } => acquire.poll(cx),
-            WaitProj::Window { acquire } => acquire.poll(cx),
-            WaitProj::Other { acquire } => acquire.as_mut().poll(cx),
+        match &mut self.get_mut().wait {
+            Wait::Bucket(acquire) => Pin::new(acquire).poll(cx),
+            Wait::Window(acquire) => Pin::new(acquire).poll(cx),
+            Wait::Other(acquire) => acquire.as_mut().poll(cx),
         }
     }
 }

@@ -1,11 +1,7 @@
-use std::{
-    any::{Any, type_name},
-    fmt,
-    sync::Arc,
-};
+use std::{any::Any, fmt, sync::Arc};
 
 use super::{
-    any::AnyLimiter,
+    any::{AnyLimiter, Erased},
     limiter::{Limiter, SelectLimiter},
 };
 use crate::{call::RequestHead, error::Refusal};
@@ -30,17 +26,15 @@ pub struct AnySelect {
 enum Inner {
     // Unboxed, because every request of a preset selects its limiter.
     One(AnyLimiter),
-    Choice(Arc<dyn Erased>),
+    Choice(Arc<dyn ErasedSelect>),
 }
 
 /// [`SelectLimiter`] without its types.
-trait Erased: Send + Sync {
+trait ErasedSelect: Erased {
     fn select_any(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal>;
-    fn as_any(&self) -> &dyn Any;
-    fn type_name(&self) -> &'static str;
 }
 
-impl<S> Erased for S
+impl<S> ErasedSelect for S
 where
     S: SelectLimiter + Send + Sync + 'static,
     S::Limiter: Send + Sync + 'static,
@@ -48,14 +42,6 @@ where
 {
     fn select_any(&self, head: RequestHead<'_>) -> Result<AnyLimiter, Refusal> {
         self.select(head).map(AnyLimiter::new)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn type_name(&self) -> &'static str {
-        type_name::<S>()
     }
 }
 
@@ -83,7 +69,7 @@ impl AnySelect {
     pub fn downcast_ref<S: SelectLimiter + 'static>(&self) -> Option<&S> {
         match &self.inner {
             Inner::One(limiter) => limiter.as_any().downcast_ref(),
-            Inner::Choice(choice) => choice.as_any().downcast_ref(),
+            Inner::Choice(choice) => (**choice).as_any().downcast_ref(),
         }
     }
 }
@@ -104,7 +90,7 @@ impl fmt::Debug for AnySelect {
         match &self.inner {
             Inner::One(limiter) => limiter.fmt(f),
             Inner::Choice(choice) => {
-                f.debug_tuple("AnySelect").field(&format_args!("{}", choice.type_name())).finish()
+                f.debug_tuple("AnySelect").field(&format_args!("{}", (**choice).type_name())).finish()
             }
         }
     }

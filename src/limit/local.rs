@@ -136,17 +136,12 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// Returns a refusal if the quota never grants as many at once, or 10,000 requests are queued.
     pub async fn acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
-        self.acquire_many_owned(permits).await
+        self.acquire_with(&PermitRequest::new().with_cost(permits)).await
     }
 
     /// Like [`acquire`](Self::acquire), with a future and a permit that are `'static`.
     pub fn acquire_owned(&self) -> Acquire<A> {
         self.acquire_with(&PermitRequest::new())
-    }
-
-    /// Like [`acquire_many`](Self::acquire_many), with a future and a permit that are `'static`.
-    pub fn acquire_many_owned(&self, permits: NonZeroU32) -> Acquire<A> {
-        self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
     /// Takes one permit immediately. Never overtakes waiters.
@@ -174,16 +169,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// Returns a refusal with the wait that would have been needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
-        self.try_acquire_many_owned(NonZeroU32::MIN)
-    }
-
-    /// Like [`try_acquire_many`](Self::try_acquire_many), with a permit that is `'static`.
-    ///
-    /// # Errors
-    ///
-    /// Returns a refusal with the wait that would have been needed.
-    pub fn try_acquire_many_owned(&self, permits: NonZeroU32) -> Result<Permit<'static>, Refusal> {
-        self.queue.try_take(permits).map(|granted_at| Queue::permit(&self.queue, permits, granted_at))
+        let granted_at = self.queue.try_take(NonZeroU32::MIN)?;
+        Ok(Queue::permit(&self.queue, NonZeroU32::MIN, granted_at))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.

@@ -42,10 +42,14 @@ pub struct Permit<'a> {
 }
 
 enum Issuer<'a> {
-    None,
     Borrowed(&'a dyn PermitIssuer),
     Shared(Arc<dyn PermitIssuer>),
 }
+
+/// The issuer of permits without one.
+struct Unreported;
+
+impl PermitIssuer for Unreported {}
 
 /// Receives what became of each permit of a limiter.
 pub trait PermitIssuer: Send + Sync {
@@ -72,7 +76,7 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost`, granted now, for a custom limiter.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self { issuer: Issuer::None, cost, granted_at: clock::now(), sent_at: None }
+        Self { issuer: Issuer::Borrowed(&Unreported), cost, granted_at: clock::now(), sent_at: None }
     }
 
     /// Reports the permit's expiry check and its outcome to `issuer`.
@@ -109,10 +113,7 @@ impl<'a> Permit<'a> {
     /// Returns whether it can no longer be used, because a request sent now could exceed the quota or disregard a pause.
     /// Drop it then and acquire another.
     pub fn is_expired(&self) -> bool {
-        match self.issuer() {
-            Some(issuer) => issuer.is_expired(self),
-            None => !self.granted_at.elapsed().is_zero(),
-        }
+        self.issuer.get().is_expired(self)
     }
 
     /// Records that the request is being sent.
@@ -122,38 +123,29 @@ impl<'a> Permit<'a> {
 
     /// Reports the response. Every response belongs here, also one without rate-limit headers.
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
-        if let Some(issuer) = issuer.get() {
-            issuer.completed(&self, response);
-        }
+        let issuer = std::mem::replace(&mut self.issuer, Issuer::Borrowed(&Unreported));
+        issuer.get().completed(&self, response);
     }
 
     /// Ends a request whose response says nothing about this limiter.
     pub fn release(mut self) {
         self.sent_at = None;
     }
-
-    fn issuer(&self) -> Option<&dyn PermitIssuer> {
-        self.issuer.get()
-    }
 }
 
 impl Issuer<'_> {
     #[inline]
-    fn get(&self) -> Option<&dyn PermitIssuer> {
+    fn get(&self) -> &dyn PermitIssuer {
         match self {
-            Self::None => None,
-            Self::Borrowed(issuer) => Some(*issuer),
-            Self::Shared(issuer) => Some(&**issuer),
+            Self::Borrowed(issuer) => *issuer,
+            Self::Shared(issuer) => &**issuer,
         }
     }
 }
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        if let Some(issuer) = self.issuer() {
-            issuer.dropped(self);
-        }
+        self.issuer.get().dropped(self);
     }
 }
 

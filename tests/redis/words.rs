@@ -37,7 +37,7 @@ async fn neither_the_name_nor_the_password_is_shown() {
     let limiter =
         RedisLimiter::token_bucket("redis://me:hunter2@localhost", "sk_live", [quota(10, millis(1_000))]);
     let limiter = limiter.unwrap();
-    let shown = format!("{limiter:?} {:?}", limiter.acquire_with(&ask(1, None)));
+    let shown = format!("{limiter:?}");
     assert!(!shown.contains("hunter2") && !shown.contains("sk_live"), "{shown}");
     assert!(shown.contains("localhost:6379"), "{shown}");
 }

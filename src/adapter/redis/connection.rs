@@ -1,14 +1,17 @@
 //! The connection to the server. It is opened when it is first needed, and again after it was lost. The redis crate's
 //! connection manager would add its own waits and retries to those of the task that queries the store.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
     RedisError, ServerErrorKind, aio::MultiplexedConnection,
 };
 
-use super::protocol::{Decide, Decided, Fault, Query, Reply, Terms};
+use super::{
+    protocol::{Decide, Decided, Query, Reply},
+    settings::Settings,
+};
 use crate::config::InvalidConfig;
 
 const SCRIPT: &str = include_str!("script.lua");
@@ -17,9 +20,8 @@ const SCRIPT: &str = include_str!("script.lua");
 const MOST_MOVES: u32 = 3;
 
 pub(super) struct Connection {
-    info: ConnectionInfo,
+    settings: Arc<Settings>,
     keys: Vec<String>,
-    terms: Terms,
     open: Mutex<Option<Open>>,
 }
 
@@ -31,8 +33,8 @@ struct Open {
 }
 
 impl Connection {
-    pub(super) fn new(info: ConnectionInfo, tag: &str, terms: Terms) -> Self {
-        Self { info, keys: terms.keys(tag), terms, open: Mutex::new(None) }
+    pub(super) fn new(settings: Arc<Settings>) -> Self {
+        Self { keys: settings.keys(&settings.tag()), settings, open: Mutex::new(None) }
     }
 
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
@@ -70,7 +72,7 @@ impl Connection {
     fn command(&self, name: &str, script: &str, query: &Query, fresh: bool) -> Cmd {
         let mut command = redis::cmd(name);
         command.arg(script).arg(self.keys.len()).arg(&self.keys);
-        self.terms.write(&mut command, query, fresh);
+        self.settings.write(&mut command, query, fresh);
         command
     }
 
@@ -79,7 +81,7 @@ impl Connection {
         let mut reused = open.is_some();
         let mut open = match open {
             Some(open) => open,
-            None => self.connect(self.info.clone()).await?,
+            None => self.connect(self.settings.info.clone()).await?,
         };
         let mut moves = 0;
         let reply = loop {
@@ -97,7 +99,7 @@ impl Connection {
             } else if reused && may_be_stale(&error) {
                 // The server may have been restarted or replaced. If it did decide, its permits are lost.
                 reused = false;
-                open = self.connect(self.info.clone()).await?;
+                open = self.connect(self.settings.info.clone()).await?;
             } else {
                 return Err(error);
             }
@@ -111,29 +113,29 @@ impl Connection {
         let (host, port) = node.rsplit_once(':')?;
         let port = port.parse().ok()?;
         // A node that does not know its own address omits it.
-        let known = match self.info.addr() {
+        let known = match self.settings.info.addr() {
             ConnectionAddr::Tcp(known, _) => known.as_str(),
             ConnectionAddr::TcpTls { host: known, .. } => known.as_str(),
             _ => host,
         };
         let host = if host.is_empty() { known } else { host }.to_owned();
-        let addr = match self.info.addr().clone() {
+        let addr = match self.settings.info.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure, tls_params }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        Some(self.info.clone().set_addr(addr))
+        Some(self.settings.info.clone().set_addr(addr))
     }
 
     /// The error without the password, because a server may quote what it received.
-    fn fault(&self, error: &RedisError) -> Fault {
+    fn fault(&self, error: &RedisError) -> String {
         let mut text = error.to_string();
-        let settings = self.info.redis_settings();
+        let settings = self.settings.info.redis_settings();
         if let Some(secret) = settings.password().filter(|secret| !secret.is_empty()) {
             text = text.replace(secret, "***");
         }
-        Fault(text)
+        text
     }
 }
 

@@ -13,8 +13,8 @@ use super::{
     fallback::Share,
     inner::Inner,
     permits::{Free, Grant, Permits},
-    protocol::{Fault, MOST, Query, Reply},
-    settings::Plan,
+    protocol::{MOST, Query, Reply},
+    settings::Settings,
     telemetry::{self, StoreLost},
 };
 use crate::{
@@ -75,8 +75,8 @@ impl Inner {
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Next::Wait(self.queue.timer(until.max(now + TICK)));
             }
-            let (want, unit) = want(permits, demand, now, self.plan.lease);
-            let back = permits.share.as_ref().map(|share| share.used(now, nanos(self.plan.longest)));
+            let (want, unit) = want(permits, demand, now, self.settings.lease);
+            let back = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
             Next::Query(permits.session.query(want, unit, back, now))
         })
     }
@@ -96,25 +96,25 @@ impl Inner {
     }
 
     /// Waits for the reply until the timeout. Refuses waiters that become late meanwhile.
-    async fn reply(&self, query: Query) -> Result<Reply, Fault> {
-        let timeout = self.plan.timeout;
+    async fn reply(&self, query: Query) -> Result<Reply, String> {
+        let timeout = self.settings.timeout;
         let end = clock::after(clock::now(), timeout);
         let mut reply = self.store.decide(query);
         loop {
             let until = clock::after(clock::now(), CHECK).min(end);
             match time::timeout_at(until, &mut reply).await {
                 Ok(outcome) => return outcome,
-                Err(_) if until == end => return Err(Fault(format!("no answer within {timeout:?}"))),
+                Err(_) if until == end => return Err(format!("no answer within {timeout:?}")),
                 Err(_) => self.update(|_, _| ()),
             }
         }
     }
 
     /// Returns the outcome as the metrics show it, and a fault if the replies are always late.
-    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<Fault>) {
+    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let content = given == u64::from(query.want) * u64::from(query.unit);
-        let held = self.plan.hold;
+        let held = self.settings.hold;
         let (late, lost, now) = self.update(|permits, now| {
             if let (Some(share), Some(used)) = (&mut permits.share, query.back) {
                 share.reported(used);
@@ -142,23 +142,23 @@ impl Inner {
         if !reply.paused.is_zero() {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
-        let fault = || Fault(format!("its answers take longer than the {held:?} for which permits are held"));
+        let fault = || format!("its answers take longer than the {held:?} for which permits are held");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
     /// When the permits that were not granted become available, and how many together: those that have refilled by then.
     /// A reply that granted everything does not show how many more are available.
     fn free(&self, query: &Query, reply: &Reply, content: bool, now: u64) -> Free {
-        let refilled = nanos(reply.free).checked_div(nanos(self.plan.interval));
+        let refilled = nanos(reply.free).checked_div(nanos(self.settings.interval()));
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !content);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
-        Free { at, unit: query.unit, together: together.min(self.plan.largest) }
+        Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
     }
 
     /// When to query for the permits that were not granted, with jitter so that processes do not query in step.
     fn return_at(&self, now: u64, query_in: Duration) -> u64 {
-        let spread = nanos(self.plan.horizon) / 8;
+        let spread = nanos(self.settings.horizon()) / 8;
         let jitter = (u128::from(spread) * u128::from(self.random.next())) >> 64;
         now.saturating_add(nanos(query_in)).saturating_add(spread).saturating_add(jitter as u64)
     }
@@ -175,8 +175,9 @@ impl Inner {
     }
 
     /// The store has not replied.
-    fn lose(&self, fault: &Fault) {
-        let Plan { backoff, horizon, hold, holdoff, kind, parts, .. } = &self.plan;
+    fn lose(&self, fault: &str) {
+        let (horizon, holdoff) = (self.settings.horizon(), self.settings.holdoff());
+        let Settings { backoff, hold, kind, parts, .. } = &*self.settings;
         let (state, known, wait) = self.update(|permits, now| {
             let session = &mut permits.session;
             let wait = backoff.delay(session.failures, self.random.next());
@@ -184,9 +185,9 @@ impl Inner {
             (session.late, session.return_at) = (0, 0);
             let known = session.lost.is_some();
             // The other processes may hold permits of the store for as long.
-            let spent = now.saturating_add(nanos(*horizon)).saturating_add(nanos(*hold));
+            let spent = now.saturating_add(nanos(horizon)).saturating_add(nanos(*hold));
             let share = || parts.as_ref().map(|parts| Share::begin(*kind, parts, spent));
-            permits.lose(share, now.saturating_add(nanos(wait)), now.saturating_add(nanos(*holdoff)));
+            permits.lose(share, now.saturating_add(nanos(wait)), now.saturating_add(nanos(holdoff)));
             (permits.store().as_str(), known, wait)
         });
         // Logged without the lock. Only this task sets it.
@@ -251,7 +252,7 @@ impl Drop for Task {
     fn drop(&mut self) {
         if !self.over {
             if std::thread::panicking() {
-                self.inner.lose(&Fault("the task that asks has panicked".to_owned()));
+                self.inner.lose("the task that asks has panicked");
             }
             self.inner.running.store(false, Ordering::SeqCst);
             self.inner.bell.ring(NonZeroU32::MAX);

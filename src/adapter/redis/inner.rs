@@ -1,13 +1,23 @@
 //! The state that the clones of a limiter share.
 
-use std::sync::{Arc, Weak, atomic::AtomicBool};
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Weak, atomic::AtomicBool},
+};
 
 use super::{
     permits::{Bell, Permits, Store},
     protocol::Decide,
-    settings::Plan,
+    settings::Settings,
 };
-use crate::{limit::queue::external::Queue, policy::Quota, random::Random};
+use crate::{
+    clock::{self, Instant},
+    limit::{
+        Permit, PermitIssuer, ResponseInfo,
+        queue::external::{Queue, nanos},
+    },
+    random::Random,
+};
 
 pub(super) struct Inner {
     pub(super) this: Weak<Self>,
@@ -16,21 +26,22 @@ pub(super) struct Inner {
     /// Whether a task queries the store.
     pub(super) running: AtomicBool,
     pub(super) store: Box<dyn Decide>,
-    pub(super) plan: Plan,
+    pub(super) settings: Arc<Settings>,
     pub(super) random: Random,
 }
 
 impl Inner {
-    pub(super) fn new(store: Box<dyn Decide>, quotas: &[Quota], plan: Plan) -> Arc<Self> {
+    pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
         let bell = Arc::new(Bell::default());
-        let permits = Permits::new(plan.largest, plan.interval, plan.timeout, Arc::clone(&bell));
+        let (largest, interval) = (settings.largest(), settings.interval());
+        let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&bell));
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            queue: Arc::new(Queue::external(permits, quotas)),
+            queue: Arc::new(Queue::external(permits, &settings.quotas)),
             bell,
             running: AtomicBool::new(false),
             store,
-            plan,
+            settings,
             random: Random::from_entropy(),
         })
     }
@@ -38,5 +49,55 @@ impl Inner {
     /// Changes the permits with `work` and serves the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
         self.queue.update(|permits| permits.store() != Store::Shared, work)
+    }
+
+    pub(super) fn pause_until(&self, until: Instant) {
+        self.queue.pause_until(until);
+        let wait = nanos(until.saturating_duration_since(clock::now()));
+        self.queue.inspect(|permits, _, now| permits.session.pause(now.saturating_add(wait)));
+        self.report();
+    }
+
+    pub(super) fn resume(&self) {
+        self.queue.resume();
+        self.queue.inspect(|permits, _, _| permits.session.resume());
+        self.report();
+    }
+
+    /// Reports to the store without waiting for the next request.
+    fn report(&self) {
+        self.bell.ring(NonZeroU32::MAX);
+        self.bell.news.notify_one();
+        self.start();
+    }
+}
+
+/// What this process learns, it also reports to the store: a pause at once, the rest with the next query.
+impl PermitIssuer for Inner {
+    fn is_expired(&self, permit: &Permit<'_>) -> bool {
+        self.queue.is_expired(permit)
+    }
+
+    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
+        self.queue.completed(permit, response);
+        if !response.has_limits() {
+            return;
+        }
+        let uncounted = self.queue.uncounted();
+        self.queue.inspect(|permits, _, now| {
+            for remaining in response.remaining() {
+                permits.session.remember(*remaining, uncounted, now);
+            }
+            if let Some(pause) = response.requested_pause() {
+                permits.session.pause(now.saturating_add(nanos(pause)));
+            }
+        });
+        if response.requested_pause().is_some() {
+            self.report();
+        }
+    }
+
+    fn dropped(&self, permit: &Permit<'_>) {
+        self.queue.dropped(permit);
     }
 }

@@ -1,18 +1,24 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
-    acquire::RedisAcquire,
-    connection::Connection,
+    connection::{Connection, parse},
     fallback::Fallback,
     inner::Inner,
     permits::Store,
-    protocol::{Decide, Kind, MOST, Terms},
-    settings::{DEFAULT_TIMEOUT, Settings},
+    protocol::{Kind, MOST},
+    settings::Settings,
 };
 use crate::{
     clock::Instant,
     config::InvalidConfig,
-    limit::{Limiter, PermitRequest, Snapshot},
+    error::Refusal,
+    limit::{Limiter, Permit, PermitIssuer, PermitRequest, Snapshot, queue::external::Acquire},
     policy::Quota,
 };
 
@@ -125,15 +131,10 @@ use crate::{
 /// Dropping a queued request spends nothing. A permit that was fetched for it serves the next one, or expires.
 #[derive(Clone)]
 pub struct RedisLimiter {
-    settings: Arc<Settings>,
     inner: Arc<Inner>,
 }
 
 impl RedisLimiter {
-    /// The longest query by default: longer than a nearby server takes, and short enough for several within a call's
-    /// deadline.
-    pub const DEFAULT_TIMEOUT: Duration = DEFAULT_TIMEOUT;
-
     /// Spreads requests over the window, as a [`TokenBucket`](crate::limit::TokenBucket) does in one process.
     ///
     /// `name` identifies the quota, such as the API key. All limiters of one name share it, in one namespace of one server.
@@ -167,23 +168,18 @@ impl RedisLimiter {
     }
 
     fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
-        Self::build(Settings::new(url, name, kind, quotas)?)
+        Settings::new(parse(url)?, name, kind, quotas).map(Self::build)
     }
 
     /// A new limiter, because settings apply before the first request.
-    fn build(settings: Settings) -> Result<Self, InvalidConfig> {
-        let (info, tag) = (settings.info.clone(), settings.tag());
-        Self::over(settings, |terms| Box::new(Connection::new(info, &tag, terms)))
+    fn build(settings: Settings) -> Self {
+        let settings = Arc::new(settings);
+        let store = Box::new(Connection::new(Arc::clone(&settings)));
+        Self { inner: Inner::new(store, settings) }
     }
 
-    fn over(settings: Settings, store: impl FnOnce(Terms) -> Box<dyn Decide>) -> Result<Self, InvalidConfig> {
-        let (plan, terms) = settings.plan()?;
-        let inner = Inner::new(store(terms), &settings.quotas, plan);
-        Ok(Self { settings: Arc::new(settings), inner })
-    }
-
-    fn with(self, change: impl FnOnce(&mut Settings)) -> Result<Self, InvalidConfig> {
-        let mut settings = Settings::clone(&self.settings);
+    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::clone(&self.inner.settings);
         change(&mut settings);
         Self::build(settings)
     }
@@ -197,7 +193,7 @@ impl RedisLimiter {
         if namespace.is_empty() || namespace.contains(['{', '}']) {
             return Err(InvalidConfig::new("namespace", namespace.to_owned(), "a name without braces"));
         }
-        self.with(|settings| settings.namespace = namespace.to_owned())
+        Ok(self.with(|settings| settings.namespace = namespace.to_owned()))
     }
 
     /// Fetches up to `permits` with one query, ahead of requests, and holds each for up to `hold` after its moment. Fetches
@@ -214,7 +210,7 @@ impl RedisLimiter {
         if !(1..=MOST).contains(&permits) {
             return Err(InvalidConfig::new("lease permits", permits.to_string(), format!("1 to {MOST}")));
         }
-        self.with_hold(hold)?.with(|settings| settings.lease = permits)
+        Ok(self.with_hold(hold)?.with(|settings| settings.lease = permits))
     }
 
     /// Sets how long after its moment a permit may be used. Default: a fiftieth of the shortest window, at least 5 ms and at
@@ -224,15 +220,15 @@ impl RedisLimiter {
     ///
     /// Returns an error if it is zero or longer than the shortest window.
     pub fn with_hold(self, hold: Duration) -> Result<Self, InvalidConfig> {
-        let shortest = self.settings.shortest();
+        let shortest = self.inner.settings.shortest();
         if hold.is_zero() || hold > shortest {
             let expected = format!("more than zero and at most the shortest window, {shortest:?}");
             return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
         }
-        self.with(|settings| settings.hold = hold)
+        Ok(self.with(|settings| settings.hold = hold))
     }
 
-    /// Sets the longest query, connecting included. Default: [250 ms](Self::DEFAULT_TIMEOUT).
+    /// Sets the longest query, connecting included. Default: 250 ms.
     ///
     /// # Errors
     ///
@@ -241,7 +237,7 @@ impl RedisLimiter {
         if timeout.is_zero() {
             return Err(InvalidConfig::new("timeout", "0ns", "more than zero"));
         }
-        self.with(|settings| settings.timeout = timeout)
+        Ok(self.with(|settings| settings.timeout = timeout))
     }
 
     /// Sets what happens while the server does not reply. Default: [`Fallback::Refuse`].
@@ -250,12 +246,9 @@ impl RedisLimiter {
     ///
     /// Returns an error if a quota's limit, or a token bucket's burst, is less than one permit for each process.
     pub fn with_fallback(self, fallback: Fallback) -> Result<Self, InvalidConfig> {
-        self.with(|settings| settings.fallback = fallback)
-    }
-
-    /// Returns the shared quotas.
-    pub fn quotas(&self) -> &[Quota] {
-        &self.settings.quotas
+        let Settings { kind, quotas, .. } = &*self.inner.settings;
+        let parts = fallback.parts(*kind, quotas)?;
+        Ok(self.with(|settings| (settings.fallback, settings.parts) = (fallback, parts)))
     }
 
     /// Returns the state of this process. `available` counts the permits in hand.
@@ -284,16 +277,23 @@ impl RedisLimiter {
 #[cfg(test)]
 impl RedisLimiter {
     /// The same with another store.
-    pub(super) fn asking(self, store: Box<dyn Decide>) -> Self {
-        Self::over(Settings::clone(&self.settings), |_| store).unwrap()
+    pub(super) fn asking(self, store: Box<dyn super::protocol::Decide>) -> Self {
+        Self { inner: Inner::new(store, Arc::clone(&self.inner.settings)) }
     }
 }
 
 impl Limiter for RedisLimiter {
-    type Acquire = RedisAcquire;
+    type Acquire = Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>;
 
-    fn acquire_with(&self, request: &PermitRequest) -> RedisAcquire {
-        RedisAcquire::new(Arc::clone(&self.inner), *request)
+    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+        let inner = Arc::clone(&self.inner);
+        let mut acquire = Acquire::new(Arc::clone(&inner.queue), *request);
+        Box::pin(poll_fn(move |cx| {
+            let outcome = Pin::new(&mut acquire).poll(cx);
+            inner.start();
+            let issuer = || Arc::clone(&inner) as Arc<dyn PermitIssuer>;
+            outcome.map_ok(|permit| permit.with_issuer(issuer()))
+        }))
     }
 }
 
@@ -301,9 +301,9 @@ impl Limiter for RedisLimiter {
 impl fmt::Debug for RedisLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLimiter")
-            .field("server", &self.settings.info.addr().to_string())
-            .field("quotas", &self.settings.quotas)
-            .field("fallback", &self.settings.fallback)
+            .field("server", &self.inner.settings.info.addr().to_string())
+            .field("quotas", &self.inner.settings.quotas)
+            .field("fallback", &self.inner.settings.fallback)
             .field("snapshot", &self.snapshot())
             .finish_non_exhaustive()
     }

@@ -1,6 +1,5 @@
 //! One quota for all processes, kept in Redis or Valkey.
 
-mod acquire;
 mod connection;
 mod exchange;
 mod fallback;
@@ -14,7 +13,6 @@ mod telemetry;
 #[cfg(test)]
 mod tests;
 
-pub use self::acquire::RedisAcquire;
 pub use self::fallback::Fallback;
 pub use self::limiter::RedisLimiter;
 pub use self::permits::Store;

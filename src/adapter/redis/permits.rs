@@ -247,14 +247,6 @@ impl Algorithm for Permits {
         }
     }
 
-    fn is_whole(&self, now: u64) -> bool {
-        self.share.is_none() && self.in_hand(now) == 0
-    }
-
-    fn leave(&mut self, _: u32, _: u64) {
-        self.grants.clear();
-    }
-
     /// A waiter whose permits are not in hand is woken when the store has replied.
     fn poll_at(&self, due: u64, now: u64) -> u64 {
         if due > now { due } else { u64::MAX }

@@ -1,8 +1,6 @@
 //! The query to the store's script and its reply.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
-
-use redis::Cmd;
+use std::{future::Future, pin::Pin, time::Duration};
 
 use crate::policy::Quota;
 
@@ -14,7 +12,8 @@ pub(super) trait Decide: Send + Sync {
     fn decide(&self, query: Query) -> Decided<'_>;
 }
 
-pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send + 'a>>;
+/// The error says why the store did not reply, and contains no secret.
+pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send + 'a>>;
 
 /// The algorithm that decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,123 +76,6 @@ pub(super) struct Reply {
     pub(super) grants: Vec<(Duration, u32)>,
 }
 
-/// Why the store did not reply. Contains no secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) String);
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// What does not change from question to query.
-#[derive(Debug, Clone)]
-pub(super) struct Terms {
-    pub(super) kind: Kind,
-    horizon: Duration,
-    holdoff: Duration,
-    quiet: Duration,
-    quotas: Vec<Term>,
-}
-
-/// The durations that the script uses, besides those of the quotas.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
-    /// How long a permit may be used after the moment for which it was granted.
-    pub(super) hold: Duration,
-    /// How long ahead of that moment it is granted.
-    pub(super) horizon: Duration,
-    /// How long other processes may still use their shares when one has come back.
-    pub(super) holdoff: Duration,
-    /// A process that uses its share has sent no query for longer.
-    pub(super) quiet: Duration,
-}
-
-#[derive(Debug, Clone)]
-struct Term {
-    id: String,
-    limit: u32,
-    burst: u32,
-    /// In µs. A grant counts for this long.
-    length: u64,
-    /// In ns, between two permits of the bucket.
-    interval: u64,
-}
-
-impl Terms {
-    pub(super) fn new(kind: Kind, quotas: &[Quota], times: Times) -> Self {
-        let Times { hold, horizon, holdoff, quiet } = times;
-        let mut terms: Vec<Term> = Vec::new();
-        for quota in quotas {
-            let window = quota.window().as_micros();
-            let same = terms.iter().filter(|term| term.id.starts_with(&format!("{window}."))).count();
-            // Both ends of a window count.
-            let length = micros(quota.window() + quota.margin() + hold) + 1;
-            let refilled = u64::from(quota.limit() - quota.burst());
-            let interval = length.saturating_mul(1_000);
-            let interval = if refilled == 0 { interval } else { interval.div_ceil(refilled) };
-            let id = format!("{window}.{same}");
-            terms.push(Term { id, limit: quota.limit(), burst: quota.burst(), length, interval });
-        }
-        Self { kind, horizon, holdoff, quiet, quotas: terms }
-    }
-
-    /// The longest time for which a grant counts.
-    pub(super) fn longest(&self) -> Duration {
-        Duration::from_micros(self.quotas.iter().map(|term| term.length).max().unwrap_or(0))
-    }
-
-    /// The shortest time between two permits of a bucket. Zero for a window, whose permits may become available together.
-    pub(super) fn interval(&self) -> Duration {
-        let shortest = self.quotas.iter().map(|term| term.interval).min().unwrap_or(0);
-        match self.kind {
-            Kind::TokenBucket => Duration::from_nanos(shortest),
-            Kind::SlidingWindow => Duration::ZERO,
-        }
-    }
-
-    /// The keys of one name, in one slot of a cluster.
-    pub(super) fn keys(&self, tag: &str) -> Vec<String> {
-        let state = match self.kind {
-            Kind::TokenBucket => format!("{tag}:bucket"),
-            Kind::SlidingWindow => format!("{tag}:window"),
-        };
-        let logs = self.quotas.iter().filter(|_| self.kind == Kind::SlidingWindow);
-        let logs: Vec<_> = logs.map(|term| format!("{state}:{}", term.id)).collect();
-        std::iter::once(state).chain(logs).collect()
-    }
-
-    /// Writes the arguments in the order in which the script reads them. `fresh`: the connection is new, so that the server
-    /// may have lost its memory.
-    pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
-        let known = query.known.map_or([0, 0, -1], |(known, age)| {
-            [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
-        });
-        command
-            .arg(u8::from(self.kind == Kind::SlidingWindow))
-            .arg(query.want)
-            .arg(query.unit.max(1))
-            .arg(micros(self.horizon))
-            .arg(u8::from(fresh))
-            .arg(&known)
-            .arg(query.back.unwrap_or(0))
-            .arg(u8::from(query.back.is_some()))
-            .arg(micros(self.holdoff))
-            .arg(micros(self.quiet))
-            .arg(micros(query.pause))
-            .arg(u8::from(query.resume))
-            .arg(self.quotas.len());
-        for term in &self.quotas {
-            command.arg(term.limit).arg(term.burst).arg(term.length).arg(term.interval).arg(&term.id);
-        }
-        command.arg(query.gates.len());
-        for gate in &query.gates {
-            command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
-        }
-    }
-}
-
 impl Reply {
     pub(super) fn read(values: &[i64]) -> Option<Self> {
         let [born, granted, paused, free, query_in, grants @ ..] = values else { return None };
@@ -213,6 +95,6 @@ impl Reply {
 }
 
 /// Rounded up.
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -1,22 +1,18 @@
-//! The settings of a limiter, and the plan that follows from them.
+//! The settings of a limiter, and what follows from them.
 
 use std::time::Duration;
 
-use redis::ConnectionInfo;
+use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
 use super::{
-    connection::parse,
     fallback::Fallback,
-    protocol::{Kind, Terms, Times},
+    protocol::{Kind, Query, micros},
 };
 use crate::{
     config::InvalidConfig,
     policy::{ExponentialBackoff, Quota},
 };
-
-/// The longest exchange with the server, by default.
-pub(super) const DEFAULT_TIMEOUT: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -25,15 +21,25 @@ pub(super) struct Settings {
     pub(super) namespace: String,
     pub(super) kind: Kind,
     pub(super) quotas: Vec<Quota>,
+    /// The most permits that are fetched ahead of requests.
     pub(super) lease: u32,
+    /// How long a permit may be used after the moment for which it was granted.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
     pub(super) fallback: Fallback,
+    /// Used while the store does not reply. `None` refuses.
+    pub(super) parts: Option<Vec<Quota>>,
+    pub(super) backoff: ExponentialBackoff,
 }
 
 impl Settings {
-    pub(super) fn new(url: &str, name: &str, kind: Kind, quotas: Vec<Quota>) -> Result<Self, InvalidConfig> {
-        let Some(shortest) = shortest(&quotas) else {
+    pub(super) fn new(
+        info: ConnectionInfo,
+        name: &str,
+        kind: Kind,
+        quotas: Vec<Quota>,
+    ) -> Result<Self, InvalidConfig> {
+        let Some(shortest) = quotas.iter().map(Quota::window).min() else {
             return Err(InvalidConfig::new(
                 "quotas",
                 "none",
@@ -41,21 +47,24 @@ impl Settings {
             ));
         };
         Ok(Self {
-            info: parse(url)?,
+            info,
             name: name.to_owned(),
             namespace: "tower-outbound".to_owned(),
             kind,
             quotas,
             lease: 1,
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
-            timeout: DEFAULT_TIMEOUT,
+            // Longer than a nearby server takes, and short enough for several queries within a call's deadline.
+            timeout: Duration::from_millis(250),
             fallback: Fallback::Refuse,
+            parts: None,
+            backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?,
         })
     }
 
     /// The shortest window.
     pub(super) fn shortest(&self) -> Duration {
-        shortest(&self.quotas).unwrap_or_default()
+        self.quotas.iter().map(Quota::window).min().unwrap_or_default()
     }
 
     /// The prefix of the keys. The part in braces places them in one slot of a cluster.
@@ -65,59 +74,107 @@ impl Settings {
         format!("{}:{{{hex}}}", self.namespace)
     }
 
-    /// The plan of this process, and what every query contains.
-    pub(super) fn plan(&self) -> Result<(Plan, Terms), InvalidConfig> {
-        let Self { kind, ref quotas, lease, hold, timeout, fallback, .. } = *self;
-        // Long enough that a process is never idle between two queries, short enough that it leaves permits to the others:
-        // 100 ms, or a quarter of a shorter window.
-        let horizon =
-            hold.max(Duration::from_millis(100)).min(self.shortest() / 4).max(Duration::from_micros(1));
-        let backoff = ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?;
-        // A process that uses its share queries again after the longest backoff. Permits are granted a horizon ahead.
-        let holdoff = match fallback {
-            Fallback::Refuse => horizon,
-            Fallback::Share(_) => horizon.max(backoff.ceiling(u32::MAX) + timeout),
-        };
-        // A share grants nothing before that.
-        let quiet = (timeout / 2).min(horizon + hold);
-        let terms = Terms::new(kind, quotas, Times { hold, horizon, holdoff, quiet });
-        let plan = Plan {
-            kind,
-            lease,
-            hold,
-            horizon,
-            timeout,
-            longest: terms.longest(),
-            interval: terms.interval(),
-            largest: quotas.iter().map(|quota| kind.most(quota).0).min().unwrap_or(u32::MAX),
-            holdoff,
-            parts: fallback.parts(kind, quotas)?,
-            backoff,
-        };
-        Ok((plan, terms))
+    /// How long ahead of its moment a permit is granted: 100 ms, or a quarter of a shorter window. A process is never idle
+    /// between two queries, and leaves permits to the others.
+    pub(super) fn horizon(&self) -> Duration {
+        let horizon = self.hold.max(Duration::from_millis(100)).min(self.shortest() / 4);
+        horizon.max(Duration::from_micros(1))
     }
-}
 
-fn shortest(quotas: &[Quota]) -> Option<Duration> {
-    quotas.iter().map(Quota::window).min()
-}
+    /// How long after a failure the share may be used, also by the other processes when one has come back.
+    pub(super) fn holdoff(&self) -> Duration {
+        // A process that uses its share queries again after the longest backoff. Permits are granted a horizon ahead.
+        match self.fallback {
+            Fallback::Refuse => self.horizon(),
+            Fallback::Share(_) => self.horizon().max(self.backoff.ceiling(u32::MAX) + self.timeout),
+        }
+    }
 
-/// The decisions made when the limiter was created.
-#[derive(Debug, Clone)]
-pub(super) struct Plan {
-    pub(super) kind: Kind,
-    /// The most permits that are fetched ahead of requests.
-    pub(super) lease: u32,
-    pub(super) hold: Duration,
-    pub(super) horizon: Duration,
-    pub(super) timeout: Duration,
-    /// How long a grant counts.
-    pub(super) longest: Duration,
-    pub(super) interval: Duration,
-    pub(super) largest: u32,
-    /// How long after a failure the share may be used.
-    pub(super) holdoff: Duration,
-    /// Used while the store does not reply. `None` refuses.
-    pub(super) parts: Option<Vec<Quota>>,
-    pub(super) backoff: ExponentialBackoff,
+    /// The most permits that one request can ever take.
+    pub(super) fn largest(&self) -> u32 {
+        self.quotas.iter().map(|quota| self.kind.most(quota).0).min().unwrap_or(u32::MAX)
+    }
+
+    /// How long a grant counts, in µs. Both ends of a window count.
+    fn length(&self, quota: &Quota) -> u64 {
+        micros(quota.window() + quota.margin() + self.hold) + 1
+    }
+
+    /// The time between two permits of a bucket, in ns.
+    fn refill(&self, quota: &Quota) -> u64 {
+        let length = self.length(quota).saturating_mul(1_000);
+        length.div_ceil(u64::from(quota.limit() - quota.burst()).max(1))
+    }
+
+    /// The longest time for which a grant counts.
+    pub(super) fn longest(&self) -> Duration {
+        let lengths = self.quotas.iter().map(|quota| self.length(quota));
+        Duration::from_micros(lengths.max().unwrap_or(0))
+    }
+
+    /// The shortest time between two permits of a bucket. Zero for a window, whose permits may become available together.
+    pub(super) fn interval(&self) -> Duration {
+        let shortest = self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0);
+        match self.kind {
+            Kind::TokenBucket => Duration::from_nanos(shortest),
+            Kind::SlidingWindow => Duration::ZERO,
+        }
+    }
+
+    /// Each quota's id: its window, and how many quotas before it have the same one.
+    fn ids(&self) -> impl Iterator<Item = String> {
+        let windows = || self.quotas.iter().map(|quota| quota.window().as_micros());
+        windows().enumerate().map(move |(index, window)| {
+            let same = windows().take(index).filter(|before| *before == window).count();
+            format!("{window}.{same}")
+        })
+    }
+
+    /// The keys of one name, in one slot of a cluster.
+    pub(super) fn keys(&self, tag: &str) -> Vec<String> {
+        match self.kind {
+            Kind::TokenBucket => vec![format!("{tag}:bucket")],
+            Kind::SlidingWindow => {
+                let state = format!("{tag}:window");
+                let logs: Vec<_> = self.ids().map(|id| format!("{state}:{id}")).collect();
+                std::iter::once(state).chain(logs).collect()
+            }
+        }
+    }
+
+    /// Writes the arguments in the order in which the script reads them. `fresh`: the connection is new, so that the server
+    /// may have lost its memory.
+    pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
+        let known = query.known.map_or([0, 0, -1], |(known, age)| {
+            [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
+        });
+        // A process that uses its share has sent no query for longer, and its share grants nothing before that.
+        let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
+        command
+            .arg(u8::from(self.kind == Kind::SlidingWindow))
+            .arg(query.want)
+            .arg(query.unit.max(1))
+            .arg(micros(self.horizon()))
+            .arg(u8::from(fresh))
+            .arg(&known)
+            .arg(query.back.unwrap_or(0))
+            .arg(u8::from(query.back.is_some()))
+            .arg(micros(self.holdoff()))
+            .arg(micros(quiet))
+            .arg(micros(query.pause))
+            .arg(u8::from(query.resume))
+            .arg(self.quotas.len());
+        for (quota, id) in self.quotas.iter().zip(self.ids()) {
+            command
+                .arg(quota.limit())
+                .arg(quota.burst())
+                .arg(self.length(quota))
+                .arg(self.refill(quota))
+                .arg(id);
+        }
+        command.arg(query.gates.len());
+        for gate in &query.gates {
+            command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The log events and metrics of the store.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use crate::{
     clock::{self, Instant},
@@ -16,8 +16,8 @@ pub(super) struct StoreLost {
 }
 
 impl StoreLost {
-    pub(super) fn begin(why: &dyn fmt::Display, state: &'static str, retry_in: Duration) -> Self {
-        tracing::warn!(target: LIMIT, error = %why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
+    pub(super) fn begin(why: &str, state: &'static str, retry_in: Duration) -> Self {
+        tracing::warn!(target: LIMIT, error = why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
         #[cfg(feature = "metrics")]
         let counted = crate::telemetry::metric::on();
         #[cfg(feature = "metrics")]

@@ -1,6 +1,6 @@
 //! What a failure of reqwest proves.
 
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, time::Duration};
 
 use hyper_util::client::legacy;
 
@@ -28,21 +28,11 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 
 /// Of a client that did what it must not.
 pub(super) fn followed() -> Error {
-    Error::from_service(DeliveryError::maybe_processed(FollowedRedirect).lasting())
+    let why = "reqwest followed a redirect by itself: build its client with redirect::Policy::none()";
+    Error::from_service(DeliveryError::maybe_processed(why).lasting())
 }
 
 /// Of the client's `timeout` or `read_timeout`. One of a connection, or of connecting, has hyper's error above it.
 fn is_own_timeout(error: &::reqwest::Error) -> bool {
     error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
 }
-
-#[derive(Debug)]
-struct FollowedRedirect;
-
-impl fmt::Display for FollowedRedirect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("reqwest followed a redirect by itself: build its client with redirect::Policy::none()")
-    }
-}
-
-impl StdError for FollowedRedirect {}

@@ -1,17 +1,20 @@
 use std::{
     fmt,
-    task::{Context, Poll},
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll, ready},
 };
 
-use ::reqwest::{Client, ClientBuilder, redirect, retry};
+use ::reqwest::{Body as Content, Client, ClientBuilder, redirect, retry};
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{ReqwestBody, ReqwestFuture, request};
+use super::{ReqwestBody, error, request};
 use crate::{
+    clock,
     config::InvalidConfig,
-    error::{BoxError, Error},
+    error::{BoxError, Error, polled_after_completion},
 };
 
 /// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
@@ -155,20 +158,34 @@ where
 {
     type Response = Response<ReqwestBody>;
     type Error = Error;
-    type Future = ReqwestFuture;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.client.poll_ready(cx).map_err(|error| Error::from_service(error.without_url()))
     }
 
-    fn call(&mut self, request: Request<B>) -> ReqwestFuture {
-        match request::translate(request) {
-            Ok(request) => {
-                let sent_to = self.may_redirect.then(|| request.url().clone());
-                ReqwestFuture::calling(self.client.call(request), sent_to)
-            }
-            Err(error) => ReqwestFuture::rejected(error),
-        }
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let mut call = Some(request::translate(request).map(|request| {
+            let sent_to = self.may_redirect.then(|| request.url().clone());
+            (self.client.call(request), sent_to, clock::now())
+        }));
+        Box::pin(poll_fn(move |cx| {
+            let outcome = match &mut call {
+                Some(Ok((pending, sent_to, since))) => match ready!(Pin::new(pending).poll(cx)) {
+                    Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
+                        Err(error::followed())
+                    }
+                    Ok(response) => Ok(Response::<Content>::from(response).map(ReqwestBody::new)),
+                    Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
+                },
+                _ => match call.take() {
+                    Some(Err(error)) => Err(error),
+                    _ => polled_after_completion(),
+                },
+            };
+            call = None;
+            Poll::Ready(outcome)
+        }))
     }
 }
 

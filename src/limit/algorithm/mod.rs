@@ -38,10 +38,12 @@ pub trait Algorithm: Send + 'static {
     fn available(&self, now: u64) -> u32;
 
     /// Returns whether nothing is spent under any quota.
-    fn is_whole(&self, now: u64) -> bool;
+    fn is_whole(&self, _now: u64) -> bool {
+        false
+    }
 
     /// Spends all available permits but `permits`.
-    fn leave(&mut self, permits: u32, now: u64);
+    fn leave(&mut self, _permits: u32, _now: u64) {}
 
     /// Replaces the quotas. Spent permits still count, and no more are available than before.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}

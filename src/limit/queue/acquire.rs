@@ -1,7 +1,6 @@
 use std::{
     fmt,
     future::Future,
-    num::NonZeroU32,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -34,7 +33,7 @@ pub struct Acquire<A: Algorithm> {
 enum Stage {
     /// Not polled yet.
     New(PermitRequest),
-    Queued(u64, Arc<Waiter>, NonZeroU32),
+    Queued(Arc<Waiter>),
     Completed,
 }
 
@@ -51,23 +50,22 @@ impl<A: Algorithm> Future for Acquire<A> {
         let this = self.get_mut();
         let (cost, outcome) = loop {
             match &this.stage {
-                Stage::New(request) => match this.queue.join(request, cx.waker()) {
+                Stage::New(request) => match this.queue.join(request, Some(cx.waker())) {
                     Ok(Joined::Granted(at)) => break (request.cost(), Ok(at)),
-                    Ok(Joined::Queued { id, waiter }) => {
+                    Ok(Joined::Queued(waiter)) => {
                         // Granted and woken already, so that the waiters before it are polled first.
                         let woken = waiter.state() != State::Waiting;
-                        this.stage = Stage::Queued(id, waiter, request.cost());
+                        this.stage = Stage::Queued(waiter);
                         if woken {
                             return Poll::Pending;
                         }
                     }
                     Err(refusal) => break (request.cost(), Err(refusal)),
                 },
-                Stage::Queued(id, waiter, cost) => match this.queue.visit(*id, waiter, *cost, cx.waker()) {
-                    Standing::Granted(at) => break (*cost, Ok(at)),
-                    Standing::Refused(refusal) => break (*cost, Err(refusal)),
-                    Standing::Behind => return Poll::Pending,
-                    Standing::Head { poll_at } => {
+                Stage::Queued(waiter) => match this.queue.visit(waiter, cx.waker()) {
+                    Ok(Standing::Granted(at)) => break (waiter.cost, Ok(at)),
+                    Ok(Standing::Behind) => return Poll::Pending,
+                    Ok(Standing::Head { poll_at }) => {
                         let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
                         let timer = this.timer.get_or_insert_with(sleep);
                         if timer.deadline() != poll_at {
@@ -75,6 +73,7 @@ impl<A: Algorithm> Future for Acquire<A> {
                         }
                         ready!(timer.as_mut().poll(cx));
                     }
+                    Err(refusal) => break (waiter.cost, Err(refusal)),
                 },
                 Stage::Completed => polled_after_completion(),
             }
@@ -87,8 +86,8 @@ impl<A: Algorithm> Future for Acquire<A> {
 
 impl<A: Algorithm> Drop for Acquire<A> {
     fn drop(&mut self) {
-        if let Stage::Queued(id, waiter, cost) = &self.stage {
-            self.queue.leave(*id, waiter, *cost);
+        if let Stage::Queued(waiter) = &self.stage {
+            self.queue.leave(waiter);
         }
     }
 }

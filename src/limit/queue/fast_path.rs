@@ -42,7 +42,6 @@ pub(super) enum Attempt {
         due: u64,
     },
     NeedsLock,
-    TooLate,
 }
 
 impl FastPath {
@@ -58,7 +57,7 @@ impl FastPath {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }
 
-    fn is_over(&self, request: &PermitRequest, now: u64) -> bool {
+    pub(super) fn is_over(&self, request: &PermitRequest, now: u64) -> bool {
         request.deadline().is_some_and(|deadline| self.clock.at(deadline) < now)
     }
 
@@ -69,33 +68,18 @@ impl FastPath {
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
     }
 
+    /// Takes the permits if that needs no lock. Reads no clock otherwise, and has no side effects then.
     pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
+        let cost = request.cost();
+        let Some(bucket) = self.open(cost) else { return Attempt::NeedsLock };
         let now = self.clock.now();
-        if self.is_over(request, now) {
-            return Attempt::TooLate;
-        }
-        match self.open(request.cost()) {
-            Some(bucket) => Self::take(bucket, request.cost(), now),
-            None => Attempt::NeedsLock,
-        }
-    }
-
-    /// Returns when the permits were granted, or `None` without side effects. Reads no clock if the lock is needed.
-    pub(super) fn try_take(&self, request: &PermitRequest) -> Option<u64> {
-        let bucket = self.open(request.cost())?;
-        let now = self.clock.now();
-        let granted = !self.is_over(request, now)
-            && matches!(Self::take(bucket, request.cost(), now), Attempt::Granted { .. });
-        granted.then_some(now)
-    }
-
-    fn take(bucket: &Bucket, cost: NonZeroU32, now: u64) -> Attempt {
-        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
         match bucket.due(now, cost) {
+            _ if self.is_over(request, now) => return Attempt::NeedsLock,
             Some(due) if due <= now => {}
             Some(due) => return Attempt::NotBefore { now, due },
             None => return Attempt::NeedsLock,
         }
+        let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
         // Counted first: a concurrent server limit is either seen here or counts this permit as in flight.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
         if before & BUSY == 0 && bucket.take(cost, now) {

@@ -6,22 +6,6 @@ use crate::limit::{
     permit::{Permit, PermitIssuer, ResponseInfo},
 };
 
-impl<A: Algorithm> Queue<A> {
-    /// Applies the server limits of a response.
-    fn observe(&self, response: &ResponseInfo<'_>) {
-        self.locked(|list, wakes| {
-            // From here on every request takes the lock, and those that were faster count as in flight.
-            self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
-            list.flags |= BUSY;
-            let now = self.fast.clock.now();
-            let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
-            if list.server.apply(response, now, uncounted) {
-                list.apply_server(&self.fast, wakes);
-            }
-        });
-    }
-}
-
 impl<A: Algorithm> PermitIssuer for Queue<A> {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.locked(|list, _| {
@@ -34,9 +18,19 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         // Released first, because the server has counted this request in the remaining permits that it reports.
         self.fast.release(permit.cost());
-        if response.has_limits() {
-            self.observe(response);
+        if !response.has_limits() {
+            return;
         }
+        self.locked(|list, wakes| {
+            // From here on every request takes the lock, and those that were faster count as in flight.
+            self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
+            list.flags |= BUSY;
+            let now = self.fast.clock.now();
+            let uncounted = self.fast.in_flight().saturating_add(list.unconfirmed.permits(now));
+            if list.server.apply(response, now, uncounted) {
+                list.apply_server(&self.fast, wakes);
+            }
+        });
     }
 
     fn dropped(&self, permit: &Permit<'_>) {

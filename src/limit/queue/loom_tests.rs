@@ -76,19 +76,19 @@ fn grant_during_a_response_counts_against_its_remaining_permits() {
 }
 
 /// Two waiters of a pause that has just been lifted.
-fn two_waiting() -> (Arc<Queue<Buckets>>, [(u64, Arc<Waiter>); 2]) {
+fn two_waiting() -> (Arc<Queue<Buckets>>, [Arc<Waiter>; 2]) {
     let queue = queue(2);
     queue.pause_until(crate::clock::now() + Duration::from_secs(1));
-    let waiters = [(), ()].map(|()| match queue.join(&PermitRequest::new(), Waker::noop()) {
-        Ok(Joined::Queued { id, waiter }) => (id, waiter),
+    let waiters = [(), ()].map(|()| match queue.join(&PermitRequest::new(), Some(Waker::noop())) {
+        Ok(Joined::Queued(waiter)) => waiter,
         _ => panic!("went through a pause"),
     });
     queue.resume();
     (queue, waiters)
 }
 
-fn visit(queue: &Queue<Buckets>, (id, waiter): &(u64, Arc<Waiter>)) -> usize {
-    usize::from(matches!(queue.visit(*id, waiter, NonZeroU32::MIN, Waker::noop()), Standing::Granted(_)))
+fn visit(queue: &Queue<Buckets>, waiter: &Arc<Waiter>) -> usize {
+    usize::from(matches!(queue.visit(waiter, Waker::noop()), Ok(Standing::Granted(_))))
 }
 
 #[test]
@@ -109,10 +109,10 @@ fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
 #[test]
 fn waiter_that_leaves_while_woken_wastes_at_most_its_own_permit() {
     loom::model(|| {
-        let (queue, [first, (id, waiter)]) = two_waiting();
+        let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        queue.leave(id, &waiter, NonZeroU32::MIN);
+        queue.leave(&second);
         assert_eq!(thread.join().unwrap(), 1);
         let (granted, in_flight) = (queue.snapshot().granted, queue.snapshot().in_flight);
         assert!(granted <= 2 && in_flight == 1, "{granted} granted, {in_flight} in flight");

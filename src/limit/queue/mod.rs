@@ -24,7 +24,7 @@ use self::{
     clock::Clock,
     fast_path::{Attempt, BUSY, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},
-    wait_list::{Entry, WaitList, Wakes, slack},
+    wait_list::{WaitList, Wakes, slack},
     waiter::{Latest, State, Waiter},
 };
 use super::{
@@ -53,13 +53,12 @@ enum Joined {
     /// At this moment.
     Granted(Instant),
     /// In the queue. A waiter that is granted already lets a woken task go first.
-    Queued { id: u64, waiter: Arc<Waiter> },
+    Queued(Arc<Waiter>),
 }
 
 enum Standing {
     /// Handed out at this moment.
     Granted(Instant),
-    Refused(Refusal),
     /// The head, which polls again at this moment.
     Head {
         poll_at: Instant,
@@ -84,72 +83,70 @@ impl<A: Algorithm> Queue<A> {
 
     /// Takes the permits now, or returns a refusal with the necessary wait.
     pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
-        let request = PermitRequest::new().with_cost(cost);
-        let outcome = match self.fast.attempt(&request) {
-            Attempt::Granted { now } => return Ok(self.fast.clock.stamp(now)),
-            Attempt::NotBefore { now, due } => Ok(Some(Duration::from_nanos(due.saturating_sub(now)))),
-            Attempt::NeedsLock => {
-                self.locked(|list, wakes| list.wait(&self.fast, cost, self.fast.clock.now(), wakes))
-            }
-            Attempt::TooLate => Err(too_late()),
-        };
-        match outcome {
-            Ok(None) => Ok(self.fast.clock.stamp(self.fast.clock.now())),
-            Ok(Some(wait)) => Err(self.fast.refuse(Refusal::new(Reason::MaxWait, wait))),
-            Err(refusal) => Err(self.fast.refuse(refusal)),
+        let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
+        match self.join(&request.with_max_queue(usize::MAX), None)? {
+            Joined::Granted(at) => Ok(at),
+            // Not reached: without a waker nothing is queued.
+            Joined::Queued(_) => Err(too_late()),
         }
     }
 
     /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](Self::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
-        self.fast.try_take(request).map(|now| self.fast.clock.stamp(now))
+        match self.fast.attempt(request) {
+            Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
+            Attempt::NotBefore { .. } | Attempt::NeedsLock => None,
+        }
     }
 
-    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds.
-    fn join(&self, request: &PermitRequest, waker: &Waker) -> Result<Joined, Refusal> {
+    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds. Never joins without a waker.
+    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
         let (fast, clock) = (&self.fast, &self.fast.clock);
         match fast.attempt(request) {
             Attempt::Granted { now } => return Ok(Joined::Granted(clock.stamp(now))),
-            Attempt::TooLate => return Err(fast.refuse(too_late())),
             Attempt::NotBefore { now, due } => {
-                let latest = Latest::of(request, now, clock);
-                if let Some(reason) = latest.missed_by(due, now, 0) {
+                if let Some(reason) = Latest::of(request, now, clock).missed_by(due, now, 0) {
                     let wait = Duration::from_nanos(due - now);
                     return Err(fast.refuse(Refusal::new(reason, wait)));
                 }
             }
             Attempt::NeedsLock => {}
         }
-        let (waker, cost) = (waker.clone(), request.cost());
+        let (waker, cost) = (waker.cloned(), request.cost());
         let joined = self.locked(|list, wakes| {
             let now = clock.now();
-            let Some(wait) = list.wait(fast, cost, now, wakes)? else {
-                if !self.awaits_woken(list) {
-                    return Ok(Joined::Granted(clock.stamp(now)));
+            if fast.is_over(request, now) {
+                return Err(too_late());
+            }
+            match (list.wait(fast, cost, now, wakes)?, waker) {
+                (None, Some(waker)) if self.awaits_woken(list) => {
+                    // Earlier waiters have been granted theirs, and their tasks are about to run. Lets them go first, once.
+                    wakes.wake.push(waker);
+                    fast.woken.fetch_add(1, Ordering::AcqRel);
+                    list.woken_at = now;
+                    let waiter = list.new_waiter(cost, Latest::of(request, now, clock));
+                    waiter.set(State::Granted(now));
+                    Ok(Joined::Queued(waiter))
                 }
-                // Earlier waiters have been granted theirs, and their tasks are about to run. Lets them go first, once.
-                wakes.wake.push(waker);
-                fast.woken.fetch_add(1, Ordering::AcqRel);
-                list.woken_at = now;
-                let waiter = Arc::new(Waiter::new(Latest::of(request, now, clock)));
-                waiter.set(State::Granted(now));
-                return Ok(Joined::Queued { id: list.new_id(), waiter });
-            };
-            let latest = list.admit(request, wait, now, clock)?;
-            let (id, waiter) = (list.new_id(), Arc::new(Waiter::new(latest)));
-            list.insert(id, Entry { waker, cost, waiter: Arc::clone(&waiter) });
-            Ok(Joined::Queued { id, waiter })
+                (None, _) => Ok(Joined::Granted(clock.stamp(now))),
+                (Some(due), Some(waker)) => {
+                    let waiter = list.admit(request, due, now, clock)?;
+                    list.insert(&waiter, waker);
+                    Ok(Joined::Queued(waiter))
+                }
+                (Some(due), None) => Err(Refusal::new(Reason::MaxWait, Duration::from_nanos(due - now))),
+            }
         });
         joined.map_err(|refusal| fast.refuse(refusal))
     }
 
     /// Returns how a waiter stands. The head also grants permits to the waiters behind it.
-    fn visit(&self, id: u64, waiter: &Arc<Waiter>, cost: NonZeroU32, waker: &Waker) -> Standing {
-        let fast = &self.fast;
+    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal> {
+        let (fast, id, cost) = (&self.fast, waiter.id, waiter.cost);
         if let State::Granted(at) = waiter.state() {
             if let Some(now) = fast.is_valid(at) {
                 self.arrive();
-                return Standing::Granted(fast.clock.stamp(now));
+                return Ok(Standing::Granted(fast.clock.stamp(now)));
             }
         }
         self.locked(|list, wakes| {
@@ -159,46 +156,46 @@ impl<A: Algorithm> Queue<A> {
                 State::Refused => {
                     // Stored under the same lock as the state.
                     let refusal = list.refusals.remove(&id);
-                    return Standing::Refused(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
+                    return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
                 }
                 State::Granted(at) => {
                     fast.woken.fetch_sub(1, Ordering::AcqRel);
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
-                        return granted;
+                        return Ok(granted);
                     }
                     // Back to its old position, before all that arrived later.
                     waiter.set(State::Waiting);
                     fast.release(cost);
-                    list.insert(id, Entry { waker: waker.clone(), cost, waiter: Arc::clone(waiter) });
+                    list.insert(waiter, waker.clone());
                 }
                 State::Waiting => list.keep_waker(id, waker, wakes),
             }
             if !list.is_head(id) {
-                return Standing::Behind;
+                return Ok(Standing::Behind);
             }
             list.serve(fast, Some(id), wakes);
             if !list.is_head(id) {
-                return granted;
+                return Ok(granted);
             }
             let (due, grace) = (list.forecast(now, u64::from(cost.get())), list.algorithm.grace());
             match waiter.latest.missed_by(due, now, grace) {
                 Some(reason) => {
                     list.leave(id, wakes);
-                    let refusal = Refusal::new(reason, Duration::from_nanos(due - now));
-                    Standing::Refused(fast.refuse(refusal))
+                    Err(fast.refuse(Refusal::new(reason, Duration::from_nanos(due - now))))
                 }
                 None => {
                     let poll_at = list.algorithm.poll_at(list.gather(now, due), now);
-                    Standing::Head { poll_at: fast.clock.timer(poll_at.min(waiter.latest.last(grace))) }
+                    let poll_at = fast.clock.timer(poll_at.min(waiter.latest.last(grace)));
+                    Ok(Standing::Head { poll_at })
                 }
             }
         })
     }
 
     /// Removes a waiter. Permits that were granted to it meanwhile are wasted.
-    fn leave(&self, id: u64, waiter: &Waiter, cost: NonZeroU32) {
+    fn leave(&self, waiter: &Waiter) {
         let granted = self.locked(|list, wakes| {
-            list.leave(id, wakes);
+            list.leave(waiter.id, wakes);
             let granted = matches!(waiter.state(), State::Granted(_));
             if granted {
                 self.fast.woken.fetch_sub(1, Ordering::AcqRel);
@@ -206,7 +203,7 @@ impl<A: Algorithm> Queue<A> {
             granted
         });
         if granted {
-            self.fast.release(cost);
+            self.fast.release(waiter.cost);
         }
     }
 
@@ -261,7 +258,7 @@ impl<A: Algorithm> Queue<A> {
             let now = self.fast.clock.now();
             let owes =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
-            !owes && list.is_empty()
+            !owes && list.entries.is_empty()
         })
     }
 
@@ -272,7 +269,7 @@ impl<A: Algorithm> Queue<A> {
             let paused_until = list.server.paused_until(now);
             Snapshot {
                 available: if paused_until.is_some() { 0 } else { list.algorithm.available(now).min(left) },
-                queued: list.len(),
+                queued: list.entries.len(),
                 paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
                 granted: self.fast.granted(),
                 refused: self.fast.refused(),
@@ -310,7 +307,7 @@ impl<A: Algorithm> Queue<A> {
         let list = guard.get_or_insert_with(|| self.create_list());
         let outcome = work(list, &mut wakes);
         let limited = list.server.any() && list.server.tidy(self.fast.clock.now());
-        let busy = limited || !list.is_empty() || self.awaits_woken(list);
+        let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
             // Both bits change under the lock only.

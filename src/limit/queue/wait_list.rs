@@ -56,7 +56,6 @@ pub(super) struct WaitList<A> {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) waker: Waker,
-    pub(super) cost: NonZeroU32,
     pub(super) waiter: Arc<Waiter>,
 }
 
@@ -124,14 +123,14 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Takes the permits for a new request, or returns how long it would wait at the end of the queue.
+    /// Takes the permits for a new request, or returns when they would be available at the end of the queue.
     pub(super) fn wait(
         &mut self,
         fast: &FastPath,
         cost: NonZeroU32,
         now: u64,
         wakes: &mut Wakes,
-    ) -> Result<Option<Duration>, Refusal> {
+    ) -> Result<Option<u64>, Refusal> {
         let largest = self.algorithm.largest();
         if cost.get() > largest {
             return Err(Refusal::too_costly(largest));
@@ -140,28 +139,29 @@ impl<A: Algorithm> WaitList<A> {
             return Err(refusal);
         }
         self.serve(fast, None, wakes);
-        if self.is_empty() && self.take(fast, cost, now) {
+        if self.entries.is_empty() && self.take(fast, cost, now) {
             return Ok(None);
         }
-        let due = self.forecast(now, self.wanted + u64::from(cost.get()));
-        Ok(Some(Duration::from_nanos(due - now)))
+        Ok(Some(self.forecast(now, self.wanted + u64::from(cost.get()))))
     }
 
-    /// Returns the bounds of a new request that would wait this long, or a refusal.
+    /// Queues a new request whose permits would be available at `due`, or refuses it.
     pub(super) fn admit(
-        &self,
+        &mut self,
         request: &PermitRequest,
-        wait: Duration,
+        due: u64,
         now: u64,
         clock: &Clock,
-    ) -> Result<Latest, Refusal> {
-        if self.entries.len() >= request.max_queue() {
-            return Err(Refusal::new(Reason::QueueFull, wait));
-        }
+    ) -> Result<Arc<Waiter>, Refusal> {
         let latest = Latest::of(request, now, clock);
-        match latest.missed_by(now.saturating_add(nanos(wait)), now, self.algorithm.grace()) {
-            Some(reason) => Err(Refusal::new(reason, wait)),
-            None => Ok(latest),
+        let reason = if self.entries.len() >= request.max_queue() {
+            Some(Reason::QueueFull)
+        } else {
+            latest.missed_by(due, now, self.algorithm.grace())
+        };
+        match reason {
+            Some(reason) => Err(Refusal::new(reason, Duration::from_nanos(due - now))),
+            None => Ok(self.new_waiter(request.cost(), latest)),
         }
     }
 
@@ -180,17 +180,17 @@ impl<A: Algorithm> WaitList<A> {
         let grace = self.algorithm.grace();
         let (mut lost, mut ahead) = (Vec::new(), 0);
         for (&id, entry) in &self.entries {
-            let due = self.forecast(now, ahead + u64::from(entry.cost.get()));
-            let refusal = if entry.cost.get() > largest {
+            let due = self.forecast(now, ahead + u64::from(entry.waiter.cost.get()));
+            let refusal = if entry.waiter.cost.get() > largest {
                 Some(Refusal::too_costly(largest))
             } else {
                 let missed = entry.waiter.latest.missed_by(due, now, grace);
                 let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));
-                self.algorithm.unavailable(entry.cost, now).or(missed)
+                self.algorithm.unavailable(entry.waiter.cost, now).or(missed)
             };
             match refusal {
                 Some(refusal) => lost.push((id, refusal)),
-                None => ahead += u64::from(entry.cost.get()),
+                None => ahead += u64::from(entry.waiter.cost.get()),
             }
         }
         for (id, refusal) in lost {
@@ -215,14 +215,14 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    pub(super) fn insert(&mut self, id: u64, entry: Entry) {
-        self.wanted += u64::from(entry.cost.get());
-        self.entries.insert(id, entry);
+    pub(super) fn insert(&mut self, waiter: &Arc<Waiter>, waker: Waker) {
+        self.wanted += u64::from(waiter.cost.get());
+        self.entries.insert(waiter.id, Entry { waker, waiter: Arc::clone(waiter) });
     }
 
-    pub(super) fn new_id(&mut self) -> u64 {
+    pub(super) fn new_waiter(&mut self, cost: NonZeroU32, latest: Latest) -> Arc<Waiter> {
         self.last_id += 1;
-        self.last_id
+        Arc::new(Waiter::new(self.last_id, cost, latest))
     }
 
     pub(super) fn keep_waker(&mut self, id: u64, waker: &Waker, wakes: &mut Wakes) {
@@ -257,20 +257,12 @@ impl<A: Algorithm> WaitList<A> {
         self.entries.keys().next() == Some(&id)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub(super) fn wake_head(&self, wakes: &mut Wakes) {
         wakes.wake.extend(self.entries.first_key_value().map(|(_, head)| head.waker.clone()));
     }
 
     pub(super) fn head(&self) -> Option<(u64, NonZeroU32)> {
-        self.entries.first_key_value().map(|(&id, entry)| (id, entry.cost))
+        self.entries.first_key_value().map(|(&id, entry)| (id, entry.waiter.cost))
     }
 
     fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
@@ -287,7 +279,7 @@ impl<A: Algorithm> WaitList<A> {
 
     fn remove(&mut self, id: u64) -> Option<Entry> {
         let entry = self.entries.remove(&id)?;
-        self.wanted -= u64::from(entry.cost.get());
+        self.wanted -= u64::from(entry.waiter.cost.get());
         Some(entry)
     }
 }

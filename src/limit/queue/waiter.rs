@@ -1,5 +1,7 @@
 //! What a queued request shares with its future, which learns of its grant without the lock.
 
+use std::num::NonZeroU32;
+
 use super::{
     clock::{Clock, nanos},
     sync::{AtomicU64, Ordering},
@@ -12,6 +14,9 @@ const REFUSED: u64 = u64::MAX;
 /// Written under the queue's lock only, and read without it.
 #[derive(Debug)]
 pub(super) struct Waiter {
+    /// By arrival.
+    pub(super) id: u64,
+    pub(super) cost: NonZeroU32,
     state: AtomicU64,
     pub(super) latest: Latest,
 }
@@ -58,8 +63,8 @@ pub(super) enum State {
 }
 
 impl Waiter {
-    pub(super) fn new(latest: Latest) -> Self {
-        Self { state: AtomicU64::new(WAITING), latest }
+    pub(super) fn new(id: u64, cost: NonZeroU32, latest: Latest) -> Self {
+        Self { id, cost, state: AtomicU64::new(WAITING), latest }
     }
 
     pub(super) fn state(&self) -> State {
@@ -120,7 +125,7 @@ mod tests {
     #[test]
     fn any_moment_can_be_a_grant() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
-            let waiter = Waiter::new(Latest { max_wait: 0, deadline: 0 });
+            let waiter = Waiter::new(1, NonZeroU32::MIN, Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);
             waiter.set(State::Granted(at));
             assert!(matches!(waiter.state(), State::Granted(since) if since.abs_diff(at) <= 1), "{at}");

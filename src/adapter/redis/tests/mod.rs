@@ -19,7 +19,8 @@ use tokio::{
 use super::{
     Fallback, RedisLimiter,
     permits::{Free, Grant, Permits, Store},
-    protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply, Terms, Times},
+    protocol::{Decide, Decided, Kind, Known, Query, Reply},
+    settings::Settings,
 };
 use crate::{
     limit::{self, Limiter, Reason, Refusal, queue::external::Algorithm},
@@ -34,7 +35,7 @@ struct Fake<F> {
     under_way: Arc<AtomicU32>,
 }
 
-impl<F: Fn(&Query) -> Result<Reply, Fault> + Send + Sync> Decide for Fake<F> {
+impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for Fake<F> {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
             assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two querys at once");
@@ -70,7 +71,7 @@ fn limiter() -> RedisLimiter {
 fn over(
     limiter: RedisLimiter,
     takes: Duration,
-    answer: impl Fn(&Query) -> Result<Reply, Fault> + Send + Sync + 'static,
+    answer: impl Fn(&Query) -> Result<Reply, String> + Send + Sync + 'static,
 ) -> (RedisLimiter, Log) {
     let asked = Log::default();
     let fake = Fake { answer, takes, asked: Arc::clone(&asked), under_way: Arc::default() };
@@ -90,11 +91,11 @@ fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
 }
 
 /// All that is asked for, at once.
-fn all(query: &Query) -> Result<Reply, Fault> {
+fn all(query: &Query) -> Result<Reply, String> {
     Ok(answer(&[(0, query.want * query.unit)], 0))
 }
 
-fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, Fault> {
+fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, String> {
     move |_| Ok(answer(&[], free))
 }
 
@@ -234,7 +235,7 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 #[tokio::test(start_paused = true)]
 async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
     let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
-    let (limiter, asked) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let start = Instant::now();
     // 25 in 10 s, 2 of them as a burst: one every 435 ms.
     for number in 1..=20 {
@@ -249,7 +250,7 @@ async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
-    let (limiter, _) = over(limiter(), millis(5), |_| Err(Fault("gone".to_owned())));
+    let (limiter, _) = over(limiter(), millis(5), |_| Err("gone".to_owned()));
     let mut crowd: JoinSet<_> = (0..10)
         .map(|_| {
             let limiter = limiter.clone();
@@ -268,12 +269,14 @@ fn window_is_longer_by_margin_and_hold() {
     let quota = Quota::new(100, Duration::from_secs(1)).unwrap().with_burst(20).unwrap();
     let quota = quota.with_margin(millis(50)).unwrap();
     let of = |kind| {
-        let terms = Terms::new(kind, &[quota, quota], Times { hold: millis(30), ..Times::default() });
+        let info = super::connection::parse("redis://localhost").unwrap();
+        let settings = Settings::new(info, "key", kind, vec![quota, quota]).unwrap();
+        let settings = Settings { hold: millis(30), ..settings };
         let mut command = redis::cmd("EVAL");
-        terms.write(&mut command, &Query::default(), false);
+        settings.write(&mut command, &Query::default(), false);
         let written = String::from_utf8(command.get_packed_command()).unwrap();
         let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
-        (arguments.join(" "), terms.longest(), terms.keys("{a}"))
+        (arguments.join(" "), settings.longest(), settings.keys("{a}"))
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
     // 1,080 ms and a microsecond, for both ends count; over 80 permits, rounded up.

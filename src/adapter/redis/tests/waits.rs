@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
     let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
-    let (limiter, _) = over(shares, millis(1), |_| Err(Fault("gone".to_owned())));
+    let (limiter, _) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let large = tokio::spawn({
         let limiter = limiter.clone();
         async move { take(&limiter, costing(8, None)).await }
@@ -54,7 +54,7 @@ async fn what_could_not_be_told_is_told_when_somebody_waits() {
         move |query| match fails
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
         {
-            Ok(_) => Err(Fault("gone".to_owned())),
+            Ok(_) => Err("gone".to_owned()),
             Err(_) => all(query),
         }
     });
