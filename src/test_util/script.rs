@@ -12,18 +12,13 @@ use super::{Answer, Seen};
 use crate::{call::CallContext, clock, error::BoxError};
 
 pub(super) struct Script {
-    pub(super) source: Source,
+    answer: Box<dyn Fn(&Seen) -> Answer + Send + Sync>,
     pub(super) pending_polls: u32,
     pub(super) unready: Option<Box<dyn Fn() -> BoxError + Send + Sync>>,
     pub(super) permits: Option<usize>,
     seen: Mutex<Vec<Seen>>,
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
     room: Mutex<Room>,
-}
-
-pub(super) enum Source {
-    List { answers: Vec<Answer>, repeats: bool },
-    By(Box<dyn Fn(&Seen) -> Answer + Send + Sync>),
 }
 
 #[derive(Default)]
@@ -33,9 +28,9 @@ struct Room {
 }
 
 impl Script {
-    pub(super) fn new(source: Source) -> Self {
+    pub(super) fn new(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
         Self {
-            source,
+            answer: Box::new(answer),
             pending_polls: 0,
             unready: None,
             permits: None,
@@ -53,21 +48,9 @@ impl Script {
         let seen = Seen { number: place + 1, at: clock::now(), head, attempt, body: None, trailers: None };
         all.push(seen.clone());
         drop(all);
-        let answer = match &self.source {
-            Source::By(answer) => answer(&seen),
-            Source::List { answers, repeats } => {
-                let last = answers.last().filter(|_| *repeats);
-                answers.get(place).or(last).cloned().unwrap_or_else(|| {
-                    let (have, Seen { number, head, .. }) = (answers.len(), &seen);
-                    let (method, path) = (&head.method, head.uri.path());
-                    panic!("the script has {have} answers, and this is request {number}: {method} {path}")
-                })
-            }
-        };
-        (place, answer)
+        (place, (self.answer)(&seen))
     }
 
-    /// A panic in a test may poison a lock; what it holds is whole.
     pub(super) fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::{
     Answer, Arrivals, Seen,
     answer::Reads,
-    script::{Held, Script, Source},
+    script::{Held, Script},
 };
 use crate::{body::Body, error::BoxError};
 
@@ -26,8 +26,8 @@ use crate::{body::Body, error::BoxError};
 ///
 /// # Panics
 ///
-/// When it is called without having been polled ready, when its script is empty, and after the last answer if
-/// [`without_repeat`](Self::without_repeat) was said. The setters, when it has clones.
+/// Panics if it is called without having been polled ready, or if its script is empty. The setters panic if the service
+/// has clones.
 ///
 /// # Clone
 ///
@@ -51,8 +51,11 @@ impl ScriptedService {
     /// let unavailable_once = ScriptedService::new([503, 200]);
     /// ```
     pub fn new(answers: impl IntoIterator<Item: Into<Answer>>) -> Self {
-        let answers = answers.into_iter().map(Into::into).collect();
-        Self::of(Source::List { answers, repeats: true })
+        let answers: Vec<_> = answers.into_iter().map(Into::into).collect();
+        Self::answering(move |seen| match answers.get(seen.number - 1).or(answers.last()) {
+            Some(answer) => answer.clone(),
+            None => panic!("the script has no answer for {} {}", seen.head.method, seen.head.uri.path()),
+        })
     }
 
     /// Answers each request by what it is; its body has not been read by then.
@@ -66,22 +69,7 @@ impl ScriptedService {
     /// });
     /// ```
     pub fn answering(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
-        Self::of(Source::By(Box::new(answer)))
-    }
-
-    fn of(source: Source) -> Self {
-        Self { script: Arc::new(Script::new(source)), polls_left: 0, ready: false }
-    }
-
-    /// Panics at a request that the script has no answer for.
-    #[must_use]
-    #[track_caller]
-    pub fn without_repeat(self) -> Self {
-        self.set(|script| {
-            if let Source::List { repeats, .. } = &mut script.source {
-                *repeats = false;
-            }
-        })
+        Self { script: Arc::new(Script::new(answer)), polls_left: 0, ready: false }
     }
 
     /// Is pending so many times before it is ready, each instance and each time anew.
