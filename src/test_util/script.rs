@@ -3,10 +3,10 @@
 use std::{
     any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
 };
 
 use http::request::Parts;
+use tokio::sync::Semaphore;
 
 use super::{Answer, Seen};
 use crate::{call::CallContext, clock, error::BoxError};
@@ -15,16 +15,10 @@ pub(super) struct Script {
     answer: Box<dyn Fn(&Seen) -> Answer + Send + Sync>,
     pub(super) pending_polls: u32,
     pub(super) unready: Option<Box<dyn Fn() -> BoxError + Send + Sync>>,
-    pub(super) permits: Option<usize>,
+    most: usize,
+    pub(super) permits: Arc<Semaphore>,
     seen: Mutex<Vec<Seen>>,
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    room: Mutex<Room>,
-}
-
-#[derive(Default)]
-struct Room {
-    taken: usize,
-    waiting: Vec<Waker>,
 }
 
 impl Script {
@@ -33,10 +27,10 @@ impl Script {
             answer: Box::new(answer),
             pending_polls: 0,
             unready: None,
-            permits: None,
+            most: Semaphore::MAX_PERMITS,
+            permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             seen: Mutex::default(),
             kept: Mutex::default(),
-            room: Mutex::default(),
         }
     }
 
@@ -59,41 +53,11 @@ impl Script {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(body);
     }
 
-    pub(super) fn poll_permit(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut room = self.room();
-        if self.permits.is_some_and(|permits| room.taken >= permits) {
-            if !room.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                room.waiting.push(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
-        room.taken += 1;
-        Poll::Ready(())
+    pub(super) fn set_permits(&mut self, permits: usize) {
+        (self.most, self.permits) = (permits, Arc::new(Semaphore::new(permits)));
     }
 
     pub(super) fn permits_taken(&self) -> usize {
-        self.room().taken
-    }
-
-    pub(super) fn release(&self) {
-        let mut room = self.room();
-        room.taken -= 1;
-        // Whoever waited and was dropped would swallow the only wake-up.
-        let waiting = std::mem::take(&mut room.waiting);
-        drop(room);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The permit of a call that is under way.
-pub(super) struct Held(pub(super) Arc<Script>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.release();
+        self.most - self.permits.available_permits()
     }
 }
