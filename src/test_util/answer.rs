@@ -1,7 +1,10 @@
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
 
 use crate::{body::Body, error::BoxError};
 
@@ -30,6 +33,7 @@ use crate::{body::Body, error::BoxError};
 pub struct Answer {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
+    stalls: bool,
     comes: Comes,
 }
 
@@ -119,6 +123,13 @@ impl Answer {
         self
     }
 
+    /// Stalls the response's body after its last byte.
+    #[must_use]
+    pub fn with_body_stalled(mut self) -> Self {
+        self.stalls = true;
+        self
+    }
+
     /// Delays the result, on tokio's clock.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
@@ -152,6 +163,7 @@ impl Answer {
             tokio::time::sleep(self.delay).await;
         }
         match self.comes {
+            Comes::Response(response) if self.stalls => Ok(response.map(stalled)),
             Comes::Response(response) => Ok(response.map(Body::from)),
             Comes::Error(make) => Err(make()),
             Comes::Never => std::future::pending().await,
@@ -159,8 +171,13 @@ impl Answer {
     }
 
     fn after_reading(reads: Reads, comes: Comes) -> Self {
-        Self { reads, delay: Duration::ZERO, comes }
+        Self { reads, delay: Duration::ZERO, stalls: false, comes }
     }
+}
+
+fn stalled(data: Bytes) -> Body {
+    let data = stream::iter((!data.is_empty()).then(|| Ok::<_, BoxError>(Frame::data(data))));
+    Body::new(StreamBody::new(data.chain(stream::pending())))
 }
 
 impl From<u16> for Answer {
@@ -181,6 +198,10 @@ impl fmt::Debug for Answer {
             Comes::Error(_) => shown.field("status", &"none, an error"),
             Comes::Never => shown.field("status", &"none, for ever"),
         };
-        shown.field("reads", &self.reads).field("delay", &self.delay).finish_non_exhaustive()
+        shown
+            .field("stalls", &self.stalls)
+            .field("reads", &self.reads)
+            .field("delay", &self.delay)
+            .finish_non_exhaustive()
     }
 }

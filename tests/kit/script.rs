@@ -68,6 +68,11 @@ async fn a_response_is_what_was_said() {
         (response.status().as_u16(), &response.into_body().collect(9).await.unwrap()[..]),
         (418, &b"short"[..])
     );
+
+    let stalled = Answer::status(200).with_body("a part").with_body_stalled();
+    let mut body = call(&ScriptedService::new([stalled])).await.unwrap().into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert_pending!(task::spawn(body.frame()).poll());
 }
 
 #[tokio::test(start_paused = true)]
