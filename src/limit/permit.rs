@@ -4,10 +4,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     clock::{self, Instant},
-    policy::{
-        self,
-        rate_limit::{Remaining, RemainingList},
-    },
+    policy::{self, rate_limit::Remaining},
 };
 
 /// The right to send one request. A limiter grants it.
@@ -166,7 +163,7 @@ pub struct ResponseInfo<'a> {
     headers: &'a HeaderMap,
     received_at: Option<Instant>,
     pause: Option<Duration>,
-    remaining: Option<RemainingList>,
+    remaining: Vec<Remaining>,
 }
 
 impl<'a> ResponseInfo<'a> {
@@ -176,13 +173,13 @@ impl<'a> ResponseInfo<'a> {
     ///   `Retry-After`, or gRPC's pushback. With other statuses, such as a redirect, it concerns one resource.
     /// - Remaining permits count with every status.
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        let mut info = Self { status, headers, received_at: None, pause: None, remaining: None };
+        let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
         // Few responses have such a header, and one scan finds that out.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
             let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
             info.pause = requested.filter(|pause| !pause.is_zero());
-            info.remaining = Some(policy::rate_limit::remaining(headers, clock::wall));
+            info.remaining = policy::rate_limit::remaining(headers, clock::wall);
         }
         info
     }
@@ -215,12 +212,12 @@ impl<'a> ResponseInfo<'a> {
 
     /// Whether the response reports a server limit.
     pub(crate) fn has_limits(&self) -> bool {
-        self.pause.is_some() || !self.remaining().is_empty()
+        self.pause.is_some() || !self.remaining.is_empty()
     }
 
     /// The remaining permits that the server reported, by quota.
     pub fn remaining(&self) -> &[Remaining] {
-        self.remaining.as_ref().map_or(&[], RemainingList::as_slice)
+        &self.remaining
     }
 }
 
@@ -230,7 +227,7 @@ impl fmt::Debug for ResponseInfo<'_> {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status)
             .field("requested_pause", &self.pause)
-            .field("remaining", &self.remaining())
+            .field("remaining", &self.remaining)
             .finish_non_exhaustive()
     }
 }

@@ -5,14 +5,12 @@ use crate::config::InvalidConfig;
 
 /// The random part of each delay, which spreads the retries of callers that failed together.
 ///
-/// # Default
-///
-/// [`equal`](Self::equal): half of the delay.
+/// [`ExponentialBackoff::new`] uses [`equal`](Self::equal).
 ///
 /// ```
 /// use tower_outbound::Jitter;
 ///
-/// assert_eq!(Jitter::percent(50)?, Jitter::default());
+/// assert_eq!(Jitter::percent(50)?, Jitter::equal());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,19 +65,9 @@ impl Jitter {
     }
 }
 
-impl Default for Jitter {
-    fn default() -> Self {
-        Self::equal()
-    }
-}
-
 /// Doubles the delay before each retry up to a cap, and shortens it by a random part.
 ///
 /// Retries are counted from 0: retry 0 follows the first attempt. The caller supplies the random number.
-///
-/// # Default
-///
-/// [`transient`](Self::transient).
 ///
 /// ```
 /// use std::time::Duration;
@@ -102,7 +90,7 @@ pub struct ExponentialBackoff {
 }
 
 impl ExponentialBackoff {
-    /// Waits at most `base` before the first retry and never longer than `cap`, with the default [`Jitter`].
+    /// Waits at most `base` before the first retry and never longer than `cap`, with [`Jitter::equal`].
     ///
     /// # Errors
     ///
@@ -122,7 +110,7 @@ impl ExponentialBackoff {
             let expected = format!("more than zero and at most the cap, {cap:?}");
             return Err(InvalidConfig::new("backoff base", format!("{base:?}"), expected));
         }
-        Ok(Self { base, cap, jitter: Jitter::default() })
+        Ok(Self { base, cap, jitter: Jitter::equal() })
     }
 
     /// Returns the backoff after a transient failure: 100 ms, doubled up to 20 s.
@@ -205,12 +193,6 @@ impl ExponentialBackoff {
     pub fn spread(&self, retry: u32, random: u64) -> Duration {
         let jitter = self.jitter.of(saturating_nanos(self.ceiling(retry)));
         Duration::from_nanos(up_to(jitter, random))
-    }
-}
-
-impl Default for ExponentialBackoff {
-    fn default() -> Self {
-        Self::transient()
     }
 }
 

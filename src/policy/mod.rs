@@ -65,7 +65,7 @@ pub use self::{
     http_date::parse_http_date,
     human::parse_duration,
     quota::Quota,
-    rate_limit::{MAX_POLICIES, Remaining, RemainingList, remaining},
+    rate_limit::{MAX_POLICIES, Remaining, remaining},
 };
 
 /// The longest duration of a setting, 366 days. A leap year covers every published quota, and sums of a few such durations

@@ -30,19 +30,14 @@ pub(super) struct Attempts<B> {
     state: RetryState,
     /// Whether the request may be resent with another key.
     resends: bool,
-    delays: Delays,
+    transient_delays: Delays,
+    throttled_delays: Delays,
     /// The cost of the last retry.
     cost: Option<u32>,
     /// The error of the last attempt that called the service, if it was not a response.
     failed: Option<Error>,
     /// Whether the server may have processed any attempt.
     maybe_processed: bool,
-}
-
-/// The next attempt.
-pub(super) struct Next<B> {
-    pub(super) request: Request<ReplayBody<B>>,
-    pub(super) retry: Retry,
 }
 
 impl<B> Attempts<B> {
@@ -74,7 +69,8 @@ impl<B: Body> Attempts<B> {
                 max_retry_after: policy.max_retry_after,
             },
             resends: !own.never,
-            delays: Delays::default(),
+            transient_delays: None,
+            throttled_delays: None,
             cost: None,
             failed: None,
             maybe_processed: false,
@@ -97,7 +93,7 @@ impl<B: Body> Attempts<B> {
         call: &CallContext,
         called: bool,
         result: &Result<Response<R>, Error>,
-    ) -> Result<Next<B>, Stop> {
+    ) -> Result<(Request<ReplayBody<B>>, Retry), Stop> {
         let response = result.as_ref().ok();
         let (headers, error) = (response.map(Response::headers), result.as_ref().err());
         let outcome = match result {
@@ -151,7 +147,7 @@ impl<B: Body> Attempts<B> {
             _ => {}
         }
         call.retry(&retry, verdict == Verdict::KeyReplaced);
-        Ok(Next { request: Request::from_parts(self.head.again(call), body), retry })
+        Ok((Request::from_parts(self.head.again(call), body), retry))
     }
 
     /// Returns what follows from the result by itself.
@@ -186,7 +182,11 @@ impl<B: Body> Attempts<B> {
     fn backoff(&mut self, policy: &Policy, verdict: Verdict) -> Option<Delay> {
         let Verdict::Classified(decision) = verdict else { return None };
         let (retry, random) = (self.state.attempts.saturating_sub(1), policy.random.next());
-        policy.backoff(decision).next(&mut self.delays, decision, retry, random)
+        let (backoff, delays) = match decision {
+            RetryDecision::Throttled => (&policy.throttled, &mut self.throttled_delays),
+            _ => (&policy.transient, &mut self.transient_delays),
+        };
+        backoff.next(delays, retry, random)
     }
 
     /// Keeps the error of an attempt that is retried, or returns its response.

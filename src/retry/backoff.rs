@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::policy::{ExponentialBackoff, RetryDecision, backoff::scatter, retry::Delay};
+use crate::policy::{ExponentialBackoff, backoff::scatter, retry::Delay};
 
 /// A custom backoff, in place of an [`ExponentialBackoff`].
 ///
@@ -44,31 +44,17 @@ pub(super) enum AnyBackoff {
     Custom(Arc<dyn Backoff>),
 }
 
-/// The custom delays of one call that are left.
-#[derive(Default)]
-pub(super) struct Delays {
-    transient: Option<Box<dyn Iterator<Item = Duration> + Send>>,
-    throttled: Option<Box<dyn Iterator<Item = Duration> + Send>>,
-}
+/// The custom delays of one call that are left, from the first use on.
+pub(super) type Delays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
 
 impl AnyBackoff {
     /// Returns the delay before retry number `retry`, from 0, or `None` after the end of a custom backoff.
-    pub(super) fn next(
-        &self,
-        delays: &mut Delays,
-        decision: RetryDecision,
-        retry: u32,
-        random: u64,
-    ) -> Option<Delay> {
+    pub(super) fn next(&self, delays: &mut Delays, retry: u32, random: u64) -> Option<Delay> {
         match self {
             Self::Exponential(backoff) => {
                 Some(Delay { own: backoff.delay(retry, random), spread: backoff.spread(retry, random) })
             }
             Self::Custom(backoff) => {
-                let delays = match decision {
-                    RetryDecision::Throttled => &mut delays.throttled,
-                    _ => &mut delays.transient,
-                };
                 let own = delays.get_or_insert_with(|| backoff.delays()).next()?;
                 // The jitter of a custom backoff is unknown, so half of the delay spreads the callers.
                 Some(Delay { own, spread: scatter(own / 2, random) })

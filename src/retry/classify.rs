@@ -57,12 +57,6 @@ pub trait Classify: Send + Sync {
     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision;
 }
 
-impl<C: Classify + ?Sized> Classify for Arc<C> {
-    fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
-        C::classify(self, request, attempt)
-    }
-}
-
 /// The result of an attempt, for a [`Classify`].
 #[derive(Clone, Copy)]
 #[non_exhaustive]

@@ -12,10 +12,7 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::{
-    attempts::{Attempts, Next},
-    policy::Policy,
-};
+use super::{attempts::Attempts, policy::Policy};
 use crate::{
     body::{Drain, ReplayBody},
     call::{CallContext, StopReason},
@@ -149,7 +146,7 @@ where
             this.state.set(State::Over);
             // A classifier may read the report.
             let result = result.map_err(|error| error.reported(this.call));
-            let Next { request, retry } = match this.attempts.next(this.policy, this.call, called, &result) {
+            let (request, retry) = match this.attempts.next(this.policy, this.call, called, &result) {
                 Ok(next) => next,
                 Err(stop) => {
                     return Poll::Ready(finish(this.call, stop, this.attempts.finish(called, result)));

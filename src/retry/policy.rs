@@ -56,13 +56,6 @@ impl Policy {
             _ => DefaultClassifier.decide(attempt),
         })
     }
-
-    pub(super) fn backoff(&self, decision: RetryDecision) -> &AnyBackoff {
-        match decision {
-            RetryDecision::Throttled => &self.throttled,
-            _ => &self.transient,
-        }
-    }
 }
 
 impl fmt::Debug for Policy {

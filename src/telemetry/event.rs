@@ -13,6 +13,13 @@ use crate::{
     error::{Error, Refusal},
 };
 
+pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
+pub(crate) const REFUSALS: &str = "tower_outbound.limit.refusals";
+pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
+pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
+pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
+pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
+
 /// The request of a call's event. Its query and user info are not shown, because both may contain keys.
 pub(crate) struct Subject {
     service: Option<Arc<str>>,
@@ -128,7 +135,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
 }
 
 pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
-    metric::retried(call, reason);
+    metric::count(RETRIES, Some(call), [("reason", reason.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -144,7 +151,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
     if ended == StopReason::Success {
         return;
     }
-    metric::gave_up(call, ended);
+    metric::count(GIVE_UPS, Some(call), [("reason", ended.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -165,12 +172,12 @@ pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
 }
 
 pub(crate) fn granted(call: Option<&CallContext>) {
-    metric::granted(call);
+    metric::count(GRANTS, call, []);
 }
 
 /// Only counts the refusal: the event of the call shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
-    metric::refused(call, refusal.reason());
+    metric::count(REFUSALS, call, [("reason", refusal.reason().as_str())]);
 }
 
 pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
@@ -185,7 +192,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
 
 /// The file holds another key.
 pub(crate) fn key_changed() {
-    metric::key_refreshed(true);
+    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");
 }
 
@@ -194,13 +201,13 @@ pub(crate) fn key_refresh_begins() {
 }
 
 pub(crate) fn key_refreshed() {
-    metric::key_refreshed(true);
+    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
     info!(target: AUTH, "key refreshed");
 }
 
 /// `kept` says whether there is a key in use all the same.
 pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
-    metric::key_refreshed(false);
+    metric::count(KEY_REFRESHES, None, [("outcome", "failed")]);
     warn!(
         target: AUTH,
         error = %why,
@@ -212,7 +219,7 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
 
 /// The server has refused the key, and another one is asked for.
 pub(crate) fn key_refused() {
-    metric::key_refused();
+    metric::count(KEY_REFUSALS, None, []);
     info!(target: AUTH, "key refused by the server");
 }
 

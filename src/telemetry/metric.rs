@@ -13,9 +13,9 @@ use metrics::{Label, counter, gauge, histogram};
 
 use super::{Answered, OTHER, address, known, port};
 use crate::{
-    call::{CallContext, DelayReason, StopReason},
+    call::CallContext,
     clock::{self, Instant},
-    error::{Error, ErrorKind, Reason},
+    error::{Error, ErrorKind},
 };
 
 pub(crate) const REQUEST_DURATION: &str = "http.client.request.duration";
@@ -23,12 +23,6 @@ pub(crate) const CALL_DURATION: &str = "tower_outbound.call.duration";
 pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
-pub(crate) const GRANTS: &str = "tower_outbound.limit.grants";
-pub(crate) const REFUSALS: &str = "tower_outbound.limit.refusals";
-pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
-pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
-pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
-pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
 
 static ON: AtomicBool = AtomicBool::new(false);
 
@@ -135,46 +129,18 @@ pub(super) fn called(service: Option<&Arc<str>>, result: Result<Answered<'_>, &E
     }
 }
 
-pub(super) fn retried(call: &CallContext, reason: DelayReason) {
+pub(super) fn count<const N: usize>(
+    name: &'static str,
+    call: Option<&CallContext>,
+    own: [(&'static str, &'static str); N],
+) {
     if on() {
-        counter!(RETRIES, labels(call.service(), [("reason", reason.as_str())])).increment(1);
-    }
-}
-
-pub(super) fn gave_up(call: &CallContext, ended: StopReason) {
-    if on() {
-        counter!(GIVE_UPS, labels(call.service(), [("reason", ended.as_str())])).increment(1);
-    }
-}
-
-pub(super) fn granted(call: Option<&CallContext>) {
-    if on() {
-        counter!(GRANTS, labels(service(call), [])).increment(1);
-    }
-}
-
-pub(super) fn refused(call: Option<&CallContext>, reason: Reason) {
-    if on() {
-        counter!(REFUSALS, labels(service(call), [("reason", reason.as_str())])).increment(1);
+        counter!(name, labels(service(call), own)).increment(1);
     }
 }
 
 pub(super) fn paused(call: Option<&CallContext>, pause: Duration) {
     if on() {
         histogram!(PAUSE_DURATION, labels(service(call), [])).record(pause);
-    }
-}
-
-/// Or not, where it failed.
-pub(super) fn key_refreshed(worked: bool) {
-    if on() {
-        let outcome = if worked { "refreshed" } else { "failed" };
-        counter!(KEY_REFRESHES, labels(None, [("outcome", outcome)])).increment(1);
-    }
-}
-
-pub(super) fn key_refused() {
-    if on() {
-        counter!(KEY_REFUSALS, labels(None, [])).increment(1);
     }
 }

@@ -5,11 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::Request;
 
 use super::Answered;
-use crate::{
-    call::{CallContext, DelayReason, StopReason},
-    clock::Instant,
-    error::{Error, Reason},
-};
+use crate::{call::CallContext, clock::Instant, error::Error};
 
 pub(super) fn on() -> bool {
     false
@@ -40,10 +36,5 @@ impl Queued {
 }
 
 pub(super) fn called(_: Option<&Arc<str>>, _: Result<Answered<'_>, &Error>, _: Instant) {}
-pub(super) fn retried(_: &CallContext, _: DelayReason) {}
-pub(super) fn gave_up(_: &CallContext, _: StopReason) {}
-pub(super) fn granted(_: Option<&CallContext>) {}
-pub(super) fn refused(_: Option<&CallContext>, _: Reason) {}
+pub(super) fn count<const N: usize>(_: &str, _: Option<&CallContext>, _: [(&str, &str); N]) {}
 pub(super) fn paused(_: Option<&CallContext>, _: Duration) {}
-pub(super) fn key_refreshed(_: bool) {}
-pub(super) fn key_refused() {}

@@ -2,7 +2,7 @@ use std::{fmt, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
@@ -33,6 +33,7 @@ use crate::{body::Body, error::BoxError};
 pub struct Answer {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
+    stalls: bool,
     comes: Comes,
 }
 
@@ -46,17 +47,9 @@ pub(super) enum Reads {
     Keeps,
 }
 
-/// How a response's body ends.
-#[derive(Debug, Clone, Copy)]
-enum End {
-    Whole,
-    CutOff(io::ErrorKind),
-    Stalled,
-}
-
 #[derive(Clone)]
 enum Comes {
-    Response { status: StatusCode, headers: HeaderMap, body: Bytes, end: End },
+    Response(Response<Bytes>),
     Error(Arc<dyn Fn() -> BoxError + Send + Sync>),
     Never,
 }
@@ -71,8 +64,9 @@ impl Answer {
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status)
             .unwrap_or_else(|_| panic!("{status} is no status: it has three digits, from 100 to 999"));
-        let (headers, body, end) = (HeaderMap::new(), Bytes::new(), End::Whole);
-        Self::after_reading(Reads::All, Comes::Response { status, headers, body, end })
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = status;
+        Self::after_reading(Reads::All, Comes::Response(response))
     }
 
     /// Returns an I/O error of this kind after the request was read, as a broken connection does.
@@ -103,14 +97,14 @@ impl Answer {
     #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
-        let Comes::Response { headers, .. } = &mut self.comes else {
+        let Comes::Response(response) = &mut self.comes else {
             panic!("only an answer with a status has a header: {self:?}");
         };
         let Ok(name) = HeaderName::try_from(name) else { panic!("{name:?} is no name of a header") };
         let Ok(value) = HeaderValue::try_from(value) else {
             panic!("that is no value of a header, given for {name}")
         };
-        headers.append(name, value);
+        response.headers_mut().append(name, value);
         self
     }
 
@@ -123,32 +117,17 @@ impl Answer {
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
         match &mut self.comes {
-            Comes::Response { body, .. } => *body = bytes.into(),
+            Comes::Response(response) => *response.body_mut() = bytes.into(),
             _ => panic!("only an answer with a status has a body: {self:?}"),
         }
         self
     }
 
-    /// Fails the response's body after its last byte.
-    ///
-    /// # Panics
-    ///
-    /// Panics if there is no response.
-    #[must_use]
-    #[track_caller]
-    pub fn with_body_cut_off(self, kind: io::ErrorKind) -> Self {
-        self.ending(End::CutOff(kind))
-    }
-
     /// Stalls the response's body after its last byte.
-    ///
-    /// # Panics
-    ///
-    /// Panics if there is no response.
     #[must_use]
-    #[track_caller]
-    pub fn with_body_stalled(self) -> Self {
-        self.ending(End::Stalled)
+    pub fn with_body_stalled(mut self) -> Self {
+        self.stalls = true;
+        self
     }
 
     /// Delays the result, on tokio's clock.
@@ -184,46 +163,21 @@ impl Answer {
             tokio::time::sleep(self.delay).await;
         }
         match self.comes {
-            Comes::Response { status, headers, body, end } => {
-                let body = match end {
-                    End::Whole => Body::from(body),
-                    End::CutOff(kind) => broken(body, Some(kind)),
-                    End::Stalled => broken(body, None),
-                };
-                let mut response = Response::new(body);
-                *response.status_mut() = status;
-                *response.headers_mut() = headers;
-                Ok(response)
-            }
+            Comes::Response(response) if self.stalls => Ok(response.map(stalled)),
+            Comes::Response(response) => Ok(response.map(Body::from)),
             Comes::Error(make) => Err(make()),
             Comes::Never => std::future::pending().await,
         }
     }
 
     fn after_reading(reads: Reads, comes: Comes) -> Self {
-        Self { reads, delay: Duration::ZERO, comes }
-    }
-
-    #[track_caller]
-    fn ending(mut self, as_said: End) -> Self {
-        match &mut self.comes {
-            Comes::Response { end, .. } => *end = as_said,
-            _ => panic!("only an answer with a status has a body: {self:?}"),
-        }
-        self
+        Self { reads, delay: Duration::ZERO, stalls: false, comes }
     }
 }
 
-/// A body that returns an error after its data, or stalls without one.
-fn broken(data: Bytes, error: Option<io::ErrorKind>) -> Body {
-    let end = async move {
-        let Some(kind) = error else { return std::future::pending().await };
-        // A server flushes only while it waits. Without it, an immediate error would discard the data.
-        tokio::task::yield_now().await;
-        Err(io::Error::from(kind))
-    };
-    let data = stream::iter((!data.is_empty()).then(|| Ok(Frame::data(data))));
-    Body::new(StreamBody::new(data.chain(stream::once(end))))
+fn stalled(data: Bytes) -> Body {
+    let data = stream::iter((!data.is_empty()).then(|| Ok::<_, BoxError>(Frame::data(data))));
+    Body::new(StreamBody::new(data.chain(stream::pending())))
 }
 
 impl From<u16> for Answer {
@@ -237,12 +191,17 @@ impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Answer");
         match &self.comes {
-            Comes::Response { status, body, end, .. } => {
-                shown.field("status", &status.as_u16()).field("body_bytes", &body.len()).field("end", end)
+            Comes::Response(response) => {
+                let status = response.status().as_u16();
+                shown.field("status", &status).field("body_bytes", &response.body().len())
             }
             Comes::Error(_) => shown.field("status", &"none, an error"),
             Comes::Never => shown.field("status", &"none, for ever"),
         };
-        shown.field("reads", &self.reads).field("delay", &self.delay).finish_non_exhaustive()
+        shown
+            .field("stalls", &self.stalls)
+            .field("reads", &self.reads)
+            .field("delay", &self.delay)
+            .finish_non_exhaustive()
     }
 }

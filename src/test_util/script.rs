@@ -3,45 +3,34 @@
 use std::{
     any::Any,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll, Waker},
 };
 
 use http::request::Parts;
+use tokio::sync::Semaphore;
 
 use super::{Answer, Seen};
 use crate::{call::CallContext, clock, error::BoxError};
 
 pub(super) struct Script {
-    pub(super) source: Source,
+    answer: Box<dyn Fn(&Seen) -> Answer + Send + Sync>,
     pub(super) pending_polls: u32,
     pub(super) unready: Option<Box<dyn Fn() -> BoxError + Send + Sync>>,
-    pub(super) permits: Option<usize>,
+    most: usize,
+    pub(super) permits: Arc<Semaphore>,
     seen: Mutex<Vec<Seen>>,
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
-    room: Mutex<Room>,
-}
-
-pub(super) enum Source {
-    List { answers: Vec<Answer>, repeats: bool },
-    By(Box<dyn Fn(&Seen) -> Answer + Send + Sync>),
-}
-
-#[derive(Default)]
-struct Room {
-    taken: usize,
-    waiting: Vec<Waker>,
 }
 
 impl Script {
-    pub(super) fn new(source: Source) -> Self {
+    pub(super) fn new(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
         Self {
-            source,
+            answer: Box::new(answer),
             pending_polls: 0,
             unready: None,
-            permits: None,
+            most: Semaphore::MAX_PERMITS,
+            permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             seen: Mutex::default(),
             kept: Mutex::default(),
-            room: Mutex::default(),
         }
     }
 
@@ -53,21 +42,9 @@ impl Script {
         let seen = Seen { number: place + 1, at: clock::now(), head, attempt, body: None, trailers: None };
         all.push(seen.clone());
         drop(all);
-        let answer = match &self.source {
-            Source::By(answer) => answer(&seen),
-            Source::List { answers, repeats } => {
-                let last = answers.last().filter(|_| *repeats);
-                answers.get(place).or(last).cloned().unwrap_or_else(|| {
-                    let (have, Seen { number, head, .. }) = (answers.len(), &seen);
-                    let (method, path) = (&head.method, head.uri.path());
-                    panic!("the script has {have} answers, and this is request {number}: {method} {path}")
-                })
-            }
-        };
-        (place, answer)
+        (place, (self.answer)(&seen))
     }
 
-    /// A panic in a test may poison a lock; what it holds is whole.
     pub(super) fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,41 +53,11 @@ impl Script {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(body);
     }
 
-    pub(super) fn poll_permit(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut room = self.room();
-        if self.permits.is_some_and(|permits| room.taken >= permits) {
-            if !room.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                room.waiting.push(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
-        room.taken += 1;
-        Poll::Ready(())
+    pub(super) fn set_permits(&mut self, permits: usize) {
+        (self.most, self.permits) = (permits, Arc::new(Semaphore::new(permits)));
     }
 
     pub(super) fn permits_taken(&self) -> usize {
-        self.room().taken
-    }
-
-    pub(super) fn release(&self) {
-        let mut room = self.room();
-        room.taken -= 1;
-        // Whoever waited and was dropped would swallow the only wake-up.
-        let waiting = std::mem::take(&mut room.waiting);
-        drop(room);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The permit of a call that is under way.
-pub(super) struct Held(pub(super) Arc<Script>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.release();
+        self.most - self.permits.available_permits()
     }
 }

@@ -1,5 +1,5 @@
 use std::{
-    fmt, mem,
+    fmt,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
@@ -7,13 +7,13 @@ use std::{
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use tokio::{
+    sync::{AcquireError, OwnedSemaphorePermit},
+    task::unconstrained,
+};
 use tower_service::Service;
 
-use super::{
-    Answer, Arrivals, Seen,
-    answer::Reads,
-    script::{Held, Script, Source},
-};
+use super::{Answer, Arrivals, Seen, answer::Reads, script::Script};
 use crate::{body::Body, error::BoxError};
 
 /// Stands in for a client and the server behind it: answers requests by a script, keeps each of them, and holds its
@@ -26,8 +26,8 @@ use crate::{body::Body, error::BoxError};
 ///
 /// # Panics
 ///
-/// When it is called without having been polled ready, when its script is empty, and after the last answer if
-/// [`without_repeat`](Self::without_repeat) was said. The setters, when it has clones.
+/// Panics if it is called without having been polled ready, or if its script is empty. The setters panic if the service
+/// has clones.
 ///
 /// # Clone
 ///
@@ -39,8 +39,11 @@ use crate::{body::Body, error::BoxError};
 pub struct ScriptedService {
     script: Arc<Script>,
     polls_left: u32,
-    ready: bool,
+    permit: Option<OwnedSemaphorePermit>,
+    acquiring: Option<Acquiring>,
 }
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send + Sync>>;
 
 impl ScriptedService {
     /// Answers in this order.
@@ -51,8 +54,11 @@ impl ScriptedService {
     /// let unavailable_once = ScriptedService::new([503, 200]);
     /// ```
     pub fn new(answers: impl IntoIterator<Item: Into<Answer>>) -> Self {
-        let answers = answers.into_iter().map(Into::into).collect();
-        Self::of(Source::List { answers, repeats: true })
+        let answers: Vec<_> = answers.into_iter().map(Into::into).collect();
+        Self::answering(move |seen| match answers.get(seen.number - 1).or(answers.last()) {
+            Some(answer) => answer.clone(),
+            None => panic!("the script has no answer for {} {}", seen.head.method, seen.head.uri.path()),
+        })
     }
 
     /// Answers each request by what it is; its body has not been read by then.
@@ -66,22 +72,7 @@ impl ScriptedService {
     /// });
     /// ```
     pub fn answering(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
-        Self::of(Source::By(Box::new(answer)))
-    }
-
-    fn of(source: Source) -> Self {
-        Self { script: Arc::new(Script::new(source)), polls_left: 0, ready: false }
-    }
-
-    /// Panics at a request that the script has no answer for.
-    #[must_use]
-    #[track_caller]
-    pub fn without_repeat(self) -> Self {
-        self.set(|script| {
-            if let Source::List { repeats, .. } = &mut script.source {
-                *repeats = false;
-            }
-        })
+        Self { script: Arc::new(Script::new(answer)), polls_left: 0, permit: None, acquiring: None }
     }
 
     /// Is pending so many times before it is ready, each instance and each time anew.
@@ -97,7 +88,7 @@ impl ScriptedService {
     #[must_use]
     #[track_caller]
     pub fn with_permits(self, permits: usize) -> Self {
-        self.set(|script| script.permits = Some(permits))
+        self.set(|script| script.set_permits(permits))
     }
 
     /// Never gets ready: `poll_ready` fails with this error.
@@ -146,22 +137,15 @@ impl ScriptedService {
 
 impl Clone for ScriptedService {
     fn clone(&self) -> Self {
-        Self { script: Arc::clone(&self.script), polls_left: self.script.pending_polls, ready: false }
-    }
-}
-
-impl Drop for ScriptedService {
-    fn drop(&mut self) {
-        if self.ready {
-            self.script.release();
-        }
+        let script = Arc::clone(&self.script);
+        Self { polls_left: script.pending_polls, script, permit: None, acquiring: None }
     }
 }
 
 impl fmt::Debug for ScriptedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScriptedService")
-            .field("ready", &self.ready)
+            .field("ready", &self.permit.is_some())
             .field("calls", &self.calls())
             .field("permits_taken", &self.permits_taken())
             .finish_non_exhaustive()
@@ -185,34 +169,38 @@ where
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        if !self.ready {
-            ready!(self.script.poll_permit(cx));
-            self.ready = true;
+        if self.permit.is_none() {
+            let permits = &self.script.permits;
+            let acquire = || Box::pin(unconstrained(Arc::clone(permits).acquire_owned())) as Acquiring;
+            let acquired = ready!(self.acquiring.get_or_insert_with(acquire).as_mut().poll(cx));
+            (self.permit, self.acquiring) = (acquired.ok(), None);
         }
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        assert!(
-            mem::take(&mut self.ready),
-            "called without having been polled ready: {} {}; before each call poll_ready of this very instance has \
-             to say that it is ready, and no clone takes over its readiness",
-            head.method,
-            head.uri.path(),
-        );
-        let held = Held(Arc::clone(&self.script));
+        let Some(permit) = self.permit.take() else {
+            panic!(
+                "called without having been polled ready: {} {}; before each call poll_ready of this very instance \
+                 has to say that it is ready, and no clone takes over its readiness",
+                head.method,
+                head.uri.path(),
+            )
+        };
+        let script = Arc::clone(&self.script);
         self.polls_left = self.script.pending_polls;
         let (place, answer) = self.script.answer(head);
         Box::pin(async move {
+            let _permit = permit;
             match answer.reads {
                 Reads::Nothing => drop(body),
-                Reads::Keeps => held.0.keep(Box::new(body)),
+                Reads::Keeps => script.keep(Box::new(body)),
                 Reads::FirstFrame => _ = pin!(body).frame().await.transpose().map_err(Into::into)?,
                 Reads::All => {
                     let read = body.collect().await.map_err(Into::into)?;
                     let trailers = read.trailers().cloned();
-                    let seen = &mut held.0.seen()[place];
+                    let seen = &mut script.seen()[place];
                     (seen.body, seen.trailers) = (Some(read.to_bytes()), trailers);
                 }
             }

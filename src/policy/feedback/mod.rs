@@ -144,7 +144,7 @@ pub(crate) fn requested_delay(
     }
     let delay = pause(headers, &wall).or_else(|| {
         let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
-        let empty = remaining.as_slice().iter().filter(|remaining| remaining.left() == 0);
+        let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
         empty.map(|remaining| remaining.more_in()).max()
     });
     delay.filter(|delay| !delay.is_zero())

@@ -1,6 +1,6 @@
-//! The list of what is left, in order and bounded.
+//! The remaining permits of a quota, and the order in which they are listed.
 
-use std::{array, cmp::Reverse, fmt, iter, slice, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use crate::policy::MAX_ASK;
 
@@ -33,8 +33,6 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    const NONE: Self = Self { policy: 0, left: 0, more_in: Duration::ZERO };
-
     pub(super) fn new(policy: u64, left: u64, more_in: Duration) -> Self {
         Self { policy, left, more_in: more_in.min(MAX_ASK) }
     }
@@ -57,64 +55,12 @@ impl Remaining {
     }
 }
 
-/// What [`remaining()`] found: at most [`MAX_POLICIES`], the one with the least left first; of equals the one
-/// that has the longest to go.
+/// Adds a policy to a list in the order of [`remaining()`], within [`MAX_POLICIES`]. Adding any number takes linear time.
 ///
 /// [`remaining()`]: super::remaining()
-#[derive(Clone, PartialEq, Eq)]
-pub struct RemainingList {
-    items: [Remaining; MAX_POLICIES],
-    len: usize,
-}
-
-impl RemainingList {
-    pub(super) const EMPTY: Self = Self { items: [Remaining::NONE; MAX_POLICIES], len: 0 };
-
-    /// Those that were found, in order.
-    pub fn as_slice(&self) -> &[Remaining] {
-        self.items.get(..self.len).unwrap_or_default()
-    }
-
-    /// Keeps the order and the cap, so any number may be added in linear time.
-    pub(super) fn add(&mut self, new: Remaining) {
-        let rank = |item: &Remaining| (item.left, Reverse(item.more_in));
-        let place = self.as_slice().partition_point(|kept| rank(kept) <= rank(&new));
-        if place == MAX_POLICIES {
-            return;
-        }
-        self.len = (self.len + 1).min(MAX_POLICIES);
-        self.items[place..self.len].rotate_right(1);
-        self.items[place] = new;
-    }
-}
-
-impl Default for RemainingList {
-    /// Nothing.
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-
-impl fmt::Debug for RemainingList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.as_slice()).finish()
-    }
-}
-
-impl IntoIterator for RemainingList {
-    type Item = Remaining;
-    type IntoIter = iter::Take<array::IntoIter<Remaining, MAX_POLICIES>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.items.into_iter().take(self.len)
-    }
-}
-
-impl<'a> IntoIterator for &'a RemainingList {
-    type Item = &'a Remaining;
-    type IntoIter = slice::Iter<'a, Remaining>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.as_slice().iter()
-    }
+pub(super) fn add(list: &mut Vec<Remaining>, new: Remaining) {
+    let rank = |item: &Remaining| (item.left, Reverse(item.more_in));
+    let place = list.partition_point(|kept| rank(kept) <= rank(&new));
+    list.insert(place, new);
+    list.truncate(MAX_POLICIES);
 }

@@ -6,6 +6,6 @@ mod read;
 mod tests;
 
 pub use self::{
-    list::{MAX_POLICIES, Remaining, RemainingList},
+    list::{MAX_POLICIES, Remaining},
     read::remaining,
 };

@@ -9,10 +9,10 @@ use std::{
 
 use http::{HeaderMap, HeaderName, header::AGE};
 
-use super::list::{Remaining, RemainingList};
+use super::list::{Remaining, add};
 use crate::policy::{
     fields::{decimal, served, values, whole_number},
-    structured::{members, name, natural},
+    structured::{Text, members, name, natural},
 };
 
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -21,24 +21,17 @@ static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 /// A way to write down how much is left and when more comes, with the names of the two.
 enum Spelling {
     /// A List in `RateLimit`, an Item for each policy; the window is a parameter in `RateLimit-Policy`.
-    Items(Parameters),
+    Items { left: &'static str, more_in: &'static str, partition: &'static str, window: &'static str },
     /// A Dictionary in `RateLimit`, of one nameless policy.
     Dictionary { left: &'static str, more_in: &'static str },
     /// A field each, of one number or a list of them.
     Fields { left: HeaderName, more_in: HeaderName },
 }
 
-struct Parameters {
-    left: &'static str,
-    more_in: &'static str,
-    partition: &'static str,
-    window: &'static str,
-}
-
 /// The first that an answer has is read. A draft that renames a parameter is one row more.
 static SPELLINGS: [Spelling; 4] = [
     // draft-ietf-httpapi-ratelimit-headers-10
-    Spelling::Items(Parameters { left: "r", more_in: "t", partition: "pk", window: "w" }),
+    Spelling::Items { left: "r", more_in: "t", partition: "pk", window: "w" },
     // -07
     Spelling::Dictionary { left: "remaining", more_in: "reset" },
     // Up to -06
@@ -53,7 +46,10 @@ static SPELLINGS: [Spelling; 4] = [
     },
 ];
 
-/// What the server says is left of its quotas; empty when it says nothing that can be read.
+/// Reads the remaining permits of the server's quotas from the rate-limit headers.
+///
+/// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, the one with the fewest permits first. Of equals, the one
+/// with the longest wait is first. The list is empty without a valid header.
 ///
 /// Reads the first of these that has anything valid:
 ///
@@ -83,47 +79,51 @@ static SPELLINGS: [Spelling; 4] = [
 ///     (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("1377013266")),
 /// ]);
 /// let found = remaining(&headers, SystemTime::now);
-/// let [quota] = found.as_slice() else { unreachable!() };
+/// let [quota] = found[..] else { unreachable!() };
 /// assert_eq!((quota.left(), quota.more_in()), (0, Duration::from_secs(3_025)));
 /// ```
-pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> RemainingList {
+pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
-        return RemainingList::EMPTY;
+        return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
     let read = |spelling: &Spelling| match spelling {
-        Spelling::Items(names) => items(headers, names),
+        Spelling::Items { left, more_in, partition, window } => {
+            items(headers, [left, more_in, partition], window)
+        }
         Spelling::Dictionary { left, more_in } => dictionary(headers, left, more_in),
         Spelling::Fields { left, more_in } => fields(headers, left, more_in, || *served),
     };
-    SPELLINGS.iter().filter_map(read).find(|list| !list.as_slice().is_empty()).unwrap_or(RemainingList::EMPTY)
+    SPELLINGS.iter().filter_map(read).find(|list| !list.is_empty()).unwrap_or_default()
 }
 
-fn items(headers: &HeaderMap, names: &Parameters) -> Option<RemainingList> {
-    let windows = LazyCell::new(|| windows(headers, names.window));
-    let mut list = RemainingList::EMPTY;
+fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Remaining>> {
+    let windows = LazyCell::new(|| windows(headers, window));
+    let mut list = Vec::new();
     members(headers, &RATELIMIT, |text| {
         let name = name(text.value()?)?;
-        let (mut left, mut more_in, mut partition) = (None, None, None);
-        while let Some((key, value)) = text.parameter()? {
-            if key == names.left {
-                left = Some(value);
-            } else if key == names.more_in {
-                more_in = Some(value);
-            } else if key == names.partition {
-                partition = Some(value);
-            }
-        }
+        let [left, more_in, partition] = parameters(text, names)?;
         let more_in = match more_in {
             Some(value) => Some(Duration::from_secs(natural(value)?)),
             None => windows.get(name).copied(),
         };
         if let (Some(left), Some(more_in)) = (left.map(natural), more_in) {
-            list.add(Remaining::new(policy(name, partition.map(str::as_bytes)), left?, more_in));
+            add(&mut list, Remaining::new(policy(name, partition.map(str::as_bytes)), left?, more_in));
         }
         Some(())
     })?;
     Some(list)
+}
+
+/// Reads the parameters of a member, and returns the last value of each name.
+fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Option<[Option<&'a str>; N]> {
+    let mut found = [None; N];
+    while let Some((key, value)) = text.parameter()? {
+        if let Some(place) = names.iter().position(|name| key == *name) {
+            found[place] = Some(value);
+        }
+    }
+    Some(found)
 }
 
 /// The window of every name; the longest, when partitions differ.
@@ -131,12 +131,7 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
     let mut windows = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
         let name = name(text.value()?)?;
-        let mut window = None;
-        while let Some((key, value)) = text.parameter()? {
-            if key == window_name {
-                window = Some(value);
-            }
-        }
+        let [window] = parameters(text, [window_name])?;
         if let Some(window) = window {
             let window = natural(window).filter(|seconds| *seconds > 0)?;
             let longest = windows.entry(name).or_insert(Duration::ZERO);
@@ -147,7 +142,7 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
     read.map(|()| windows).unwrap_or_default()
 }
 
-fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<RemainingList> {
+fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
     let (mut left, mut more_in) = (None, None);
     members(headers, &RATELIMIT, |text| {
         let (key, value) = text.pair()?;
@@ -160,8 +155,8 @@ fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Optio
         Some(())
     })?;
     let (left, more_in) = (natural(left?)?, Duration::from_secs(natural(more_in?)?));
-    let mut list = RemainingList::EMPTY;
-    list.add(Remaining::new(policy(RATELIMIT.as_str(), None), left, more_in));
+    let mut list = Vec::new();
+    add(&mut list, Remaining::new(policy(RATELIMIT.as_str(), None), left, more_in));
     Some(list)
 }
 
@@ -172,10 +167,10 @@ fn fields(
     left_name: &HeaderName,
     more_in_name: &HeaderName,
     served: impl Fn() -> Duration,
-) -> Option<RemainingList> {
+) -> Option<Vec<Remaining>> {
     headers.get(left_name)?;
     let mut resets = numbers(headers, more_in_name);
-    let mut list = RemainingList::EMPTY;
+    let mut list = Vec::new();
     for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
         let more_in = match seconds.saturating_add(fraction.into()) {
@@ -184,7 +179,7 @@ fn fields(
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
             _ => return None, // OpenRouter's are milliseconds
         };
-        list.add(Remaining::new(policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in));
+        add(&mut list, Remaining::new(policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in));
     }
     resets.next().is_none().then_some(list)
 }

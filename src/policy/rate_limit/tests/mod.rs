@@ -10,7 +10,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use super::{RemainingList, remaining};
+use super::{Remaining, remaining};
 use crate::policy::{MAX_ASK, head_of};
 
 type Lines<'a> = &'a [(&'static str, &'a str)];
@@ -30,7 +30,7 @@ const NAMES: [&str; 7] = [
 /// The clock of the tests, Tue, 20 Aug 2013 14:50:41 GMT.
 const NOW: u64 = 1_377_010_241;
 
-fn list(lines: Lines<'_>) -> RemainingList {
+fn list(lines: Lines<'_>) -> Vec<Remaining> {
     let headers = head_of(lines.iter().map(|(name, value)| (*name, value.as_bytes())));
     let reads = Cell::new(0);
     let list = remaining(&headers, || {

@@ -5,15 +5,13 @@ use std::time::UNIX_EPOCH;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{NAMES, list, one, read};
-use crate::policy::{MAX_POLICIES, RemainingList, remaining};
+use crate::policy::{MAX_POLICIES, remaining};
 
 #[test]
-fn a_list_is_walked_and_shown_from_the_tightest_on() {
+fn lists_the_fewest_remaining_permits_first() {
     let list = list(&[("ratelimit", r#""daily";r=7;t=36000, "burst";r=90;t=1, "hour";r=7;t=60"#)]);
-    let left: Vec<_> = (&list).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect();
+    let left: Vec<_> = list.iter().map(|item| (item.left(), item.more_in().as_secs())).collect();
     assert_eq!(left, [(7, 36_000), (7, 60), (90, 1)]);
-    assert_eq!(format!("{list:?}"), format!("{:?}", list.as_slice()));
-    assert_eq!(format!("{:?}", RemainingList::default()), "[]");
 }
 
 #[test]
@@ -41,7 +39,7 @@ fn large_fields_are_no_trouble() {
             let text = format!("{start}{}{end}", unit.repeat(65_536 / unit.len()));
             let value = HeaderValue::from_str(&text).unwrap();
             let fields = NAMES.map(|name| (HeaderName::from_static(name), value.clone()));
-            assert!(remaining(&HeaderMap::from_iter(fields), || UNIX_EPOCH).as_slice().len() <= MAX_POLICIES);
+            assert!(remaining(&HeaderMap::from_iter(fields), || UNIX_EPOCH).len() <= MAX_POLICIES);
         }
     }
     let text: Vec<_> = (0..8_192).map(|name| format!("a{name};r=1;w=1")).collect();
