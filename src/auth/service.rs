@@ -42,20 +42,7 @@ impl<S> Auth<S> {
         Self { inner, shared: Arc::new(Shared { credential, origins }), ready: MaybeDone::Gone }
     }
 
-    /// Returns a reference to the inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_service!();
 }
 
 impl<S: Clone> Clone for Auth<S> {

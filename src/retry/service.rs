@@ -34,20 +34,7 @@ impl<S> Retry<S> {
         Self { inner, policy }
     }
 
-    /// Returns the inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for Retry<S>

@@ -39,20 +39,7 @@ impl<S> SignService<S> {
         Self { inner, sign, origins }
     }
 
-    /// Returns a reference to the inner service.
-    pub fn get_ref(&self) -> &S {
-        &self.inner
-    }
-
-    /// Returns a mutable reference to the inner service.
-    pub fn get_mut(&mut self) -> &mut S {
-        &mut self.inner
-    }
-
-    /// Returns the inner service.
-    pub fn into_inner(self) -> S {
-        self.inner
-    }
+    inner_service!();
 }
 
 impl<S, B, R> Service<Request<B>> for SignService<S>
