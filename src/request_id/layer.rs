@@ -69,14 +69,6 @@ impl RequestIdLayer {
         self.name(|naming| naming.service = Some(name.into()))
     }
 
-    /// Names the service unless it has a name.
-    pub(crate) fn with_default_service(self, name: &Arc<str>) -> Self {
-        match self.settings.naming.service {
-            Some(_) => self,
-            None => self.with_service(Arc::clone(name)),
-        }
-    }
-
     /// Logs completed calls at this level, `INFO` by default. Failed calls are always logged at `WARN`.
     ///
     /// ```

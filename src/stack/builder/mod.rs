@@ -175,26 +175,21 @@ impl StackBuilder {
         self
     }
 
-    pub(super) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
+    pub(crate) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
         self.retry = change(self.retry);
         self
     }
 
-    /// Replaces the request id layer, for another form or header of the id, or another name in the log.
+    /// Replaces the request id layer, for another form or header of the id. [`with_name`](Self::with_name) sets its name of
+    /// the service.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
     }
 
-    /// Changes the two layers that draw at random.
     #[cfg(feature = "test-util")]
-    pub(crate) fn map_chance(
-        mut self,
-        retry: impl FnOnce(RetryLayer) -> RetryLayer,
-        ids: impl FnOnce(RequestIdLayer) -> RequestIdLayer,
-    ) -> Self {
-        self.retry = retry(self.retry);
-        self.request_id = ids(self.request_id);
+    pub(crate) fn map_request_id(mut self, change: impl FnOnce(RequestIdLayer) -> RequestIdLayer) -> Self {
+        self.request_id = change(self.request_id);
         self
     }
 
@@ -252,7 +247,7 @@ impl StackBuilder {
         let origin = self.base.origin().clone();
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
-            request_id: self.request_id.clone().with_default_service(&self.name),
+            request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             headers: self.headers.clone(),
             total,
             retry: self.retry.clone(),
