@@ -1,9 +1,10 @@
 use std::{fmt, sync::Arc};
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use tower_layer::Layer;
+use tracing::Span;
 
-use super::{AttemptSpan, Propagate, settings::Settings};
+use super::{AttemptSpan, settings::Settings};
 
 /// Gives each attempt a span of its own.
 ///
@@ -27,8 +28,16 @@ impl AttemptSpanLayer {
         self
     }
 
-    /// Sends the context of the attempt's span.
-    pub fn with_propagation(mut self, propagate: impl Propagate + 'static) -> Self {
+    /// Calls `propagate` for each attempt, to write the context of the attempt's span into the request's headers, so that
+    /// the server's spans become its children. With the feature `otel`, `adapter::trace_context` writes W3C's
+    /// `traceparent`.
+    ///
+    /// The span is disabled if no subscriber enables it. The headers have room for 500 fields. A request without that room
+    /// is rejected before this call.
+    pub fn with_propagation(
+        mut self,
+        propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,
+    ) -> Self {
         self.settings.propagate = Some(Arc::new(propagate));
         self
     }

@@ -44,7 +44,6 @@
 mod config;
 mod future;
 mod layer;
-mod propagate;
 mod service;
 mod settings;
 
@@ -52,5 +51,4 @@ mod settings;
 pub use self::config::AttemptSpanConfig;
 pub use self::future::ResponseFuture;
 pub use self::layer::AttemptSpanLayer;
-pub use self::propagate::Propagate;
 pub use self::service::AttemptSpan;

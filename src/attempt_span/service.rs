@@ -52,7 +52,7 @@ where
         if let Some(propagate) = &self.settings.propagate {
             added = added.and_then(|()| headers::check_room(request.headers()));
             if added.is_ok() {
-                propagate.propagate(&span, request.headers_mut());
+                propagate(&span, request.headers_mut());
             }
         }
         ResponseFuture::new(sending, span, || MaybeRejected::new(added, || self.inner.call(request)))

@@ -400,8 +400,7 @@ fn adapters(seen: &Seen) {
     let _ = seen;
     #[cfg(feature = "otel")]
     {
-        seen.debug(&adapter::TraceContext::new());
-        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::TraceContext::new()));
+        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::trace_context));
     }
     #[cfg(feature = "redis")]
     {
@@ -500,7 +499,6 @@ fn is_on(name: &str) -> bool {
         | "limit::RateLimitConfig"
         | "request_id::RequestIdConfig"
         | "attempt_span::AttemptSpanConfig" => cfg!(feature = "serde"),
-        "adapter::TraceContext" => cfg!(feature = "otel"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
