@@ -5,13 +5,20 @@ use tower_layer::Layer;
 use tracing::Span;
 
 use super::{AttemptSpan, settings::Settings};
+use crate::config::text::Written;
 
 /// Gives each attempt a span of its own.
 ///
 /// # Default
 ///
 /// Sends nothing in the request, so that third-party servers do not learn attempt counts or trace ids.
+///
+/// # Configuration
+///
+/// With the feature `serde` a file has the field `header`: see [`with_attempt_header`](Self::with_attempt_header).
+/// `Serialize` omits the closure.
 #[derive(Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct AttemptSpanLayer {
     settings: Settings,
 }
@@ -24,7 +31,7 @@ impl AttemptSpanLayer {
 
     /// Sends the number of the attempt, from 1, in this header. Replaces a value of the caller.
     pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
-        self.settings.header = Some(header);
+        self.settings.header = Some(Written(header));
         self
     }
 

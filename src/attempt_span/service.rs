@@ -43,7 +43,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let header = self.settings.header.as_ref();
+        let header = self.settings.header.as_ref().map(|header| &header.0);
         let (sending, span, number) = Sending::begin(&request, header.is_some());
         let mut added = Ok(());
         if let Some(header) = header {

@@ -18,7 +18,13 @@ use crate::{call::Naming, id, random::Random};
 /// # Clone
 ///
 /// Clones share the source of ids, so that no two of them make the same.
+///
+/// # Configuration
+///
+/// With the feature `serde` a file has the fields `header` and `server_headers`. `Serialize` omits the other settings.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "super::config::Fields", into = "super::config::Fields"))]
 pub struct RequestIdLayer {
     pub(super) settings: Arc<Settings>,
 }

@@ -450,14 +450,11 @@ fn config(seen: &Seen) {
     #[cfg(feature = "serde")]
     {
         use tower_outbound::{
-            attempt_span::AttemptSpanConfig, limit::RateLimitConfig, preset::StackConfig,
-            request_id::RequestIdConfig, retry::RetryConfig, stack::StackBuilder,
+            limit::RateLimitConfig, preset::StackConfig, retry::RetryConfig, stack::StackBuilder,
         };
 
         seen.debug(&RetryConfig::default());
         seen.debug(&RateLimitConfig::default());
-        seen.debug(&RequestIdConfig::default());
-        seen.debug(&AttemptSpanConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
                 serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });
@@ -494,11 +491,7 @@ fn config(seen: &Seen) {
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
-        "preset::StackConfig"
-        | "retry::RetryConfig"
-        | "limit::RateLimitConfig"
-        | "request_id::RequestIdConfig"
-        | "attempt_span::AttemptSpanConfig" => cfg!(feature = "serde"),
+        "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" | "adapter::ReqwestFuture" => cfg!(feature = "reqwest"),
