@@ -15,8 +15,9 @@ mod support;
 
 use std::{process::ExitCode, time::Duration};
 
+use reqwest::redirect::Policy;
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
+use tower::ServiceExt;
 use tower_outbound::{
     ApiKey, BoxError, Quota, Report,
     adapter::Reqwest,
@@ -48,26 +49,17 @@ const QUOTA: (usize, Duration) = (5, Duration::from_secs(1));
 
 /// Sends reqwest's requests through a preset's layers. Cheap to clone; clones share limit and connections.
 #[derive(Clone)]
-struct ApiClient {
-    reqwest: reqwest::Client,
-    service: StackService<Reqwest>,
-}
+struct ApiClient(StackService<Reqwest>);
 
 impl ApiClient {
-    /// Whatever is in your `ClientBuilder` stays, but for redirects and reqwest's own retries, which are switched off.
-    fn new(builder: reqwest::ClientBuilder, preset: &StackBuilder) -> Result<Self, BoxError> {
-        let reqwest = Reqwest::new(builder)?;
-        Ok(Self { reqwest: reqwest.client().clone(), service: preset.layer()?.layer(reqwest) })
-    }
-
     /// Builds requests as ever: `client.reqwest().post(url).json(&letter)`. Don't `send` them: `execute` does.
     fn reqwest(&self) -> &reqwest::Client {
-        &self.reqwest
+        self.0.get_ref().client()
     }
 
     async fn execute(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, BoxError> {
         let request = http::Request::<reqwest::Body>::try_from(request.build()?)?;
-        let response = self.service.clone().oneshot(request).await?;
+        let response = self.0.clone().oneshot(request).await?;
         // `response.url()` is a placeholder from here on: the real one may have the key in it.
         Ok(response.map(reqwest::Body::wrap).into())
     }
@@ -113,8 +105,8 @@ async fn steps() -> Result<(), BoxError> {
     summary("1. reqwest alone", &server, good, start);
 
     let server = stand_in().await?;
-    let client =
-        ApiClient::new(reqwest::Client::builder().no_proxy().user_agent("example/1.0"), &preset(&server)?)?;
+    let builder = reqwest::Client::builder().no_proxy().user_agent("example/1.0");
+    let client = ApiClient(preset(&server)?.reqwest(builder.redirect(Policy::none()).build()?)?);
     let start = Instant::now();
     let mut good = 0;
     for number in 1..=CALLS {

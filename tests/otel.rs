@@ -24,7 +24,7 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ApiKey, InvalidConfig,
-    adapter::TraceContext,
+    adapter::trace_context,
     attempt_span::AttemptSpanLayer,
     preset,
     stack::{StackBuilder, StackLayer},
@@ -73,7 +73,7 @@ impl Pipeline {
 }
 
 fn stack() -> StackLayer {
-    let traced = AttemptSpanLayer::new().with_propagation(TraceContext);
+    let traced = AttemptSpanLayer::new().with_propagation(trace_context);
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
     preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(traced).layer().unwrap()
 }
@@ -82,7 +82,7 @@ fn stack() -> StackLayer {
 fn shown() -> Result<StackBuilder, InvalidConfig> {
     let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
-        .with_propagation(TraceContext);
+        .with_propagation(trace_context);
     let rates = preset::currency_rates("https://rates.example.com")?.with_attempt_span(attempt);
     Ok(rates)
 }

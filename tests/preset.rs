@@ -26,10 +26,10 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, request};
 use http_body_util::Empty;
 use tokio::time::Instant;
-use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
     ApiKey, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
-    auth::{AppCredentials, FreshKey, KeyPlacement},
+    auth::{AppCredentials, FreshKey, KeyPlacement, Sign, Signing},
     body::{IdleBody, ReplayBody},
     call::{DelayReason, Outcome, StopReason},
     preset,
@@ -572,5 +572,29 @@ fn a_transport_that_can_not_work_is_refused_and_named() {
     ] {
         let error = keyed("https://host").client_with_transport(transport).unwrap_err();
         assert_eq!(error.field(), field);
+    }
+}
+
+#[test]
+fn a_stack_gives_back_its_inner_service() {
+    #[derive(Debug, Clone, PartialEq)]
+    struct Inner(u8);
+
+    struct Signer;
+
+    impl Sign for Signer {
+        fn sign<'a>(&'a self, _: &'a mut request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    let preset = keyed("https://host");
+    for preset in [preset.clone(), preset.clone().with_signature(Signer), preset.without_credential()] {
+        let mut stack = preset.layer().unwrap().layer(Inner(1));
+        assert_eq!(stack.get_ref(), &Inner(1));
+        stack.get_mut().0 = 2;
+        // A clone has a clone of the inner service.
+        assert_eq!(stack.clone().into_inner(), Inner(2));
+        assert_eq!(stack.into_inner(), Inner(2));
     }
 }

@@ -4,14 +4,14 @@
 //! |---|---|---|
 //! | `backoff` | [`FromBackoff`] | retry delays from a policy of the `backoff` crate |
 //! | `backon` | [`FromBackoffBuilder`] | retry delays from a builder of the `backon` crate |
-//! | `otel` | [`TraceContext`] | sends OpenTelemetry's span context as W3C `traceparent` |
+//! | `otel` | [`trace_context`] | sends OpenTelemetry's span context as W3C `traceparent` |
 //! | `reqwest` | [`Reqwest`] | the layers over a `reqwest::Client` |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota several processes share |
 //! | `metrics` | [`adapter::metrics`] | counters, gauges and histograms of the `metrics` facade |
 //!
 //! [`FromBackoff`]: struct.FromBackoff.html
 //! [`FromBackoffBuilder`]: struct.FromBackoffBuilder.html
-//! [`TraceContext`]: struct.TraceContext.html
+//! [`trace_context`]: fn.trace_context.html
 //! [`Reqwest`]: struct.Reqwest.html
 //! [`RedisLimiter`]: struct.RedisLimiter.html
 //! [`adapter::metrics`]: metrics/index.html
@@ -59,7 +59,7 @@ pub use self::backoff::FromBackoff;
 #[cfg(feature = "backon")]
 pub use self::backon::FromBackoffBuilder;
 #[cfg(feature = "otel")]
-pub use self::otel::TraceContext;
+pub use self::otel::trace_context;
 #[cfg(feature = "redis")]
 pub use self::redis::{Fallback, RedisLimiter, Store};
 #[cfg(feature = "reqwest")]

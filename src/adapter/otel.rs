@@ -3,12 +3,10 @@ use opentelemetry::trace::{SpanContext, TraceContextExt};
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-use crate::attempt_span::Propagate;
-
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Sends the context of each attempt's span, as W3C `traceparent` and `tracestate`.
+/// Writes the context of an attempt's span into the request's headers, as W3C `traceparent` and `tracestate`.
 ///
 /// Sends nothing unless the subscriber has the layer of `tracing-opentelemetry` and that layer records the span. Never sends
 /// baggage, and ignores OpenTelemetry's global propagator, because its other fields are meant for the application's own
@@ -17,35 +15,30 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// Keeps a `traceparent` of the caller and its `tracestate`, on every attempt.
 ///
 /// ```
-/// use tower_outbound::{adapter::TraceContext, attempt_span::AttemptSpanLayer, preset};
+/// use tower_outbound::{adapter::trace_context, attempt_span::AttemptSpanLayer, preset};
 ///
 /// # fn main() -> Result<(), tower_outbound::InvalidConfig> {
 /// let rates = preset::currency_rates("https://rates.example.com")?
-///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(TraceContext));
+///     .with_attempt_span(AttemptSpanLayer::new().with_propagation(trace_context));
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Copy, Default)]
-pub struct TraceContext;
-
-impl Propagate for TraceContext {
-    fn propagate(&self, span: &Span, headers: &mut HeaderMap) {
-        if span.is_disabled() || headers.contains_key(TRACEPARENT) {
-            return;
-        }
-        let context = span.context();
-        let span = context.span();
-        let Some(parent) = traceparent(span.span_context()) else { return };
-        if headers.try_insert(TRACEPARENT, parent).is_err() {
-            return;
-        }
-        // A state belongs to its parent: what is there without one is nobody's.
-        headers.remove(TRACESTATE);
-        let state = span.span_context().trace_state().header();
-        if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
-            // `tracestate` is optional. The caller has checked that the map has room.
-            let _ = headers.try_insert(TRACESTATE, state);
-        }
+pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
+    if span.is_disabled() || headers.contains_key(TRACEPARENT) {
+        return;
+    }
+    let context = span.context();
+    let span = context.span();
+    let Some(parent) = traceparent(span.span_context()) else { return };
+    if headers.try_insert(TRACEPARENT, parent).is_err() {
+        return;
+    }
+    // A state belongs to its parent: what is there without one is nobody's.
+    headers.remove(TRACESTATE);
+    let state = span.span_context().trace_state().header();
+    if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
+        // `tracestate` is optional. The caller has checked that the map has room.
+        let _ = headers.try_insert(TRACESTATE, state);
     }
 }
 

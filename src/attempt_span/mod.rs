@@ -40,17 +40,11 @@
 //! - A request that the limiter refuses, or that a layer above does not hand down, has no span.
 //! - Without a subscriber, or with one that does not want the span, nothing is made, formatted or allocated.
 
-#[cfg(feature = "serde")]
-mod config;
 mod future;
 mod layer;
-mod propagate;
 mod service;
 mod settings;
 
-#[cfg(feature = "serde")]
-pub use self::config::AttemptSpanConfig;
 pub use self::future::ResponseFuture;
 pub use self::layer::AttemptSpanLayer;
-pub use self::propagate::Propagate;
 pub use self::service::AttemptSpan;

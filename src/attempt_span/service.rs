@@ -43,7 +43,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let header = self.settings.header.as_ref();
+        let header = self.settings.header.as_ref().map(|header| &header.0);
         let (sending, span, number) = Sending::begin(&request, header.is_some());
         let mut added = Ok(());
         if let Some(header) = header {
@@ -52,7 +52,7 @@ where
         if let Some(propagate) = &self.settings.propagate {
             added = added.and_then(|()| headers::check_room(request.headers()));
             if added.is_ok() {
-                propagate.propagate(&span, request.headers_mut());
+                propagate(&span, request.headers_mut());
             }
         }
         ResponseFuture::new(sending, span, || MaybeRejected::new(added, || self.inner.call(request)))

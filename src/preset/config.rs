@@ -6,7 +6,7 @@ use super::{currency_rates, email_delivery, realtime_messaging};
 #[cfg(feature = "client")]
 use crate::client::{Client, Transport};
 use crate::{
-    attempt_span::{AttemptSpanConfig, AttemptSpanLayer},
+    attempt_span::AttemptSpanLayer,
     auth::{ApiKey, KeyPlacement, Origin},
     config::{
         InvalidConfig,
@@ -14,7 +14,7 @@ use crate::{
         text::{List, Written},
     },
     limit::{RateLimitConfig, RateLimitLayer},
-    request_id::{RequestIdConfig, RequestIdLayer},
+    request_id::RequestIdLayer,
     retry::{RetryConfig, RetryLayer},
     stack::{BaseUrl, StackBuilder, StackLayer},
     timeout::TimeoutConfig,
@@ -37,8 +37,8 @@ use crate::{
 /// | `limit` | [`RateLimitConfig`] |
 /// | `retry` | [`RetryConfig`] |
 /// | `timeout` | [`TimeoutConfig`] |
-/// | `request_id` | [`RequestIdConfig`] |
-/// | `attempt_span` | [`AttemptSpanConfig`] |
+/// | `request_id` | [`RequestIdLayer`] |
+/// | `attempt_span` | [`AttemptSpanLayer`] |
 /// | `transport` | [`Transport`] |
 ///
 /// At most one of `api_key`, `key_env` and `key_file` may be given.
@@ -59,8 +59,8 @@ pub struct StackConfig {
     limit: RateLimitConfig,
     retry: RetryConfig,
     timeout: TimeoutConfig,
-    request_id: RequestIdConfig,
-    attempt_span: AttemptSpanConfig,
+    request_id: RequestIdLayer,
+    attempt_span: AttemptSpanLayer,
     #[cfg(feature = "client")]
     transport: Transport,
 }
@@ -111,8 +111,8 @@ impl StackBuilder {
             .with_limiter(limit.token_bucket())
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
             .with_retry(RetryLayer::from_config(&config.retry))
-            .with_request_id(RequestIdLayer::from_config(&config.request_id))
-            .with_attempt_span(AttemptSpanLayer::from_config(&config.attempt_span))
+            .with_request_id(config.request_id.clone())
+            .with_attempt_span(config.attempt_span.clone())
             .with_timeouts(config.timeout);
         config.with_credential(builder)
     }

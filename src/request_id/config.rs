@@ -4,22 +4,22 @@ use serde::{Deserialize, Serialize};
 use super::RequestIdLayer;
 use crate::config::text::{List, Written};
 
-/// The configuration of a [`RequestIdLayer`], read from a file. Code uses the layer's setters.
-///
-/// | field | default |
-/// |---|---|
-/// | `header` | `x-request-id` |
-/// | `server_headers` | `x-request-id`, `request-id`, `x-amzn-requestid`, `x-correlation-id`, `cf-ray` |
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RequestIdConfig {
+/// What a file sets of a [`RequestIdLayer`].
+#[derive(Serialize, Deserialize)]
+#[serde(rename = "RequestIdLayer", default, deny_unknown_fields)]
+pub(super) struct Fields {
     header: Written<HeaderName>,
     server_headers: List<HeaderName>,
 }
 
-impl Default for RequestIdConfig {
+impl Default for Fields {
     fn default() -> Self {
-        let layer = RequestIdLayer::new();
+        RequestIdLayer::new().into()
+    }
+}
+
+impl From<RequestIdLayer> for Fields {
+    fn from(layer: RequestIdLayer) -> Self {
         let server_headers = layer.settings.naming.server_headers.iter().cloned();
         Self {
             header: Written(layer.settings.header.clone()),
@@ -28,11 +28,8 @@ impl Default for RequestIdConfig {
     }
 }
 
-impl RequestIdLayer {
-    /// Creates a layer from its configuration.
-    pub fn from_config(config: &RequestIdConfig) -> Self {
-        Self::new()
-            .with_header(config.header.0.clone())
-            .with_server_headers(config.server_headers.0.iter().cloned())
+impl From<Fields> for RequestIdLayer {
+    fn from(fields: Fields) -> Self {
+        Self::new().with_header(fields.header.0).with_server_headers(fields.server_headers.0)
     }
 }

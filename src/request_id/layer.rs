@@ -18,7 +18,13 @@ use crate::{call::Naming, id, random::Random};
 /// # Clone
 ///
 /// Clones share the source of ids, so that no two of them make the same.
+///
+/// # Configuration
+///
+/// With the feature `serde` a file has the fields `header` and `server_headers`. `Serialize` omits the other settings.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "super::config::Fields", into = "super::config::Fields"))]
 pub struct RequestIdLayer {
     pub(super) settings: Arc<Settings>,
 }
@@ -67,14 +73,6 @@ impl RequestIdLayer {
     /// ```
     pub fn with_service(self, name: impl Into<Arc<str>>) -> Self {
         self.name(|naming| naming.service = Some(name.into()))
-    }
-
-    /// Names the service unless it has a name.
-    pub(crate) fn with_default_service(self, name: &Arc<str>) -> Self {
-        match self.settings.naming.service {
-            Some(_) => self,
-            None => self.with_service(Arc::clone(name)),
-        }
     }
 
     /// Logs completed calls at this level, `INFO` by default. Failed calls are always logged at `WARN`.

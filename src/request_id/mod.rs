@@ -116,8 +116,6 @@ mod layer;
 mod service;
 mod settings;
 
-#[cfg(feature = "serde")]
-pub use self::config::RequestIdConfig;
 pub use self::future::ResponseFuture;
 pub use self::id::RequestId;
 pub use self::layer::RequestIdLayer;

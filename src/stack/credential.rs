@@ -1,6 +1,6 @@
-use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use http::{HeaderName, request};
+use http::request;
 use tower::util::Either;
 use tower_layer::Identity;
 
@@ -15,7 +15,9 @@ pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>
 /// The credential of a stack. It is read and checked when a layer is made.
 #[derive(Clone)]
 pub(super) enum Credential {
-    Key { source: CredentialSource, placement: KeyPlacement },
+    Environment(Cow<'static, str>),
+    File(PathBuf, Duration),
+    Keys(KeySource),
     Own(Arc<Authorize>),
     Signature(Arc<dyn Sign>),
     None,
@@ -23,34 +25,21 @@ pub(super) enum Credential {
 
 type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
-#[derive(Clone)]
-pub(super) enum CredentialSource {
-    Environment(Cow<'static, str>),
-    File(PathBuf, Duration),
-    KeySource(KeySource),
-}
-
 impl Credential {
-    pub(super) fn bearer_from_env(variable: &'static str) -> Self {
-        let source = CredentialSource::Environment(variable.into());
-        Self::Key { source, placement: KeyPlacement::bearer() }
-    }
-
-    /// Returns the custom header of the key, if it has one.
-    pub(super) fn header(&self) -> Option<&HeaderName> {
-        match self {
-            Self::Key { placement, .. } => placement.header_name(),
-            _ => None,
-        }
+    /// Returns whether the credential is a key, which has a placement.
+    pub(super) fn is_key(&self) -> bool {
+        matches!(self, Self::Environment(_) | Self::File(..) | Self::Keys(_))
     }
 
     pub(super) fn layer(
         &self,
+        placement: &KeyPlacement,
         origin: &Origin,
         allowed: &[Origin],
     ) -> Result<CredentialLayer, InvalidConfig> {
+        const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
-        let layer = match self {
+        let keys = match self {
             Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
                 let layer = SignLayer::new(Arc::clone(sign), origin)?;
@@ -59,23 +48,21 @@ impl Credential {
             }
             Self::Own(authorize) => {
                 let authorize = Arc::clone(authorize);
-                AuthLayer::from_fn(move |head| authorize(head), origin)?
+                let layer = AuthLayer::from_fn(move |head| authorize(head), origin)?;
+                return Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?));
             }
-            Self::Key { source, placement } => {
-                AuthLayer::new(source.open()?, origin)?.with_placement(placement.clone())
-            }
+            Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
+            Self::File(path, interval) => KeySource::from_file_every(path, *interval)?,
+            Self::Keys(keys) => keys.clone(),
         };
+        let layer = AuthLayer::new(keys, origin)?.with_placement(placement.clone());
         Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
     }
 }
 
-impl CredentialSource {
-    fn open(&self) -> Result<KeySource, InvalidConfig> {
-        const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
-        Ok(match self {
-            Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
-            Self::File(path, interval) => KeySource::from_file_every(path, *interval)?,
-            Self::KeySource(keys) => keys.clone(),
-        })
+/// Shows nothing, because the credential may be a key.
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential(redacted)")
     }
 }

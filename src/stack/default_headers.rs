@@ -112,6 +112,10 @@ pub struct DefaultHeaders<S> {
     headers: DefaultHeadersLayer,
 }
 
+impl<S> DefaultHeaders<S> {
+    inner_service!();
+}
+
 impl<S, B, R> Service<Request<B>> for DefaultHeaders<S>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,

@@ -1,5 +1,3 @@
-use std::fmt;
-
 use tower::ServiceBuilder;
 use tower_layer::Layer;
 
@@ -49,7 +47,7 @@ use crate::{
 /// # Clone
 ///
 /// Clones, and the services that they make, share the limiter.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StackLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,
     pub(super) request_id: RequestIdLayer,
@@ -79,20 +77,5 @@ impl<S> Layer<S> for StackLayer {
             .layer(&self.attempt_timeout)
             .service(inner);
         StackService::new(service)
-    }
-}
-
-impl fmt::Debug for StackLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackLayer")
-            .field("request_id", &self.request_id)
-            .field("headers", &self.headers)
-            .field("total", &self.total)
-            .field("retry", &self.retry)
-            .field("limit", &self.limit)
-            .field("attempt_span", &self.attempt_span)
-            .field("attempt_timeout", &self.attempt_timeout)
-            .field("body_idle", &self.body_idle)
-            .finish_non_exhaustive()
     }
 }

@@ -60,4 +60,4 @@ mod service;
 pub(crate) use self::base_url::BaseUrl;
 pub use self::builder::StackBuilder;
 pub use self::layer::StackLayer;
-pub use self::service::{ResponseFuture, StackService};
+pub use self::service::StackService;

@@ -1,11 +1,6 @@
-use std::{
-    fmt,
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use http::Request;
-use pin_project_lite::pin_project;
 use tower::util::Either;
 use tower_service::Service;
 
@@ -27,12 +22,25 @@ type Layers<S> = BodyIdleTimeout<
 /// A service whose requests get a key, a signature, or no credential.
 type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 
+/// Steps through every layer to the inner service.
+macro_rules! inner {
+    ($layers:expr, $step:ident) => {{
+        let above = $layers.$step().$step().$step().$step().$step().$step();
+        let below = match above.$step() {
+            Either::Left(auth) => auth.$step(),
+            Either::Right(Either::Left(sign)) => sign.$step(),
+            Either::Right(Either::Right(below)) => below,
+        };
+        below.$step()
+    }};
+}
+
 /// The service of a [`StackLayer`](super::StackLayer).
 ///
 /// # Clone
 ///
 /// Clones share the limiter.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StackService<S> {
     layers: Layers<S>,
 }
@@ -40,6 +48,21 @@ pub struct StackService<S> {
 impl<S> StackService<S> {
     pub(super) fn new(layers: Layers<S>) -> Self {
         Self { layers }
+    }
+
+    /// Returns a reference to the inner service.
+    pub fn get_ref(&self) -> &S {
+        inner!(self.layers, get_ref)
+    }
+
+    /// Returns a mutable reference to the inner service.
+    pub fn get_mut(&mut self) -> &mut S {
+        inner!(self.layers, get_mut)
+    }
+
+    /// Returns the inner service.
+    pub fn into_inner(self) -> S {
+        inner!(self.layers, into_inner)
     }
 }
 
@@ -49,42 +72,14 @@ where
 {
     type Response = <Layers<S> as Service<Request<B>>>::Response;
     type Error = <Layers<S> as Service<Request<B>>>::Error;
-    type Future = ResponseFuture<<Layers<S> as Service<Request<B>>>::Future>;
+    type Future = <Layers<S> as Service<Request<B>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.layers.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        ResponseFuture { inner: self.layers.call(request) }
-    }
-}
-
-impl<S> fmt::Debug for StackService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackService").finish_non_exhaustive()
-    }
-}
-
-pin_project! {
-    /// The future of a call through a [`StackService`].
-    pub struct ResponseFuture<F> {
-        #[pin]
-        inner: F,
-    }
-}
-
-impl<F: Future> Future for ResponseFuture<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        self.project().inner.poll(cx)
-    }
-}
-
-impl<F> fmt::Debug for ResponseFuture<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+        self.layers.call(request)
     }
 }
 

@@ -22,5 +22,5 @@ pub fn deterministic(builder: StackBuilder, seed: u64) -> StackBuilder {
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         HeaderValue::try_from(format!("req-{number}")).unwrap_or_else(|_| HeaderValue::from(number))
     };
-    builder.map_chance(|retry| retry.with_seed(seed), |ids| ids.with_maker(make))
+    builder.map_retry(|retry| retry.with_seed(seed)).map_request_id(|ids| ids.with_maker(make))
 }

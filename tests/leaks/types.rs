@@ -398,8 +398,7 @@ fn adapters(seen: &Seen) {
     let _ = seen;
     #[cfg(feature = "otel")]
     {
-        seen.debug(&adapter::TraceContext);
-        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::TraceContext));
+        seen.layer(AttemptSpanLayer::new().with_propagation(adapter::trace_context));
     }
     #[cfg(feature = "redis")]
     {
@@ -447,14 +446,11 @@ fn config(seen: &Seen) {
     #[cfg(feature = "serde")]
     {
         use tower_outbound::{
-            attempt_span::AttemptSpanConfig, limit::RateLimitConfig, preset::StackConfig,
-            request_id::RequestIdConfig, retry::RetryConfig, stack::StackBuilder,
+            limit::RateLimitConfig, preset::StackConfig, retry::RetryConfig, stack::StackBuilder,
         };
 
         seen.debug(&RetryConfig::default());
         seen.debug(&RateLimitConfig::default());
-        seen.debug(&RequestIdConfig::default());
-        seen.debug(&AttemptSpanConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
                 serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });
@@ -491,12 +487,7 @@ fn config(seen: &Seen) {
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
-        "preset::StackConfig"
-        | "retry::RetryConfig"
-        | "limit::RateLimitConfig"
-        | "request_id::RequestIdConfig"
-        | "attempt_span::AttemptSpanConfig" => cfg!(feature = "serde"),
-        "adapter::TraceContext" => cfg!(feature = "otel"),
+        "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),

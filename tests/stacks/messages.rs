@@ -11,12 +11,11 @@ const SAID: &[&str] = &[
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    "`&str` does not make request ids",
-    "`&str` does not write a span's context",
     "can't be made of bytes, as the body of a signed request must",
     // The compiler's, of closures and of what the layers ask of a service.
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
+    "expected a `Fn(&tracing::span::Span, &mut HeaderMap)` closure",
     "`Mine: std::error::Error` is not satisfied",
     "`Mine: Clone` is not satisfied",
     "expected `Result<Response<_>, _>`, found `Result<&str,",

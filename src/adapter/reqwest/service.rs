@@ -8,6 +8,7 @@ use std::{
 use ::reqwest::{Body as Content, Client, ClientBuilder, redirect, retry};
 use http::{Request, Response};
 use http_body::Body;
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{ReqwestBody, error, request};
@@ -15,6 +16,7 @@ use crate::{
     clock,
     config::InvalidConfig,
     error::{BoxError, Error, polled_after_completion},
+    stack::{StackBuilder, StackService},
 };
 
 /// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
@@ -149,6 +151,40 @@ impl Reqwest {
     /// The client, with its pool of connections. What is sent by it directly goes past all layers.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+}
+
+impl StackBuilder {
+    /// Puts the whole stack over an existing `reqwest::Client`, as [`Reqwest::from_client`] describes it: build the client
+    /// with `redirect::Policy::none()`.
+    ///
+    /// The service takes `http::Request`s of any streamed body. `get_ref().client()` returns the client, to build
+    /// requests with it.
+    ///
+    /// ```
+    /// use tower::ServiceExt;
+    /// use tower_outbound::{ApiKey, BoxError, Report, preset};
+    ///
+    /// # async fn call() -> Result<(), BoxError> {
+    /// let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build()?;
+    /// let mail = preset::email_delivery("https://mail.example.com")?
+    ///     .with_api_key(ApiKey::new("s3cret")?)
+    ///     .reqwest(client)?;
+    ///
+    /// let request = mail.get_ref().client().post("https://mail.example.com/v1/resources").body("hello").build()?;
+    /// let request = http::Request::<reqwest::Body>::try_from(request)?;
+    /// let response = mail.clone().oneshot(request).await?;
+    /// println!("{} {:?}", response.status(), Report::from_response(&response));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`layer`](Self::layer) does.
+    #[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
+    pub fn reqwest(&self, client: Client) -> Result<StackService<Reqwest>, InvalidConfig> {
+        Ok(self.layer()?.layer(Reqwest::from_client(client)))
     }
 }
 

@@ -6,7 +6,7 @@ use super::StackBuilder;
 use crate::{
     auth::{ApiKey, AppCredentials, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey, Sign},
     error::BoxError,
-    stack::credential::{Credential, CredentialSource},
+    stack::credential::Credential,
 };
 
 /// The credential: a key, a signature, or none.
@@ -19,8 +19,9 @@ impl StackBuilder {
     }
 
     /// Sends the key in this environment variable. It is read once, when the layer or client is made.
-    pub fn with_key_env(self, variable: impl Into<Cow<'static, str>>) -> Self {
-        self.with_key(CredentialSource::Environment(variable.into()))
+    pub fn with_key_env(mut self, variable: impl Into<Cow<'static, str>>) -> Self {
+        self.credential = Credential::Environment(variable.into());
+        self
     }
 
     /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
@@ -32,8 +33,9 @@ impl StackBuilder {
     }
 
     /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
-    pub fn with_key_file_every(self, path: impl Into<PathBuf>, interval: Duration) -> Self {
-        self.with_key(CredentialSource::File(path.into(), interval))
+    pub fn with_key_file_every(mut self, path: impl Into<PathBuf>, interval: Duration) -> Self {
+        self.credential = Credential::File(path.into(), interval);
+        self
     }
 
     /// Sends the key that this closure fetches. The layer calls it again before the key expires: see
@@ -50,16 +52,8 @@ impl StackBuilder {
     }
 
     /// Sends the key from this key source. All clones share the source.
-    pub fn with_keys(self, keys: impl Into<KeySource>) -> Self {
-        self.with_key(CredentialSource::KeySource(keys.into()))
-    }
-
-    fn with_key(mut self, source: CredentialSource) -> Self {
-        let placement = match self.credential {
-            Credential::Key { placement, .. } => placement,
-            _ => KeyPlacement::bearer(),
-        };
-        self.credential = Credential::Key { source, placement };
+    pub fn with_keys(mut self, keys: impl Into<KeySource>) -> Self {
+        self.credential = Credential::Keys(keys.into());
         self
     }
 
@@ -67,10 +61,8 @@ impl StackBuilder {
     ///
     /// Has no effect without a key, such as after [`with_authorize`](Self::with_authorize) or
     /// [`without_credential`](Self::without_credential).
-    pub fn with_key_placement(mut self, new: KeyPlacement) -> Self {
-        if let Credential::Key { placement, .. } = &mut self.credential {
-            *placement = new;
-        }
+    pub fn with_key_placement(mut self, placement: KeyPlacement) -> Self {
+        self.placement = placement;
         self
     }
 
@@ -98,7 +90,8 @@ impl StackBuilder {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends what `authorize` puts on the request, instead of a key: see [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
+    /// Sends what `authorize` puts on the request, instead of a key: see
+    /// [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
     pub fn with_authorize(
         mut self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,

@@ -2,14 +2,14 @@ mod credential;
 mod headers;
 mod retry_rules;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::Uri;
 
 use super::{BaseUrl, StackLayer, credential::Credential, default_headers::DefaultHeadersLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::Origin,
+    auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
     limit::{AnySelect, Limiter, RateLimitLayer, SelectLimiter, TokenBucket},
@@ -26,11 +26,12 @@ use crate::{
 ///
 /// Clones share one limiter, and so do all layers and clients made from them, because a quota belongs to a key.
 /// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace it.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
     base: BaseUrl,
     credential: Credential,
+    placement: KeyPlacement,
     allowed: Vec<Origin>,
     headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
@@ -60,7 +61,8 @@ impl StackBuilder {
         Ok(Self {
             name: base.uri().host().unwrap_or_default().into(),
             base,
-            credential: Credential::bearer_from_env("API_KEY"),
+            credential: Credential::Environment("API_KEY".into()),
+            placement: KeyPlacement::bearer(),
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
             quotas: Vec::new(),
@@ -173,26 +175,21 @@ impl StackBuilder {
         self
     }
 
-    pub(super) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
+    pub(crate) fn map_retry(mut self, change: impl FnOnce(RetryLayer) -> RetryLayer) -> Self {
         self.retry = change(self.retry);
         self
     }
 
-    /// Replaces the request id layer, for another form or header of the id, or another name in the log.
+    /// Replaces the request id layer, for another form or header of the id. [`with_name`](Self::with_name) sets its name of
+    /// the service.
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
     }
 
-    /// Changes the two layers that draw at random.
     #[cfg(feature = "test-util")]
-    pub(crate) fn map_chance(
-        mut self,
-        retry: impl FnOnce(RetryLayer) -> RetryLayer,
-        ids: impl FnOnce(RequestIdLayer) -> RequestIdLayer,
-    ) -> Self {
-        self.retry = retry(self.retry);
-        self.request_id = ids(self.request_id);
+    pub(crate) fn map_request_id(mut self, change: impl FnOnce(RequestIdLayer) -> RequestIdLayer) -> Self {
+        self.request_id = change(self.request_id);
         self
     }
 
@@ -244,12 +241,13 @@ impl StackBuilder {
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
-        self.headers.check(self.credential.header(), self.request_id.header())?;
-        let auth = self.credential.layer(self.base.origin(), &self.allowed)?;
+        let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
+        self.headers.check(key_header, self.request_id.header())?;
+        let auth = self.credential.layer(&self.placement, self.base.origin(), &self.allowed)?;
         let origin = self.base.origin().clone();
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
-            request_id: self.request_id.clone().with_default_service(&self.name),
+            request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
             headers: self.headers.clone(),
             total,
             retry: self.retry.clone(),
@@ -262,20 +260,5 @@ impl StackBuilder {
 
     pub(crate) fn base(&self) -> &BaseUrl {
         &self.base
-    }
-}
-
-impl fmt::Debug for StackBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackBuilder")
-            .field("name", &self.name)
-            .field("origin", self.base.origin())
-            .field("headers", &self.headers)
-            .field("limit", &self.limit)
-            .field("retry", &self.retry)
-            .field("request_id", &self.request_id)
-            .field("attempt_span", &self.attempt_span)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@ use tower_outbound::{
 };
 
 use super::{
-    Site, empty, inner,
+    Site, builder, empty, inner,
     stack::{Wire, quick_retry, within},
     text,
 };
@@ -102,22 +102,25 @@ async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
     assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
 }
 
-/// For code that goes on building reqwest's requests and reading reqwest's responses.
+/// Code that keeps building reqwest's requests and reading reqwest's responses.
 #[tokio::test]
-async fn a_request_of_reqwest_goes_through_a_preset_and_a_response_of_reqwest_comes_back() {
+async fn puts_a_preset_over_a_reqwest_client_for_reqwests_own_requests_and_responses() {
     let site = stumbling().await;
     let [rates, _, _] = presets(&site.url);
-    let reqwest = inner(Wire::Http1);
-    let service = rates.layer().unwrap().layer(reqwest.clone());
+    let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let service = rates.reqwest(client).unwrap();
 
-    let request = reqwest.client().get(format!("{}/v1?q=1", site.url)).header("x-own", "7").build().unwrap();
+    let client = service.get_ref().client();
+    let request = client.get(format!("{}/v1?q=1", site.url)).header("x-own", "7").build().unwrap();
     let request = Request::<reqwest::Body>::try_from(request).unwrap();
-    let response = within(service.oneshot(request)).await.unwrap();
+    // In a task, as a server's handler runs.
+    let response = within(tokio::spawn(service.clone().oneshot(request))).await.unwrap().unwrap();
     let response = reqwest::Response::from(response.map(reqwest::Body::wrap));
     assert_eq!((response.status().as_u16(), site.seen().len()), (200, 2));
     assert!(response.extensions().get::<Report>().is_some());
     assert_eq!(response.text().await.unwrap(), "said");
     assert_eq!(site.seen()[1].headers["x-own"], "7");
+    assert_eq!(site.seen()[1].headers["authorization"], "Bearer s3cret");
 }
 
 /// It stands in the request's extensions, which every attempt has.
