@@ -1,4 +1,4 @@
-//! The errors of this crate: [`Error`] of a call, and [`InvalidConfig`] of a setting.
+//! The errors of this crate: [`Error`] of a call, and [`InvalidConfig`](crate::InvalidConfig) of a setting.
 
 mod call;
 mod chain;

@@ -245,6 +245,10 @@ mod headers;
 mod id;
 pub mod interplay;
 pub mod limit;
+#[cfg(not(fuzzing))]
+#[allow(unreachable_pub, reason = "the fuzz targets call what the layers only use inside")]
+mod policy;
+#[cfg(fuzzing)]
 pub mod policy;
 pub mod preset;
 mod random;

@@ -9,8 +9,7 @@ use tower_outbound::{
     call::KeyReplaced,
     error::BoxError,
     limit::{RateLimitLayer, TokenBucket},
-    policy::Budget,
-    retry::RetryLayer,
+    retry::{Budget, RetryLayer},
 };
 
 use super::{

@@ -5,7 +5,9 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, fuzzing))]
+pub use self::list::MAX_POLICIES;
 pub use self::{
-    list::{MAX_POLICIES, Remaining, RemainingList},
+    list::{Remaining, RemainingList},
     read::remaining,
 };

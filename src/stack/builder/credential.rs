@@ -98,7 +98,8 @@ impl StackBuilder {
         self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
     }
 
-    /// Sends what `authorize` puts on the request, instead of a key: see [`AuthLayer::from_fn`].
+    /// Sends what `authorize` puts on the request, instead of a key: see
+    /// [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
     pub fn with_authorize(
         mut self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,

@@ -22,7 +22,8 @@ use super::{
     protocol::{Decide, Decided, Fault, Kind, Known, Query, Reply, Terms, Times},
 };
 use crate::{
-    limit::{self, Limiter, Reason, Refusal, queue::external::Algorithm},
+    error::{Reason, Refusal},
+    limit::{self, Limiter, queue::external::Algorithm},
     policy::Quota,
 };
 
