@@ -45,10 +45,10 @@ mod connect;
 mod future;
 #[cfg(feature = "json")]
 mod json;
-mod service;
+pub(crate) mod service;
 
 pub use self::connect::Transport;
 pub use self::future::ResponseFuture;
 #[cfg(feature = "json")]
 pub use self::json::JsonError;
-pub use self::service::Client;
+pub(crate) use self::service::Client;

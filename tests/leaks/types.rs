@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, Full};
 use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
-    Body, BoxError, Quota,
+    ApiKey, Body, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},

@@ -4,10 +4,9 @@ use http::{Request, Response};
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    Quota,
+    BoxError, Quota,
     body::ReplayBody,
     call::KeyReplaced,
-    error::BoxError,
     limit::{RateLimitLayer, TokenBucket},
     retry::{Budget, RetryLayer},
 };
