@@ -1,4 +1,4 @@
-//! The parts of an [`Error`](crate::Error): why a limiter refused a request, and whether a request was sent.
+//! The parts of an [`Error`]: why a limiter refused a request, and whether a request was sent.
 
 pub(crate) mod call;
 pub(crate) mod chain;
