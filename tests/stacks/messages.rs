@@ -11,7 +11,6 @@ const SAID: &[&str] = &[
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    "`&str` does not make request ids",
     "`&str` does not write a span's context",
     "can't be made of bytes, as the body of a signed request must",
     // The compiler's, of closures and of what the layers ask of a service.
