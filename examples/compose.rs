@@ -12,10 +12,10 @@ use support::{Answer, Plan, StandIn, When};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt_span::AttemptSpanLayer;
-use tower_outbound::auth::{ApiKey, AuthLayer, Origin};
+use tower_outbound::auth::{AuthLayer, Origin};
 use tower_outbound::limit::{RateLimitLayer, TokenBucket};
 use tower_outbound::{
-    BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
+    ApiKey, BoxError, Quota, Report, call::Outcome, request_id::RequestIdLayer, retry::RetryLayer,
     timeout::TimeoutLayer,
 };
 use tower_outbound_examples::{no_arguments, run};

@@ -245,6 +245,10 @@ mod headers;
 mod id;
 pub mod interplay;
 pub mod limit;
+#[cfg(not(fuzzing))]
+#[allow(unreachable_pub, reason = "the fuzz targets call what the layers only use inside")]
+mod policy;
+#[cfg(fuzzing)]
 pub mod policy;
 pub mod preset;
 mod random;
@@ -258,13 +262,13 @@ mod telemetry;
 pub mod test_util;
 pub mod timeout;
 
-pub use self::auth::ApiKey;
-pub use self::body::Body;
-pub use self::call::Report;
+pub use self::auth::key::ApiKey;
+pub use self::body::body::Body;
+pub use self::call::report::Report;
 #[cfg(feature = "client")]
-pub use self::client::Client;
+pub use self::client::service::Client;
 pub use self::config::InvalidConfig;
-pub use self::error::{BoxError, Error, ErrorKind};
+pub use self::error::{call::Error, chain::BoxError, kind::ErrorKind};
 pub use self::policy::Quota;
 pub use self::policy::backoff::{ExponentialBackoff, Jitter};
 

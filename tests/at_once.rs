@@ -18,9 +18,10 @@ use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
+    error::{Reason, Refusal},
     limit::{
-        AnyLimiter, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, Reason, Refusal,
-        ResponseInfo, SlidingWindow, Snapshot, TokenBucket,
+        AnyLimiter, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, ResponseInfo,
+        SlidingWindow, Snapshot, TokenBucket,
     },
 };
 

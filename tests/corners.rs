@@ -17,9 +17,10 @@ use tower::{Service, ServiceExt};
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
+    error::{Reason, Refusal},
     limit::{
-        AnyLimiter, Keyed, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, Reason, Refusal,
-        ResponseInfo, SlidingWindow, TokenBucket,
+        AnyLimiter, Keyed, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer, ResponseInfo,
+        SlidingWindow, TokenBucket,
     },
 };
 

@@ -21,7 +21,8 @@ use support::{Plan, StandIn};
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     ApiKey, Quota,
-    limit::{Reason, Refusal, SlidingWindow, TokenBucket},
+    error::{Reason, Refusal},
+    limit::{SlidingWindow, TokenBucket},
     stack::StackBuilder,
     test_util::{Arrival, Arrivals},
 };

@@ -13,10 +13,9 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
-    Error, Report,
+    Error, Quota, Report,
     call::{CallContext, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
-    policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,

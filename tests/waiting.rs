@@ -21,7 +21,8 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PermitRequest, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+    error::Reason,
+    limit::{Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
     test_util::Arrivals,
 };
 

@@ -1,6 +1,6 @@
 use std::{fmt, str::FromStr, time::Duration};
 
-use tower_outbound::{InvalidConfig, Quota, policy::parse_duration};
+use tower_outbound::{InvalidConfig, Quota};
 
 /// What to measure, and for how long.
 #[derive(Debug)]
@@ -150,8 +150,10 @@ fn number<T: FromStr + PartialOrd + fmt::Display>(
     number.ok_or_else(|| Wrong::new(name, text, &format!("a whole number from {least} to {most}")))
 }
 
+/// Reads a duration in the form of a quota's margin.
 fn duration(name: &str, text: &str) -> Result<Duration, Wrong> {
-    parse_duration(text).map_err(|error| Wrong::refused(name, text, &error))
+    let quota: Result<Quota, _> = format!("1/1s, margin {text}").parse();
+    quota.map(|quota| quota.margin()).map_err(|error| Wrong::refused(name, text, &error))
 }
 
 /// What is wrong with the arguments: which one, its value, and what it could be.

@@ -41,10 +41,10 @@
 //! `http.client.request.duration` is OpenTelemetry's, with its attributes. The [`attempt`](crate::attempt_span) layer
 //! measures it.
 //!
-//! - `error.type` is a word of [`ErrorKind`](crate::error::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
+//! - `error.type` is a word of [`ErrorKind`](crate::ErrorKind), the status of a 4xx or 5xx, or gRPC's code, as in
 //!   the [spans](crate::request_id).
 //! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
-//! - `reason` is a word of [`Reason`](crate::limit::Reason), [`DelayReason`](crate::call::DelayReason) or
+//! - `reason` is a word of [`Reason`](crate::error::Reason), [`DelayReason`](crate::call::DelayReason) or
 //!   [`StopReason`](crate::call::StopReason).
 //! - `outcome` of a key is `refreshed` or `failed`.
 //! - `outcome` of a request to a store is `answered`, `failed`, or `late` if its permits had expired.

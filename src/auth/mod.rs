@@ -77,7 +77,7 @@
 mod credential;
 mod file;
 mod future;
-mod key;
+pub(crate) mod key;
 mod key_error;
 mod layer;
 mod origin;
@@ -92,7 +92,8 @@ mod source;
 mod text;
 
 pub use self::future::ResponseFuture;
-pub use self::key::{ApiKey, AppCredentials};
+pub(crate) use self::key::ApiKey;
+pub use self::key::AppCredentials;
 pub use self::key_error::KeyError;
 pub use self::layer::AuthLayer;
 pub use self::origin::Origin;

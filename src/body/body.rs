@@ -23,7 +23,7 @@ use crate::error::BoxError;
 /// use tower_outbound::Body;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tower_outbound::error::BoxError> {
+/// # async fn main() -> Result<(), tower_outbound::BoxError> {
 /// let body = Body::from(r#"{"to":"ann"}"#);
 /// assert_eq!(body.collect(1024).await?, r#"{"to":"ann"}"#);
 /// # Ok(())

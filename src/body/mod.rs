@@ -8,7 +8,7 @@
 //! use tower_outbound::Body;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), tower_outbound::error::BoxError> {
+//! # async fn main() -> Result<(), tower_outbound::BoxError> {
 //! let body = Body::from("to=ann");
 //! assert_eq!(body.collect(64).await?, "to=ann");
 //! # Ok(())
@@ -29,7 +29,7 @@
 //! reading at that length, before the body reports its end.
 
 #[expect(clippy::module_inception, reason = "its type is the room's own")]
-mod body;
+pub(crate) mod body;
 mod collect;
 mod drain;
 mod idle;
@@ -37,7 +37,7 @@ mod replay;
 #[cfg(test)]
 mod test_body;
 
-pub use self::body::Body;
+pub(crate) use self::body::Body;
 pub use self::collect::BodyTooLarge;
 pub(crate) use self::drain::Drain;
 pub use self::idle::IdleBody;

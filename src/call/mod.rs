@@ -19,7 +19,7 @@
 
 mod attempt;
 mod deadline;
-mod report;
+pub(crate) mod report;
 mod request_head;
 mod server_id;
 mod shared;
@@ -30,7 +30,7 @@ use http::{Extensions, HeaderMap, HeaderValue};
 
 pub use self::attempt::AttemptReport;
 pub use self::deadline::Deadline;
-pub use self::report::Report;
+pub(crate) use self::report::Report;
 pub use self::request_head::RequestHead;
 use self::shared::Shared;
 pub(crate) use self::shared::{Identity, Naming};

@@ -44,9 +44,10 @@
 mod connect;
 #[cfg(feature = "json")]
 mod json;
-mod service;
+pub(crate) mod service;
 
 pub use self::connect::Transport;
 #[cfg(feature = "json")]
 pub use self::json::JsonError;
-pub use self::service::{Client, ResponseFuture};
+pub(crate) use self::service::Client;
+pub use self::service::ResponseFuture;

@@ -21,7 +21,7 @@ use crate::call::{CallContext, Report};
 ///   inner layer is passed on and not wrapped again.
 ///
 /// ```
-/// use tower_outbound::{Error, error::ErrorKind};
+/// use tower_outbound::{Error, ErrorKind};
 ///
 /// fn describe(error: &Error) -> String {
 ///     match (error.kind(), error.retry_after()) {

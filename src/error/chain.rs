@@ -1,5 +1,8 @@
 use std::{error::Error as StdError, fmt, io, iter};
 
+/// Any error that may cross threads: of tower's own layers, or of an inner service.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
 /// Returns the cause of `error`. `source()` of an I/O error skips the error that it wraps.
 pub(super) fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {

@@ -5,7 +5,7 @@ use std::fmt;
 /// The word, [`as_str`](Self::as_str), is also `error.type` in log events, spans and metrics.
 ///
 /// ```
-/// use tower_outbound::{Error, error::ErrorKind};
+/// use tower_outbound::{Error, ErrorKind};
 ///
 /// fn is_network(error: &Error) -> bool {
 ///     matches!(error.kind(), ErrorKind::Dns | ErrorKind::ConnectRefused | ErrorKind::ConnectTimeout)

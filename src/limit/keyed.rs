@@ -112,7 +112,7 @@ pub type KeyedBucket<K> = Keyed<K, TokenBucket>;
 /// A [`SlidingWindow`] for each key.
 ///
 /// ```
-/// use tower_outbound::{Quota, limit::{KeyedWindow, Refusal, SlidingWindow}};
+/// use tower_outbound::{Quota, error::Refusal, limit::{KeyedWindow, SlidingWindow}};
 ///
 /// fn available(windows: &KeyedWindow<u64>, tenant: u64) -> Result<u32, Refusal> {
 ///     Ok(windows.limiter(&tenant)?.snapshot().available)

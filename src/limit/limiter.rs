@@ -9,7 +9,7 @@ use crate::{call::RequestHead, clock::Instant, error::Refusal};
 ///
 /// ```
 /// use std::{future::{Ready, ready}, sync::{Arc, Mutex}, time::Duration};
-/// use tower_outbound::limit::{Limiter, Permit, PermitRequest, RateLimitLayer, Reason, Refusal};
+/// use tower_outbound::{error::{Reason, Refusal}, limit::{Limiter, Permit, PermitRequest, RateLimitLayer}};
 ///
 /// /// Grants a fixed number of permits, and then none.
 /// #[derive(Clone)]

@@ -91,4 +91,4 @@ pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
 pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
 pub use self::snapshot::Snapshot;
-pub use crate::error::{Reason, Refusal};
+pub use crate::policy::Remaining;

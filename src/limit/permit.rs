@@ -171,7 +171,8 @@ impl<'a> ResponseInfo<'a> {
     ///
     /// - A requested delay pauses the limiter if the server rejects every request with it: 429, 503 and 529 with
     ///   `Retry-After`, or gRPC's pushback. With other statuses, such as a redirect, it concerns one resource.
-    /// - Remaining permits count with every status.
+    /// - Remaining permits count with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF drafts),
+    ///   `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
         // Few responses have such a header, and one scan finds that out.

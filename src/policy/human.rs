@@ -23,20 +23,7 @@ const NANOS: u64 = 1_000_000_000;
 /// # Errors
 ///
 /// For anything else; and for a number without a unit, since seconds and milliseconds are both what somebody means by it.
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_outbound::policy::parse_duration;
-///
-/// assert_eq!(parse_duration("250ms")?, Duration::from_millis(250));
-/// assert_eq!(parse_duration("1m30s")?, Duration::from_secs(90));
-/// assert_eq!(
-///     parse_duration("60").unwrap_err().to_string(),
-///     "invalid duration `60`: expected a unit after the number, such as 60s or 60ms"
-/// );
-/// # Ok::<(), tower_outbound::InvalidConfig>(())
-/// ```
-pub fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
     let invalid = || {
         let expected = match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
             true => format!("a unit after the number, such as {text}s or {text}ms"),

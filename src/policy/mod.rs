@@ -8,28 +8,11 @@
 //! | [`Quota`] | how many requests may leave in any window, and how many at once |
 //! | [`Budget`] | whether all calls together can afford another retry |
 //! | [`ExponentialBackoff`], [`Jitter`] | how long to wait before a retry |
-//! | [`retry_after`] | which delay the server requests |
-//! | [`remaining()`] | how many permits are left by the server's rate-limit headers |
+//! | [`feedback::retry_after`] | which delay the server requests |
+//! | [`rate_limit::remaining()`] | how many permits are left by the server's rate-limit headers |
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
-//! | [`parse_http_date`] | which moment a date in a header is |
-//! | [`parse_duration`] | which duration a setting is |
-//!
-//! # Example
-//!
-//! ```
-//! use std::time::{Duration, SystemTime};
-//! use http::{HeaderMap, HeaderValue, header::RETRY_AFTER};
-//! use tower_outbound::{ExponentialBackoff, policy};
-//!
-//! let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("3"))]);
-//! let (backoff, retry, random) = (ExponentialBackoff::throttled(), 0, 0x9e37_79b9_7f4a_7c15);
-//!
-//! let delay = match policy::retry_after(&headers, SystemTime::now) {
-//!     Some(requested) if requested > backoff.delay(retry, random) => requested + backoff.spread(retry, random),
-//!     _ => backoff.delay(retry, random),
-//! };
-//! assert!(delay >= Duration::from_secs(3));
-//! ```
+//! | [`http_date`] | which moment a date in a header is |
+//! | [`human::parse_duration`] | which duration a setting is |
 //!
 //! # Notes
 //!
@@ -54,19 +37,15 @@ mod structured;
 #[cfg(feature = "serde")]
 mod text;
 
+#[cfg(any(test, fuzzing))]
+pub use self::rate_limit::{MAX_POLICIES, remaining};
 pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
     outcome::{Delivery, RetryDecision},
 };
-pub use self::{
-    budget::Budget,
-    feedback::retry_after,
-    fields::MAX_ASK,
-    http_date::parse_http_date,
-    human::parse_duration,
-    quota::Quota,
-    rate_limit::{MAX_POLICIES, Remaining, remaining},
-};
+pub use self::{budget::Budget, fields::MAX_ASK, quota::Quota, rate_limit::Remaining};
+#[cfg(fuzzing)]
+pub use self::{feedback::retry_after, http_date::parse_http_date};
 
 /// The longest duration of a setting, 366 days. A leap year covers every published quota, and sums of a few such durations
 /// are far below the 584 years that 64 bits of nanoseconds hold.

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::{Jitter, Quota, human::Human, parse_duration};
+use super::{
+    Jitter, Quota,
+    human::{Human, parse_duration},
+};
 
 crate::config::text::text! {
     Duration, "a duration such as 60s", parse_duration, |it: &Duration| Human(*it).to_string();

@@ -63,7 +63,7 @@
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
 //! | `server.address`, `server.port` | in lower case; in events only without a `service` |
-//! | `error.type` | a word of [`ErrorKind`](crate::error::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
+//! | `error.type` | a word of [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts` | only from 2 |
 //! | `ended` | a word of [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |

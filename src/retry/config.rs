@@ -25,7 +25,7 @@ use crate::{
 /// | `retry_on`, `never_on` | `[]`: statuses such as `[409, 425]` |
 /// | `backoff` | [`ExponentialBackoff::transient`]: `base`, `cap`, `jitter` |
 /// | `throttled_backoff` | [`ExponentialBackoff::throttled`]: `base`, `cap`, `jitter` |
-/// | `budget` | [`Budget::new`](policy::Budget::new): `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
+/// | `budget` | [`Budget::new`](super::Budget::new): `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
 /// | `honoured_idempotency_key` | none: `header`, `quoted` |
 ///
 /// # Clone

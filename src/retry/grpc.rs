@@ -49,10 +49,10 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_outbound::{policy::grpc::Code, retry::{Grpc, RetryLayer}};
+/// use tower_outbound::retry::{Grpc, GrpcCode, RetryLayer};
 ///
 /// let layer = RetryLayer::new()
-///     .with_classify(Grpc::new().retry_on_code(Code::ABORTED))
+///     .with_classify(Grpc::new().retry_on_code(GrpcCode::ABORTED))
 ///     .with_idempotent(|head| ["/shop.Cart/Get", "/shop.Cart/List"].contains(&head.uri.path()));
 /// ```
 #[derive(Debug, Clone, Copy)]

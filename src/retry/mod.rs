@@ -50,7 +50,7 @@
 //! A retry also needs
 //!
 //! - an attempt left;
-//! - credit in the [`Budget`](crate::policy::Budget), which all calls share;
+//! - credit in the [`Budget`], which all calls share;
 //! - enough time before the deadline;
 //! - a recorded body: not one over the replay limit, and not one that was read only in part.
 //!
@@ -81,9 +81,11 @@
 //!
 //! - The backoff is [`ExponentialBackoff::transient`](crate::ExponentialBackoff::transient), or
 //!   [`throttled`](crate::ExponentialBackoff::throttled) after a 429 or 529, or a custom [`Backoff`].
-//! - The server requests a delay with `Retry-After` or its relatives ([`retry_after`](crate::policy::retry_after)), or
-//!   with `grpc-retry-pushback-ms`. On a 429, 503 or 529 without these, a `RateLimit` or `X-RateLimit` header without
+//! - The server requests a delay with `retry-after-ms`, `x-ms-retry-after-ms` or `Retry-After`, in seconds or as an HTTP-date,
+//!   or with `grpc-retry-pushback-ms`. On a 429, 503 or 529 without these, a `RateLimit` or `X-RateLimit` header without
 //!   remaining permits requests it.
+//! - A requested delay is never shortened. Fractions are rounded up, and the longest of several values counts. A date is
+//!   read relative to the response's own `Date`, because the two clocks differ.
 //! - Jitter only adds to a requested delay.
 //! - The call ends at once with the response if the requested delay is longer than
 //!   [`max_retry_after`](RetryLayer::with_max_retry_after).
@@ -152,4 +154,4 @@ pub use self::idempotency::IdempotencyKey;
 pub use self::layer::RetryLayer;
 pub use self::overrides::RetryOverride;
 pub use self::service::Retry;
-pub use crate::policy::outcome::RetryDecision;
+pub use crate::policy::{Budget, grpc::Code as GrpcCode, outcome::RetryDecision};

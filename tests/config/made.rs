@@ -8,10 +8,9 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     auth::Origin,
     limit::{Limiter, PermitRequest, RateLimitConfig, RateLimitLayer, TokenBucket},
-    policy::Budget,
     preset::{self, StackConfig},
     request_id::RequestIdLayer,
-    retry::{IdempotencyKey, RetryConfig, RetryLayer},
+    retry::{Budget, IdempotencyKey, RetryConfig, RetryLayer},
     stack::StackBuilder,
     timeout::TimeoutConfig,
 };

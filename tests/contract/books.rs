@@ -1,6 +1,6 @@
 //! What a layer keeps count of, which has to be even when all is over.
 
-use tower_outbound::{Quota, limit::Snapshot, policy::Budget};
+use tower_outbound::{Quota, limit::Snapshot, retry::Budget};
 
 use super::{moody::Moody, row::Row};
 

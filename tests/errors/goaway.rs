@@ -4,9 +4,9 @@ use std::{error::Error as StdError, fmt::Debug};
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use tower_outbound::{
+    ErrorKind,
     auth::{FreshKey, KeySource, RefreshingKey},
     client::Transport,
-    error::ErrorKind,
 };
 use tracing::level_filters::LevelFilter;
 

@@ -4,9 +4,8 @@ use std::num::NonZeroU32;
 
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
-    Quota,
+    ErrorKind, Quota,
     auth::{AuthLayer, Origin},
-    error::ErrorKind,
     limit::{PermitCost, RateLimitLayer, TokenBucket},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };

@@ -4,7 +4,7 @@ use std::{error::Error as StdError, fmt};
 
 use hyper_util::client::legacy::connect::HttpConnector;
 use tower::Layer;
-use tower_outbound::{Report, error::ErrorKind};
+use tower_outbound::{ErrorKind, Report};
 
 use super::{
     probe::{Answer::*, Probe, get, request, secs},

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, vec};
 
 use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
 use tower::{ServiceExt, service_fn};
-use tower_outbound::{attempt_span::AttemptSpanLayer, error::ErrorKind};
+use tower_outbound::{ErrorKind, attempt_span::AttemptSpanLayer};
 
 use super::{peer, *};
 

@@ -15,9 +15,8 @@ use tower_outbound::{
         StopReason,
     },
     limit::{RateLimitLayer, SlidingWindow},
-    policy::Budget,
     preset,
-    retry::{Grpc, RetryOverride},
+    retry::{Budget, Grpc, RetryOverride},
     test_util,
 };
 

@@ -18,18 +18,17 @@ use http_body_util::{BodyExt, Full};
 use tokio_test::task;
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
-    Body, BoxError, Quota,
+    ApiKey, Body, BoxError, Quota,
     attempt_span::AttemptSpanLayer,
     auth::*,
     body::{BodyTooLarge, ReplayBody},
     call::{CallContext, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason},
     client::Transport,
-    error::DeliveryError,
+    error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, Refusal,
-        ResponseInfo, SlidingWindow, TokenBucket,
+        AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo,
+        SlidingWindow, TokenBucket,
     },
-    policy,
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     test_util,
@@ -60,7 +59,7 @@ struct Seen {
 }
 
 /// Types that callers cannot name. The `Debug` of the services and futures around them shows them.
-const INNER: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
+const INNER: [&str; 3] = ["error::MaybeRejected", "policy::RemainingList", "stack::DefaultHeaders"];
 
 /// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.
 fn name_of<T: ?Sized>(_: &T) -> String {
@@ -265,11 +264,9 @@ fn layers(seen: &Seen) {
         (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
         (HeaderName::from_static("x-echo"), key().header_value()),
     ]);
-    seen.debug(&ResponseInfo::new(StatusCode::OK, &headers));
-    #[allow(clippy::disallowed_methods, reason = "any time will do")]
-    let remaining = policy::remaining(&headers, std::time::SystemTime::now);
-    seen.debug(&remaining);
-    seen.debug(&remaining.as_slice()[0]);
+    let response = ResponseInfo::new(StatusCode::OK, &headers);
+    seen.debug(&response);
+    seen.debug(&response.remaining()[0]);
     let mut request = get(URI);
     request.headers_mut().insert(AUTHORIZATION, key().header_value());
     seen.debug(&RequestHead::of(&request));
@@ -355,8 +352,8 @@ fn bodies(seen: &Seen) {
 
 fn rules(seen: &Seen) {
     seen.debug(&retry::Grpc::new());
-    seen.debug(&policy::grpc::Code::UNAVAILABLE);
-    let budget = policy::Budget::new();
+    seen.debug(&retry::GrpcCode::UNAVAILABLE);
+    let budget = retry::Budget::new();
     seen.debug(&budget);
     seen.debug(&ExponentialBackoff::throttled());
     seen.both(&Jitter::none());

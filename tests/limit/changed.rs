@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, Reason, SlidingWindow, TokenBucket},
+    error::Reason,
+    limit::{Limiter, SlidingWindow, TokenBucket},
     test_util::Arrivals,
 };
 

@@ -9,7 +9,8 @@ use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PermitCost, PermitRequest, RateLimitLayer, Reason, SlidingWindow, TokenBucket},
+    error::Reason,
+    limit::{Limiter, PermitCost, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
 use crate::{bucket, costing, permits};

@@ -12,7 +12,10 @@ use std::{
 
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower_outbound::limit::{Limiter, PermitRequest, Reason};
+use tower_outbound::{
+    error::Reason,
+    limit::{Limiter, PermitRequest},
+};
 
 use crate::{bucket, costing};
 

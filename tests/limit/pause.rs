@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
-    limit::{Limiter, PermitRequest, Reason, ResponseInfo, SlidingWindow, TokenBucket},
+    error::Reason,
+    limit::{Limiter, PermitRequest, ResponseInfo, SlidingWindow, TokenBucket},
 };
 
 use crate::{bucket, costing};

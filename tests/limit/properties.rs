@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use tokio_test::task;
 use tower_outbound::{
     Quota,
-    limit::{PermitRequest, Reason, SlidingWindow, TokenBucket},
+    error::Reason,
+    limit::{PermitRequest, SlidingWindow, TokenBucket},
     test_util::{Arrival, Arrivals},
 };
 
@@ -162,7 +163,7 @@ proptest! {
 
 async fn foretold<L>(
     limiter: L,
-    ask: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::limit::Refusal>,
+    ask: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
     costs: &[u32],
 ) -> Result<(), TestCaseError>
 where

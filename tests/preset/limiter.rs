@@ -6,9 +6,12 @@ use std::{
 };
 
 use tower::limit::ConcurrencyLimitLayer;
-use tower_outbound::limit::{
-    AnyLimiter, AnySelect, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest, Reason,
-    Refusal, ResponseInfo, SlidingWindow, TokenBucket,
+use tower_outbound::{
+    error::{Reason, Refusal},
+    limit::{
+        AnyLimiter, AnySelect, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest,
+        ResponseInfo, SlidingWindow, TokenBucket,
+    },
 };
 
 use super::*;

@@ -25,7 +25,8 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     InvalidConfig, Quota,
     adapter::{Fallback, RedisLimiter, Store},
-    limit::{Limiter, PermitRequest, Reason, Refusal},
+    error::{Reason, Refusal},
+    limit::{Limiter, PermitRequest},
     test_util::{Arrival, Arrivals},
 };
 

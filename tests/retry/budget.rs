@@ -16,9 +16,8 @@ use tower_outbound::{
     ApiKey,
     body::ReplayBody,
     call::{Deadline, StopReason},
-    policy::Budget,
     preset,
-    retry::{RetryLayer, RetryOverride},
+    retry::{Budget, RetryLayer, RetryOverride},
 };
 
 use super::{

@@ -20,9 +20,8 @@ use tower_outbound::{
     body::ReplayBody,
     call::{Deadline, StopReason},
     limit::{RateLimitLayer, TokenBucket},
-    policy::Budget,
     request_id::RequestIdLayer,
-    retry::{IdempotencyKey, RetryLayer},
+    retry::{Budget, IdempotencyKey, RetryLayer},
 };
 
 #[tokio::test(start_paused = true)]

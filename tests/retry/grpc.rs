@@ -12,8 +12,7 @@ use tower_outbound::{
         StopReason::{self, *},
     },
     limit::{RateLimitLayer, ResponseInfo, TokenBucket},
-    policy::grpc::Code,
-    retry::{Grpc, RetryLayer, RetryOverride},
+    retry::{Grpc, GrpcCode as Code, RetryLayer, RetryOverride},
 };
 
 use super::{

@@ -4,13 +4,11 @@ use http::{Request, Response};
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    Quota,
+    BoxError, Quota,
     body::ReplayBody,
     call::KeyReplaced,
-    error::BoxError,
     limit::{RateLimitLayer, TokenBucket},
-    policy::Budget,
-    retry::RetryLayer,
+    retry::{Budget, RetryLayer},
 };
 
 use super::{

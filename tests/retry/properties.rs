@@ -11,8 +11,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     ExponentialBackoff, Jitter, Report,
     call::{AttemptReport, Deadline, DelayReason, StopReason},
-    policy::Budget,
-    retry::{IdempotencyKey, RetryLayer, RetryOverride},
+    retry::{Budget, IdempotencyKey, RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 

@@ -12,8 +12,7 @@ use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
     call::{Deadline, RequestHead},
-    policy::Budget,
-    retry::{AttemptResult, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
     timeout::TimeoutLayer,
 };
 

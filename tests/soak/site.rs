@@ -8,9 +8,8 @@ use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     call::RequestHead,
     limit::{SlidingWindow, Snapshot, TokenBucket},
-    policy::Budget,
     preset,
-    retry::{AttemptResult, IdempotencyKey, RetryLayer},
+    retry::{AttemptResult, Budget, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
 };
 

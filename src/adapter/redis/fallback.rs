@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// Refuses every request immediately with [`Reason::Unavailable`](crate::limit::Reason::Unavailable).
+    /// Refuses every request immediately with [`Reason::Unavailable`](crate::error::Reason::Unavailable).
     #[default]
     Refuse,
     /// Uses its part of every quota, as one of so many processes. Starts with nothing available, because the last requests

@@ -35,7 +35,7 @@ mod tests;
 /// Clones share the credit. A setter starts a new, full budget.
 ///
 /// ```
-/// use tower_outbound::{policy::Budget, retry::RetryLayer};
+/// use tower_outbound::retry::{Budget, RetryLayer};
 ///
 /// // Two services of one server share a budget of 10 retries.
 /// let budget = Budget::new().with_capacity(140)?;

@@ -56,23 +56,6 @@ fn is_relevant(name: &str) -> bool {
 ///
 /// A date is read relative to the response's own `Date`, because the two clocks differ. Without a `Date` it is read
 /// relative to `wall`, which is called at most once.
-///
-/// ```
-/// use std::time::{Duration, SystemTime};
-/// use http::{HeaderMap, HeaderValue, header::{DATE, RETRY_AFTER}};
-/// use tower_outbound::policy::retry_after;
-///
-/// let mut headers = HeaderMap::new();
-/// headers.insert(RETRY_AFTER, HeaderValue::from_static("120"));
-/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(120)));
-///
-/// headers.insert(RETRY_AFTER, HeaderValue::from_static("3, 8.2"));
-/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(9)));
-///
-/// headers.insert(DATE, HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT"));
-/// headers.insert(RETRY_AFTER, HeaderValue::from_static("Sun, 06 Nov 1994 08:50:00 GMT"));
-/// assert_eq!(retry_after(&headers, SystemTime::now), Some(Duration::from_secs(23)));
-/// ```
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
     let millis = |text: &str| largest(text).map(Duration::from_millis);

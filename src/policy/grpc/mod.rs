@@ -23,10 +23,10 @@ static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue, StatusCode};
-/// use tower_outbound::policy::grpc::Code;
+/// use tower_outbound::retry::GrpcCode;
 ///
 /// let headers = HeaderMap::from_iter([("grpc-status".parse()?, HeaderValue::from_static("14"))]);
-/// assert_eq!(Code::of(StatusCode::OK, &headers), Some(Code::UNAVAILABLE));
+/// assert_eq!(GrpcCode::of(StatusCode::OK, &headers), Some(GrpcCode::UNAVAILABLE));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,21 +7,18 @@ use crate::policy::MAX_ASK;
 /// The most policies that are read of an answer: of more, those with the least left.
 ///
 /// Services have one or two, such as Brave's for a second and for a month; this leaves room.
-///
-/// ```
-/// assert_eq!(tower_outbound::policy::MAX_POLICIES, 8);
-/// ```
 pub const MAX_POLICIES: usize = 8;
 
 /// What is left of one of the server's quotas, and when more comes.
 ///
 /// ```
-/// use std::time::{Duration, SystemTime};
-/// use http::{HeaderMap, HeaderName, HeaderValue};
-/// use tower_outbound::policy::remaining;
+/// use std::time::Duration;
+/// use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+/// use tower_outbound::limit::ResponseInfo;
 ///
 /// let field = (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#));
-/// for quota in remaining(&HeaderMap::from_iter([field]), SystemTime::now) {
+/// let headers = HeaderMap::from_iter([field]);
+/// for quota in ResponseInfo::new(StatusCode::OK, &headers).remaining() {
 ///     assert_eq!((quota.left(), quota.more_in()), (50, Duration::from_secs(30)));
 /// }
 /// ```
@@ -48,8 +45,8 @@ impl Remaining {
         self.left
     }
 
-    /// How long until there are more, if not all, counted from the receipt of the answer; at most
-    /// [`MAX_ASK`]. Zero when that moment has passed.
+    /// How long until there are more, if not all, counted from the receipt of the response, and at most 30 years. Zero
+    /// when that moment has passed.
     pub const fn more_in(&self) -> Duration {
         self.more_in
     }

@@ -5,7 +5,6 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    list::{MAX_POLICIES, Remaining},
-    read::remaining,
-};
+#[cfg(any(test, fuzzing))]
+pub use self::list::MAX_POLICIES;
+pub use self::{list::Remaining, read::remaining};

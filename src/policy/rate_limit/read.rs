@@ -67,21 +67,6 @@ static SPELLINGS: [Spelling; 4] = [
 ///
 /// A malformed field is ignored as a whole, as RFC 9651 has it, and so is everything in an answer that has
 /// an `Age`: it tells what was left when it went into the cache.
-///
-/// ```
-/// use std::time::{Duration, SystemTime};
-/// use http::{HeaderMap, HeaderName, HeaderValue, header::DATE};
-/// use tower_outbound::policy::remaining;
-///
-/// let headers = HeaderMap::from_iter([
-///     (DATE, HeaderValue::from_static("Tue, 20 Aug 2013 14:50:41 GMT")),
-///     (HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("0")),
-///     (HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("1377013266")),
-/// ]);
-/// let found = remaining(&headers, SystemTime::now);
-/// let [quota] = found[..] else { unreachable!() };
-/// assert_eq!((quota.left(), quota.more_in()), (0, Duration::from_secs(3_025)));
-/// ```
 pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
         return Vec::new();

@@ -10,10 +10,9 @@ use http::{Method, Request};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tower::{Layer, Service, ServiceExt};
 use tower_outbound::{
-    Body, BoxError, Error,
+    Body, BoxError, Error, ErrorKind,
     adapter::Reqwest,
     call::{Outcome, StopReason},
-    error::ErrorKind,
     timeout::TimeoutLayer,
 };
 

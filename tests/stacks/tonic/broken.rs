@@ -12,10 +12,7 @@ use hyper_util::{
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::{Layer, ServiceExt};
-use tower_outbound::{
-    call::Outcome,
-    error::{DeliveryError, ErrorKind},
-};
+use tower_outbound::{ErrorKind, call::Outcome, error::DeliveryError};
 
 use super::*;
 

@@ -27,9 +27,8 @@ use tower_outbound::{
     body::ReplayBody,
     call::StopReason,
     limit::{RateLimitLayer, TokenBucket},
-    policy::grpc,
     request_id::RequestIdLayer,
-    retry::{Grpc, RetryLayer, RetryOverride},
+    retry::{Grpc, GrpcCode, RetryLayer, RetryOverride},
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
@@ -165,7 +164,7 @@ async fn other_codes_are_handed_over_unless_chosen() {
     assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
 
     let server = Server::start([Answer::Fails(Code::Aborted), Answer::Is]).await;
-    let classify = Grpc::new().retry_on_code(grpc::Code::ABORTED);
+    let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED);
     check(&server, retry().with_classify(classify)).await.unwrap();
     assert_eq!(server.calls(), 2);
 }

@@ -23,7 +23,8 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    limit::{self, Limiter, Reason, Refusal, queue::external::Algorithm},
+    error::{Reason, Refusal},
+    limit::{self, Limiter, queue::external::Algorithm},
     policy::Quota,
 };
 
