@@ -242,7 +242,7 @@ impl JsonError {
     }
 
     /// Returns why the body does not deserialize to the type. The message may quote values of the body, the key included.
-    pub fn decode_error(&self) -> Option<&serde_json::Error> {
+    pub fn decode_error(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.kind {
             Kind::Unreadable(error) => Some(error),
             _ => None,

@@ -37,15 +37,18 @@ mod structured;
 #[cfg(feature = "serde")]
 mod text;
 
-#[cfg(any(test, fuzzing))]
-pub use self::rate_limit::{MAX_POLICIES, remaining};
 pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
     outcome::{Delivery, RetryDecision},
 };
-pub use self::{budget::Budget, fields::MAX_ASK, quota::Quota, rate_limit::Remaining};
+pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
 #[cfg(fuzzing)]
 pub use self::{feedback::retry_after, http_date::parse_http_date};
+#[cfg(any(test, fuzzing))]
+pub use self::{
+    fields::MAX_ASK,
+    rate_limit::{MAX_POLICIES, read::remaining},
+};
 
 /// The longest duration of a setting, 366 days. A leap year covers every published quota, and sums of a few such durations
 /// are far below the 584 years that 64 bits of nanoseconds hold.

@@ -59,7 +59,7 @@ struct Seen {
 }
 
 /// Types that callers cannot name. The `Debug` of the services and futures around them shows them.
-const INNER: [&str; 3] = ["error::MaybeRejected", "policy::RemainingList", "stack::DefaultHeaders"];
+const INNER: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 
 /// `auth::ApiKey` of `tower_outbound::auth::key::ApiKey`, whatever it is generic over.
 fn name_of<T: ?Sized>(_: &T) -> String {

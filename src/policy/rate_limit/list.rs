@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::policy::MAX_ASK;
+use crate::policy::fields::MAX_ASK;
 
 /// The most policies that are read of an answer: of more, those with the least left.
 ///
