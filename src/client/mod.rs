@@ -49,5 +49,6 @@ pub(crate) mod service;
 pub use self::connect::Transport;
 #[cfg(feature = "json")]
 pub use self::json::JsonError;
+#[cfg(any(feature = "json", feature = "serde"))]
 pub(crate) use self::service::Client;
 pub use self::service::ResponseFuture;
