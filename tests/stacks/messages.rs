@@ -11,7 +11,6 @@ const SAID: &[&str] = &[
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    "can't be made of bytes, as the body of a signed request must",
     // The compiler's, of closures and of what the layers ask of a service.
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
@@ -20,6 +19,7 @@ const SAID: &[&str] = &[
     "`Mine: Clone` is not satisfied",
     "expected `Result<Response<_>, _>`, found `Result<&str,",
     "`Mine: http_body::Body` is not satisfied",
+    "`http_body_util::Empty<bytes::Bytes>: From<bytes::Bytes>` is not satisfied",
     "expected closure signature `fn(http::Request<ReplayBody<",
 ];
 
