@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket};
+use super::{
+    LocalLimiter, PermitRequest, RateLimitLayer, SelectLimiter, SlidingWindow, TokenBucket,
+    algorithm::Algorithm,
+};
 use crate::{
     config::text::{List, Written},
     policy::Quota,
@@ -56,14 +59,20 @@ impl RateLimitConfig {
 
     /// Creates a limiter that spreads requests over the window. Unlimited without a quota.
     pub fn token_bucket(&self) -> TokenBucket {
-        let limiter = TokenBucket::all_of(self.quotas().iter().copied());
-        self.initial_burst.map_or(limiter.clone(), |permits| limiter.with_initial_burst(permits))
+        self.limiter()
     }
 
     /// Creates a limiter that grants the whole quota in any pattern. Unlimited without a quota.
     pub fn sliding_window(&self) -> SlidingWindow {
-        let limiter = SlidingWindow::all_of(self.quotas().iter().copied());
-        self.initial_burst.map_or(limiter.clone(), |permits| limiter.with_initial_burst(permits))
+        self.limiter()
+    }
+
+    fn limiter<A: Algorithm>(&self) -> LocalLimiter<A> {
+        let limiter = LocalLimiter::all_of(self.quotas().iter().copied());
+        match self.initial_burst {
+            Some(permits) => limiter.with_initial_burst(permits),
+            None => limiter,
+        }
     }
 }
 
