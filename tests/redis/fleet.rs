@@ -69,13 +69,13 @@ async fn child() {
 }
 
 #[tokio::test]
-#[ignore = "takes 23 s; .ci/run runs it"]
+#[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_up_a_token_bucket_and_no_more() {
     steady(Kind::TokenBucket).await;
 }
 
 #[tokio::test]
-#[ignore = "takes 23 s; .ci/run runs it"]
+#[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_up_a_sliding_window_and_no_more() {
     steady(Kind::SlidingWindow).await;
 }
@@ -106,7 +106,7 @@ async fn a_sliding_window_is_divided_while_its_store_is_gone() {
 
 async fn steady(kind: Kind) {
     // Whole windows with margin and hold, because a sliding window grants its permits all at once.
-    let length = Job::length(quota()) * 18;
+    let length = Job::length(quota()) * 10;
     let (redis, counter) = (server(), Counter::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
     let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
