@@ -1,10 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, HeaderName};
-use tower_layer::Layer;
 use tracing::Span;
 
-use super::{AttemptSpan, settings::Settings};
 use crate::config::text::Written;
 
 /// Gives each attempt a span of its own.
@@ -18,10 +16,15 @@ use crate::config::text::Written;
 /// With the feature `serde` a file has the field `header`: see [`with_attempt_header`](Self::with_attempt_header).
 /// `Serialize` omits the closure.
 #[derive(Clone, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct AttemptSpanLayer {
-    settings: Settings,
+    pub(super) header: Option<Written<HeaderName>>,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) propagate: Option<Arc<Propagate>>,
 }
+
+type Propagate = dyn Fn(&Span, &mut HeaderMap) + Send + Sync;
 
 impl AttemptSpanLayer {
     /// The defaults.
@@ -31,7 +34,7 @@ impl AttemptSpanLayer {
 
     /// Sends the number of the attempt, from 1, in this header. Replaces a value of the caller.
     pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
-        self.settings.header = Some(Written(header));
+        self.header = Some(Written(header));
         self
     }
 
@@ -45,21 +48,16 @@ impl AttemptSpanLayer {
         mut self,
         propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,
     ) -> Self {
-        self.settings.propagate = Some(Arc::new(propagate));
+        self.propagate = Some(Arc::new(propagate));
         self
-    }
-}
-
-impl<S> Layer<S> for AttemptSpanLayer {
-    type Service = AttemptSpan<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        AttemptSpan::new(inner, self.settings.clone())
     }
 }
 
 impl fmt::Debug for AttemptSpanLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        f.debug_struct("AttemptSpanLayer")
+            .field("header", &self.header)
+            .field("propagates", &self.propagate.is_some())
+            .finish()
     }
 }

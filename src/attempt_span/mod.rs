@@ -43,7 +43,6 @@
 mod future;
 mod layer;
 mod service;
-mod settings;
 
 pub use self::future::ResponseFuture;
 pub use self::layer::AttemptSpanLayer;

@@ -1,9 +1,10 @@
 use std::task::{Context, Poll};
 
 use http::{HeaderValue, Request, Response};
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{ResponseFuture, settings::Settings};
+use super::{AttemptSpanLayer, ResponseFuture};
 use crate::{
     error::{BoxError, Error, MaybeRejected},
     headers,
@@ -19,15 +20,19 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct AttemptSpan<S> {
     inner: S,
-    settings: Settings,
+    layer: AttemptSpanLayer,
 }
 
 impl<S> AttemptSpan<S> {
-    pub(super) fn new(inner: S, settings: Settings) -> Self {
-        Self { inner, settings }
-    }
-
     inner_service!();
+}
+
+impl<S> Layer<S> for AttemptSpanLayer {
+    type Service = AttemptSpan<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        AttemptSpan { inner, layer: self.clone() }
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for AttemptSpan<S>
@@ -43,13 +48,13 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let header = self.settings.header.as_ref().map(|header| &header.0);
+        let header = self.layer.header.as_ref().map(|header| &header.0);
         let (sending, span, number) = Sending::begin(&request, header.is_some());
         let mut added = Ok(());
         if let Some(header) = header {
             added = headers::insert(request.headers_mut(), header, HeaderValue::from(number));
         }
-        if let Some(propagate) = &self.settings.propagate {
+        if let Some(propagate) = &self.layer.propagate {
             added = added.and_then(|()| headers::check_room(request.headers()));
             if added.is_ok() {
                 propagate(&span, request.headers_mut());

@@ -1,35 +1,16 @@
-use http::HeaderName;
-use serde::{Deserialize, Serialize};
+//! How a file writes the headers of the server's id.
 
-use super::RequestIdLayer;
-use crate::config::text::{List, Written};
+use std::sync::Arc;
 
-/// What a file sets of a [`RequestIdLayer`].
-#[derive(Serialize, Deserialize)]
-#[serde(rename = "RequestIdLayer", default, deny_unknown_fields)]
-pub(super) struct Fields {
-    header: Written<HeaderName>,
-    server_headers: List<HeaderName>,
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{call::Naming, config::text::List};
+
+pub(super) fn serialize<S: Serializer>(naming: &Naming, to: S) -> Result<S::Ok, S::Error> {
+    List(naming.server_headers.clone()).serialize(to)
 }
 
-impl Default for Fields {
-    fn default() -> Self {
-        RequestIdLayer::new().into()
-    }
-}
-
-impl From<RequestIdLayer> for Fields {
-    fn from(layer: RequestIdLayer) -> Self {
-        let server_headers = layer.settings.naming.server_headers.iter().cloned();
-        Self {
-            header: Written(layer.settings.header.clone()),
-            server_headers: List(server_headers.collect()),
-        }
-    }
-}
-
-impl From<Fields> for RequestIdLayer {
-    fn from(fields: Fields) -> Self {
-        Self::new().with_header(fields.header.0).with_server_headers(fields.server_headers.0)
-    }
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Naming>, D::Error> {
+    let List(server_headers) = List::deserialize(from)?;
+    Ok(Arc::new(Naming { service: None, server_headers }))
 }

@@ -1,11 +1,9 @@
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use http::{HeaderName, HeaderValue};
-use tower_layer::Layer;
 use tracing::Level;
 
-use super::{SetRequestId, settings::Settings};
-use crate::{call::Naming, id, random::Random};
+use crate::{call::Naming, config::text::Written, id, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
 ///
@@ -22,11 +20,17 @@ use crate::{call::Naming, id, random::Random};
 /// # Configuration
 ///
 /// With the feature `serde` a file has the fields `header` and `server_headers`. `Serialize` omits the other settings.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "super::config::Fields", into = "super::config::Fields"))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RequestIdLayer {
-    pub(super) settings: Arc<Settings>,
+    pub(super) header: Written<HeaderName>,
+    #[cfg_attr(feature = "serde", serde(rename = "server_headers", with = "super::config"))]
+    pub(super) naming: Arc<Naming>,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) level: Level,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(super) make: Arc<dyn Fn() -> HeaderValue + Send + Sync>,
 }
 
 impl RequestIdLayer {
@@ -35,32 +39,32 @@ impl RequestIdLayer {
         const SERVER_HEADERS: [&str; 5] =
             ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
         Self {
-            settings: Arc::new(Settings {
-                header: HeaderName::from_static("x-request-id"),
-                naming: Arc::new(Naming {
-                    service: None,
-                    server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
-                }),
-                level: Level::INFO,
-                make: uuid_v7(Random::from_entropy()),
+            header: Written(HeaderName::from_static("x-request-id")),
+            naming: Arc::new(Naming {
+                service: None,
+                server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
             }),
+            level: Level::INFO,
+            make: uuid_v7(Random::from_entropy()),
         }
     }
 
     pub(crate) fn header(&self) -> &HeaderName {
-        &self.settings.header
+        &self.header.0
     }
 
     /// Sends the id in this header.
-    pub fn with_header(self, header: HeaderName) -> Self {
-        self.set(|settings| settings.header = header)
+    pub fn with_header(mut self, header: HeaderName) -> Self {
+        self.header = Written(header);
+        self
     }
 
     /// Reads the server's own id from the first of these headers that the response has.
     ///
     /// Ignores some ids: see [`Report::server_request_id`](crate::Report::server_request_id).
-    pub fn with_server_headers(self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.name(|naming| naming.server_headers = headers.into_iter().collect())
+    pub fn with_server_headers(mut self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
+        Arc::make_mut(&mut self.naming).server_headers = headers.into_iter().collect();
+        self
     }
 
     /// Names the service: `service` in logs, spans and metrics.
@@ -71,8 +75,9 @@ impl RequestIdLayer {
     /// let tenant = String::from("acme");
     /// RequestIdLayer::new().with_service(format!("mail-{tenant}"));
     /// ```
-    pub fn with_service(self, name: impl Into<Arc<str>>) -> Self {
-        self.name(|naming| naming.service = Some(name.into()))
+    pub fn with_service(mut self, name: impl Into<Arc<str>>) -> Self {
+        Arc::make_mut(&mut self.naming).service = Some(name.into());
+        self
     }
 
     /// Logs completed calls at this level, `INFO` by default. Failed calls are always logged at `WARN`.
@@ -82,8 +87,9 @@ impl RequestIdLayer {
     ///
     /// RequestIdLayer::new().with_log_level(tracing::Level::DEBUG);
     /// ```
-    pub fn with_log_level(self, level: Level) -> Self {
-        self.set(|settings| settings.level = level)
+    pub fn with_log_level(mut self, level: Level) -> Self {
+        self.level = level;
+        self
     }
 
     /// Makes the ids of calls that have none.
@@ -96,21 +102,14 @@ impl RequestIdLayer {
     /// let count = AtomicU64::new(0);
     /// RequestIdLayer::new().with_maker(move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed)));
     /// ```
-    pub fn with_maker(self, make: impl Fn() -> HeaderValue + Send + Sync + 'static) -> Self {
-        self.set(|settings| settings.make = Arc::new(make))
+    pub fn with_maker(mut self, make: impl Fn() -> HeaderValue + Send + Sync + 'static) -> Self {
+        self.make = Arc::new(make);
+        self
     }
 
     /// Draws the random part of the ids from this seed, for a test. Replaces [`with_maker`](Self::with_maker).
-    pub fn with_seed(self, seed: u64) -> Self {
-        self.set(|settings| settings.make = uuid_v7(Random::seeded(seed)))
-    }
-
-    fn name(self, change: impl FnOnce(&mut Naming)) -> Self {
-        self.set(|settings| change(Arc::make_mut(&mut settings.naming)))
-    }
-
-    fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(Arc::make_mut(&mut self.settings));
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.make = uuid_v7(Random::seeded(seed));
         self
     }
 }
@@ -125,10 +124,12 @@ impl Default for RequestIdLayer {
     }
 }
 
-impl<S> Layer<S> for RequestIdLayer {
-    type Service = SetRequestId<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        SetRequestId::new(inner, Arc::clone(&self.settings))
+impl fmt::Debug for RequestIdLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestIdLayer")
+            .field("header", &self.header)
+            .field("naming", &self.naming)
+            .field("level", &self.level)
+            .finish_non_exhaustive()
     }
 }

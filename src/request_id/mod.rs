@@ -114,7 +114,6 @@ mod future;
 mod id;
 mod layer;
 mod service;
-mod settings;
 
 pub use self::future::ResponseFuture;
 pub use self::id::RequestId;

@@ -4,9 +4,10 @@ use std::{
 };
 
 use http::{Request, Response};
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{RequestId, ResponseFuture, settings::Settings};
+use super::{RequestId, RequestIdLayer, ResponseFuture};
 use crate::{
     call::{CallContext, Identity},
     error::{BoxError, Error, MaybeRejected},
@@ -23,15 +24,19 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct SetRequestId<S> {
     inner: S,
-    settings: Arc<Settings>,
+    layer: Arc<RequestIdLayer>,
 }
 
 impl<S> SetRequestId<S> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
-    }
-
     inner_service!();
+}
+
+impl<S> Layer<S> for RequestIdLayer {
+    type Service = SetRequestId<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        SetRequestId { inner, layer: Arc::new(self.clone()) }
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for SetRequestId<S>
@@ -47,18 +52,18 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let settings = &self.settings;
+        let layer = &self.layer;
         let own = request.extensions().get().map(|RequestId(id)| id.clone());
-        let id = || own.clone().unwrap_or_else(|| (settings.make)());
-        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), &settings.header, id) {
+        let id = || own.clone().unwrap_or_else(|| (layer.make)());
+        let (id, added) = match headers::get_or_insert_with(request.headers_mut(), layer.header(), id) {
             Ok(id) => (id.clone(), Ok(())),
             Err(error) => (id(), Err(error)),
         };
-        let span = telemetry::call_span(settings.naming.service.as_deref(), &id);
+        let span = telemetry::call_span(layer.naming.service.as_deref(), &id);
         let identity =
-            Identity { naming: Arc::clone(&settings.naming), request_id: id, in_span: !span.is_disabled() };
+            Identity { naming: Arc::clone(&layer.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
+        let subject = Subject::of(&layer.naming.service, layer.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }
 }
