@@ -27,7 +27,7 @@ impl Secret {
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(redacted)")
+        f.write_str("redacted")
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         ] {
             assert_eq!(secret.is_in(text), found, "{text}");
         }
-        assert_eq!(format!("{secret:?}"), "Secret(redacted)");
+        assert_eq!(format!("{secret:?}"), "redacted");
     }
 
     /// The crate `zeroize` tests its own part.

@@ -1,4 +1,4 @@
-use std::{env, fmt, fs, io::Read, path::Path, sync::Arc};
+use std::{env, fs, io::Read, path::Path, sync::Arc};
 
 use http::HeaderValue;
 use zeroize::Zeroizing;
@@ -21,7 +21,7 @@ use crate::{config::InvalidConfig, secret::Secret};
 /// # Clone
 ///
 /// Cheap: clones share the memory.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiKey(Secret);
 
 impl ApiKey {
@@ -123,17 +123,11 @@ const FIELD: &str = "api key";
 const NAME: &str = "the name of a variable that is set, of letters, digits and _, and not the key itself";
 const VISIBLE: &str = "visible ascii characters only";
 
-impl fmt::Debug for ApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKey(redacted)")
-    }
-}
-
-/// The id, key and secret of an application. `Debug` shows the id only.
+/// The id, key and secret of an application. `Debug` redacts the key and the secret.
 ///
 /// Realtime messaging services use them. How a service sends the three or signs with them differs, so a hook does it: see
 /// [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials) and [`Sign`](super::Sign).
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppCredentials {
     app_id: Arc<str>,
     key: ApiKey,
@@ -167,12 +161,6 @@ impl AppCredentials {
     /// Returns the key's secret.
     pub fn secret(&self) -> &ApiKey {
         &self.secret
-    }
-}
-
-impl fmt::Debug for AppCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AppCredentials").field("app_id", &self.app_id).finish_non_exhaustive()
     }
 }
 

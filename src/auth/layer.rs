@@ -1,9 +1,8 @@
 use std::{fmt, sync::Arc};
 
 use http::request;
-use tower_layer::Layer;
 
-use super::{Auth, KeyPlacement, KeySource, Origin, credential::Credential};
+use super::{KeyPlacement, KeySource, Origin, credential::Credential};
 use crate::{config::InvalidConfig, error::BoxError};
 
 /// Puts a credential on every request to its own origin.
@@ -25,8 +24,8 @@ use crate::{config::InvalidConfig, error::BoxError};
 /// Clones, and the services that they make, share the key source or the closure.
 #[derive(Clone)]
 pub struct AuthLayer {
-    credential: Arc<Credential>,
-    origins: Arc<[Origin]>,
+    pub(super) credential: Arc<Credential>,
+    pub(super) origins: Arc<[Origin]>,
 }
 
 impl AuthLayer {
@@ -88,14 +87,6 @@ impl AuthLayer {
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
         self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
         Ok(self)
-    }
-}
-
-impl<S> Layer<S> for AuthLayer {
-    type Service = Auth<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Auth::new(inner, Arc::clone(&self.credential), Arc::clone(&self.origins))
     }
 }
 

@@ -1,16 +1,16 @@
 use std::{
-    fmt, mem,
+    mem,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use futures_util::future::MaybeDone;
 use http::{Request, Response};
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    Origin, ResponseFuture,
+    AuthLayer, Origin, ResponseFuture,
     credential::Credential,
     refresh::{Lease, Refresh},
 };
@@ -25,25 +25,29 @@ use crate::error::{BoxError, Error, MaybeRejected};
 /// - [`Error::is_auth`] if the credential cannot be put on the request, or the request's URI names no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for another header field.
 /// - Otherwise the inner service's error.
+#[derive(Debug)]
 pub struct Auth<S> {
     inner: S,
-    credential: Arc<Credential>,
-    origins: Arc<[Origin]>,
+    layer: AuthLayer,
     /// The wait for the key, and its result. A limiter further out keeps this wait out of its window.
     ready: MaybeDone<Refresh>,
 }
 
 impl<S> Auth<S> {
-    pub(super) fn new(inner: S, credential: Arc<Credential>, origins: Arc<[Origin]>) -> Self {
-        Self { inner, credential, origins, ready: MaybeDone::Gone }
-    }
-
     inner_service!();
+}
+
+impl<S> Layer<S> for AuthLayer {
+    type Service = Auth<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Auth { inner, layer: self.clone(), ready: MaybeDone::Gone }
+    }
 }
 
 impl<S: Clone> Clone for Auth<S> {
     fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.credential), Arc::clone(&self.origins))
+        self.layer.layer(self.inner.clone())
     }
 }
 
@@ -56,7 +60,7 @@ where
     type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if let Credential::Changing(changing) = &*self.credential {
+        if let Credential::Changing(changing) = &*self.layer.credential {
             if let MaybeDone::Gone = self.ready {
                 self.ready = match changing.keys.lease() {
                     Lease::Ready(key) => MaybeDone::Done(Ok(key)),
@@ -74,7 +78,7 @@ where
             MaybeDone::Done(key) => Some(key),
             _ => None,
         };
-        match Origin::any_covers(&self.origins, request.uri()) {
+        match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {}
             Ok(false) => {
                 return ResponseFuture::new(None, MaybeRejected::calling(|| self.inner.call(request)));
@@ -82,20 +86,11 @@ where
             Err(error) => return ResponseFuture::new(None, MaybeRejected::rejected(error)),
         }
         let (mut head, body) = request.into_parts();
-        let (key, checked) = match self.credential.put(&mut head, ready) {
+        let (key, checked) = match self.layer.credential.put(&mut head, ready) {
             Ok(key) => (key, Ok(())),
             Err(error) => (None, Err(error)),
         };
         let call = || self.inner.call(Request::from_parts(head, body));
         ResponseFuture::new(key, MaybeRejected::new(checked, call))
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for Auth<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Auth")
-            .field("inner", &self.inner)
-            .field("origins", &self.origins)
-            .finish_non_exhaustive()
     }
 }

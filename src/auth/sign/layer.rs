@@ -1,8 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use tower_layer::Layer;
-
-use super::{Sign, SignService};
+use super::Sign;
 use crate::{auth::Origin, config::InvalidConfig};
 
 /// Signs every request to its own origin.
@@ -19,8 +17,8 @@ use crate::{auth::Origin, config::InvalidConfig};
 /// Clones, and the services that they make, share the signer.
 #[derive(Clone)]
 pub struct SignLayer {
-    sign: Arc<dyn Sign>,
-    origins: Vec<Origin>,
+    pub(super) sign: Arc<dyn Sign>,
+    pub(super) origins: Arc<[Origin]>,
 }
 
 impl SignLayer {
@@ -31,7 +29,7 @@ impl SignLayer {
     /// Returns an error if the origin has neither TLS nor a loopback host, unless it
     /// [allows plaintext](Origin::allow_plaintext).
     pub fn new(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
-        Ok(Self { sign: Arc::new(sign), origins: vec![origin.for_credential()?] })
+        Ok(Self { sign: Arc::new(sign), origins: [origin.for_credential()?].into() })
     }
 
     /// Also signs requests to `origin`.
@@ -40,16 +38,8 @@ impl SignLayer {
     ///
     /// Returns an error as [`new`](Self::new) does.
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
-        self.origins.push(origin.for_credential()?);
+        self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
         Ok(self)
-    }
-}
-
-impl<S> Layer<S> for SignLayer {
-    type Service = SignService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        SignService::new(inner, Arc::clone(&self.sign), self.origins.as_slice().into())
     }
 }
 

@@ -10,9 +10,10 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::Sign;
+use super::{Sign, SignLayer};
 use crate::{
     auth::{Origin, key_error::auth_error},
     body::{Body, BodyTooLarge},
@@ -28,19 +29,22 @@ use crate::{
 ///   no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for the signature's header fields.
 /// - Otherwise the inner service's error.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct SignService<S> {
     inner: S,
-    sign: Arc<dyn Sign>,
-    origins: Arc<[Origin]>,
+    layer: SignLayer,
 }
 
 impl<S> SignService<S> {
-    pub(super) fn new(inner: S, sign: Arc<dyn Sign>, origins: Arc<[Origin]>) -> Self {
-        Self { inner, sign, origins }
-    }
-
     inner_service!();
+}
+
+impl<S> Layer<S> for SignLayer {
+    type Service = SignService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        SignService { inner, layer: self.clone() }
+    }
 }
 
 impl<S, B, R> Service<Request<B>> for SignService<S>
@@ -57,12 +61,12 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let state = match Origin::any_covers(&self.origins, request.uri()) {
+        let state = match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {
                 // The ready instance is the one to call.
                 let next = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, next);
-                State::Signing { signing: Box::pin(signed(Arc::clone(&self.sign), request)), inner }
+                State::Signing { signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)), inner }
             }
             Ok(false) => State::Calling { future: MaybeRejected::calling(|| self.inner.call(request)) },
             Err(error) => State::Calling { future: MaybeRejected::rejected(error) },
@@ -129,19 +133,6 @@ where
 
 impl<S: Service<Request<B>>, B> fmt::Debug for SignFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state {
-            State::Signing { .. } => "signing",
-            State::Calling { .. } => "calling",
-        };
-        f.debug_struct("SignFuture").field("state", &state).finish()
-    }
-}
-
-impl<S: fmt::Debug> fmt::Debug for SignService<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SignService")
-            .field("inner", &self.inner)
-            .field("origins", &self.origins)
-            .finish_non_exhaustive()
+        f.debug_struct("SignFuture").finish_non_exhaustive()
     }
 }
