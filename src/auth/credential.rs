@@ -32,7 +32,7 @@ pub(super) struct ChangingKey {
 impl Credential {
     pub(super) fn key(keys: KeySource, placement: KeyPlacement) -> Self {
         match keys.fixed() {
-            Some(key) => Self::Fixed(key.clone(), placement.place(key)),
+            Some(key) => Self::Fixed(key.clone(), PlacedKey::new(&placement, key)),
             None => Self::Changing(ChangingKey { keys, placement, placed: Mutex::default() }),
         }
     }
@@ -100,7 +100,7 @@ impl ChangingKey {
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
         match &*placed {
             Some((last, placed)) if last == key => placed.clone(),
-            _ => placed.insert((key.clone(), self.placement.place(key))).1.clone(),
+            _ => placed.insert((key.clone(), PlacedKey::new(&self.placement, key))).1.clone(),
         }
     }
 }

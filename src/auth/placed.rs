@@ -9,10 +9,7 @@ use http::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use super::{
-    key::{ApiKey, sensitive},
-    key_error::auth_error,
-};
+use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Place};
 use crate::{error::Error, headers};
 
 /// A key in its place, ready to be put on requests. Made once for each key.
@@ -36,31 +33,29 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
 
 impl PlacedKey {
-    pub(super) fn bearer(key: &ApiKey) -> Self {
-        let value = Zeroizing::new(format!("Bearer {}", key.expose()));
-        Self::Header { name: AUTHORIZATION, value: sensitive(&value) }
-    }
-
-    pub(super) fn basic(user: &str, key: &ApiKey) -> Self {
-        let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
-        // With room for all of it, because a string that grows leaves copies behind.
-        let mut value = Zeroizing::new(String::with_capacity(6 + pair.len().div_ceil(3) * 4));
-        value.push_str("Basic ");
-        base64(pair.as_bytes(), &mut value);
-        Self::Header { name: AUTHORIZATION, value: sensitive(&value) }
-    }
-
-    pub(super) fn header(name: &HeaderName, key: &ApiKey) -> Self {
-        Self::Header { name: name.clone(), value: key.header_value() }
-    }
-
-    pub(super) fn query(name: &Arc<str>, key: &ApiKey) -> Self {
-        // Percent-encoding writes up to three characters for one.
-        let mut pair = Zeroizing::new(String::with_capacity(3 * (name.len() + key.expose().len()) + 1));
-        pair.extend(utf8_percent_encode(name, ENCODED));
-        pair.push('=');
-        pair.extend(utf8_percent_encode(key.expose(), ENCODED));
-        Self::Query { name: Arc::clone(name), pair: Arc::new(pair) }
+    pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
+        let authorization = |value: &str| Self::Header { name: AUTHORIZATION, value: sensitive(value) };
+        // With room for the whole text, because a string that grows leaves copies behind.
+        let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
+        match &placement.0 {
+            Place::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
+            Place::Header(name) => Self::Header { name: name.clone(), value: key.header_value() },
+            Place::Basic(user) => {
+                let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
+                let mut value = empty(6 + pair.len().div_ceil(3) * 4);
+                value.push_str("Basic ");
+                base64(pair.as_bytes(), &mut value);
+                authorization(&value)
+            }
+            Place::Query(name) => {
+                // Percent-encoding writes up to three characters for one.
+                let mut pair = empty(3 * (name.len() + key.expose().len()) + 1);
+                pair.extend(utf8_percent_encode(name, ENCODED));
+                pair.push('=');
+                pair.extend(utf8_percent_encode(key.expose(), ENCODED));
+                Self::Query { name: Arc::clone(name), pair: Arc::new(pair) }
+            }
+        }
     }
 
     /// Puts the key on the request, unless it has its own header or parameter of that name. Returns whether it did.
@@ -126,17 +121,17 @@ mod tests {
         http::Request::get("https://host/")
     }
 
-    fn s3cret() -> ApiKey {
-        ApiKey::new("s3cret").unwrap()
+    fn placed(placement: &str, key: &str) -> PlacedKey {
+        PlacedKey::new(&placement.parse().unwrap(), &ApiKey::new(key).unwrap())
     }
 
     #[test]
     fn marks_the_header_sensitive_and_keeps_one_of_the_caller() {
-        let name = HeaderName::from_static("x-api-key");
-        for (key, name, value) in [
-            (PlacedKey::bearer(&s3cret()), AUTHORIZATION, "Bearer s3cret"),
-            (PlacedKey::header(&name, &s3cret()), name, "s3cret"),
+        for (placement, name, value) in [
+            ("bearer", AUTHORIZATION, "Bearer s3cret"),
+            ("header:x-api-key", HeaderName::from_static("x-api-key"), "s3cret"),
         ] {
+            let key = placed(placement, "s3cret");
             let head = put(&key, get());
             assert_eq!(head.headers[&name], value);
             assert!(head.headers[&name].is_sensitive() && !format!("{head:?}").contains("s3cret"));
@@ -147,8 +142,7 @@ mod tests {
     /// RFC 7617, section 2, and RFC 4648, section 10.
     #[test]
     fn encodes_the_published_vectors() {
-        let basic = PlacedKey::basic("Aladdin", &ApiKey::new("opensesame").unwrap());
-        let head = put(&basic, get());
+        let head = put(&placed("basic:Aladdin", "opensesame"), get());
         assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
         assert!(head.headers[AUTHORIZATION].is_sensitive());
         for (plain, encoded) in
@@ -162,7 +156,7 @@ mod tests {
 
     #[test]
     fn appends_the_encoded_pair_unless_the_query_has_the_name() {
-        let key = PlacedKey::query(&"api key".into(), &ApiKey::new("a&b=c/%").unwrap());
+        let key = PlacedKey::new(&KeyPlacement::query("api key").unwrap(), &ApiKey::new("a&b=c/%").unwrap());
         for (before, after) in [
             ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),
             ("https://host/v1?", "https://host/v1?api%20key=a%26b%3Dc%2F%25"),

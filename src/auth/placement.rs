@@ -5,7 +5,6 @@ use http::{
     header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE},
 };
 
-use super::{key::ApiKey, placed::PlacedKey};
 use crate::config::InvalidConfig;
 
 /// The place of a key on a request. The default is a bearer token.
@@ -30,11 +29,11 @@ use crate::config::InvalidConfig;
 /// # Notes
 ///
 /// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts one.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub struct KeyPlacement(Place);
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KeyPlacement(pub(super) Place);
 
-#[derive(Clone, PartialEq, Eq, Default)]
-enum Place {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum Place {
     #[default]
     Bearer,
     Header(HeaderName),
@@ -98,15 +97,6 @@ impl KeyPlacement {
             _ => None,
         }
     }
-
-    pub(super) fn place(&self, key: &ApiKey) -> PlacedKey {
-        match &self.0 {
-            Place::Bearer => PlacedKey::bearer(key),
-            Place::Header(name) => PlacedKey::header(name, key),
-            Place::Basic(user) => PlacedKey::basic(user, key),
-            Place::Query(name) => PlacedKey::query(name, key),
-        }
-    }
 }
 
 impl FromStr for KeyPlacement {
@@ -143,12 +133,6 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-impl fmt::Debug for KeyPlacement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyPlacement({self})")
-    }
-}
-
 /// What [`frames_request`] rejects, for an error.
 pub(crate) const NOT_FRAMING: &str =
     "a header other than connection, content-length, host, transfer-encoding and their kind";
@@ -171,7 +155,6 @@ mod tests {
             assert_eq!((placement.to_string().as_str(), placement.clone()), (text, placement));
         }
         assert_eq!(KeyPlacement::default(), KeyPlacement::bearer());
-        assert_eq!(format!("{:?}", KeyPlacement::bearer()), "KeyPlacement(bearer)");
     }
 
     #[test]
