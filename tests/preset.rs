@@ -120,11 +120,11 @@ async fn sends_no_credential_where_none_is_needed() {
 
 #[test]
 fn needs_no_tls_without_a_credential() {
-    let elsewhere = || "http://elsewhere.example.com".parse().unwrap();
+    let elsewhere = tower_outbound::auth::Origin::parse("http://elsewhere.example.com").unwrap();
     let preset =
         StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
     assert!(preset.client().is_ok());
-    let allowed = preset.with_allowed_origin(tower_outbound::auth::Origin::of(&elsewhere()).unwrap());
+    let allowed = preset.with_allowed_origin(elsewhere);
     assert!(allowed.layer().is_ok());
 }
 

@@ -20,7 +20,7 @@ use crate::{config::InvalidConfig, error::Error};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    tls: bool,
+    scheme: Scheme,
     host: String,
     port: u16,
     plaintext: bool,
@@ -40,21 +40,17 @@ impl Origin {
         Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)
     }
 
-    /// Returns the origin of `uri`, or `None` where [`parse`](Self::parse) returns an error.
-    pub fn of(uri: &Uri) -> Option<Self> {
-        Self::checked(uri).ok()
-    }
-
     /// Returns the origin of `uri`, or what a valid URI needs.
     pub(crate) fn checked(uri: &Uri) -> Result<Self, &'static str> {
-        let tls = is_tls(uri).ok_or(EXPECTED)?;
+        let is_http = |scheme: &&Scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme);
+        let scheme = uri.scheme().filter(is_http).ok_or(EXPECTED)?.clone();
         let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
         let host = uri.host().filter(|_| !authority.contains('@')).ok_or(EXPECTED)?;
         if !is_host(host) {
             return Err("a host that is a name or an ip address");
         }
-        let port = port(uri).ok_or("a port from 1 to 65535")?.unwrap_or(default_port(tls));
-        Ok(Self { tls, host: host.to_ascii_lowercase(), port, plaintext: false })
+        let port = port(uri).ok_or("a port from 1 to 65535")?;
+        Ok(Self { scheme, host: host.to_ascii_lowercase(), port, plaintext: false })
     }
 
     /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
@@ -68,24 +64,20 @@ impl Origin {
     /// Returns whether `uri` has this scheme, host and port. Allocates nothing.
     pub fn covers(&self, uri: &Uri) -> bool {
         let host = uri.host().is_some_and(|host| host.eq_ignore_ascii_case(&self.host));
-        let port = port(uri).map(|port| port.unwrap_or(default_port(self.tls)));
-        host && port == Some(self.port) && is_tls(uri) == Some(self.tls)
-    }
-
-    /// Returns whether the credential may be sent: over TLS, to loopback, or with
-    /// [`allow_plaintext`](Self::allow_plaintext).
-    pub fn is_safe(&self) -> bool {
-        self.tls || self.plaintext || self.is_loopback()
+        host && port(uri) == Some(self.port) && uri.scheme() == Some(&self.scheme)
     }
 
     /// Returns whether the scheme is `https`.
     pub fn is_tls(&self) -> bool {
-        self.tls
+        self.scheme == Scheme::HTTPS
     }
 
-    /// Returns the origin if the credential [may be sent](Self::is_safe) there.
+    /// Returns the origin if a credential may be sent there: over TLS, to loopback, or with
+    /// [`allow_plaintext`](Self::allow_plaintext).
     pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
-        if self.is_safe() {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        if self.is_tls() || self.plaintext || is_loopback {
             return Ok(self);
         }
         let expected = "https, or loopback, or Origin::allow_plaintext, for a key to be sent there";
@@ -100,30 +92,18 @@ impl Origin {
         }
         Ok(origins.iter().any(|origin| origin.covers(uri)))
     }
-
-    fn is_loopback(&self) -> bool {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-    }
 }
 
 const EXPECTED: &str = "an absolute http or https url without user info, such as https://api.example.com";
 
-fn is_tls(uri: &Uri) -> Option<bool> {
-    match uri.scheme()? {
-        scheme if *scheme == Scheme::HTTPS => Some(true),
-        scheme if *scheme == Scheme::HTTP => Some(false),
-        _ => None,
-    }
-}
-
-/// Returns `Some(None)` if the URI has no port, and `None` if its port is invalid. `Uri::port` returns `None` for both.
-fn port(uri: &Uri) -> Option<Option<u16>> {
+/// Returns the port of the URI or of its scheme, and `None` if its port is invalid. `Uri::port` returns `None` for a
+/// missing one, too.
+fn port(uri: &Uri) -> Option<u16> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
-        None | Some("") => Some(None),
+        None | Some("") => Some(if uri.scheme() == Some(&Scheme::HTTPS) { 443 } else { 80 }),
         // A number of Rust may have a plus sign.
-        Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0).map(Some),
+        Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0),
         Some(_) => None,
     }
 }
@@ -142,10 +122,6 @@ fn is_host(host: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())
-}
-
-fn default_port(tls: bool) -> u16 {
-    if tls { 443 } else { 80 }
 }
 
 /// Redacts a URL, or any text in its place, for an error: `https://host:port/…`, or `https://…`.
@@ -174,8 +150,7 @@ pub(crate) fn quoted(url: &str) -> String {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
+        write!(f, "{}://{}:{}", self.scheme, self.host, self.port)
     }
 }
 
@@ -219,10 +194,10 @@ mod tests {
             ("http://127.0.0.1.evil.test", false),
             ("http://localhost.evil.test", false),
         ] {
-            assert_eq!(origin(url).is_safe(), safe, "{url}");
+            assert_eq!(origin(url).for_credential().is_ok(), safe, "{url}");
             assert_eq!(origin(url).is_tls(), url.starts_with("https"), "{url}");
         }
-        assert!(origin("http://10.0.0.1").allow_plaintext().is_safe());
+        assert!(origin("http://10.0.0.1").allow_plaintext().for_credential().is_ok());
     }
 
     #[test]
