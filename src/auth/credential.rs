@@ -1,11 +1,9 @@
 use std::sync::{Mutex, PoisonError};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::Either};
 use http::request;
 
-use super::{
-    ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed::PlacedKey, refresh::Lease,
-};
+use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed::PlacedKey};
 use crate::{
     call::CallContext,
     error::{BoxError, Error},
@@ -88,9 +86,8 @@ impl ChangingKey {
     /// waits between its permit and the server, whose response decides.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
         match (self.keys.lease(), ready) {
-            (Lease::Ready(key), _) => Ok(key),
-            (Lease::Wait(_), Some(ready)) => ready,
-            (Lease::Wait(refresh), None) => refresh.now_or_never().unwrap_or_else(|| {
+            (Either::Right(_), Some(ready)) => ready,
+            (lease, _) => lease.now_or_never().unwrap_or_else(|| {
                 Err(KeyError::new("no key was fetched, for the service was called before it was ready"))
             }),
         }

@@ -1,5 +1,5 @@
 use std::{
-    future::{Future, ready},
+    future::{Future, Ready, ready},
     panic::AssertUnwindSafe,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::{
     FutureExt,
-    future::{Shared, WeakShared},
+    future::{Either, Shared, WeakShared},
 };
 use tokio::runtime::Handle;
 
@@ -25,10 +25,7 @@ type Run = Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>;
 pub(super) type Refresh = Shared<Run>;
 
 /// The current key, or the refresh to wait for.
-pub(super) enum Lease {
-    Ready(ApiKey),
-    Wait(Refresh),
-}
+pub(super) type Lease = Either<Ready<Result<ApiKey, KeyError>>, Refresh>;
 
 /// A [`RefreshingKey`] in use.
 pub(super) struct Refresher {
@@ -84,16 +81,18 @@ impl Refresher {
         let now = clock::now();
         let mut state = self.lock();
         let key = match state.held.as_ref().filter(|held| held.is_valid(now)) {
-            Some(held) if held.refresh_at.is_none_or(|at| now < at) => return Lease::Ready(held.key.clone()),
+            Some(held) if held.refresh_at.is_none_or(|at| now < at) => {
+                return Either::Left(ready(Ok(held.key.clone())));
+            }
             held => held.map(|held| held.key.clone()),
         };
         let refresh =
             self.refresh(&mut state, now).unwrap_or_else(|error| ready(Err(error)).boxed().shared());
         drop(state);
-        let Some(key) = key else { return Lease::Wait(refresh) };
+        let Some(key) = key else { return Either::Right(refresh) };
         // A provider that responds immediately gives this request the new key.
         let new = refresh.now_or_never().and_then(Result::ok);
-        Lease::Ready(new.unwrap_or(key))
+        Either::Left(ready(Ok(new.unwrap_or(key))))
     }
 
     /// Joins the running refresh or starts one. Returns an error during the backoff after a failure.

@@ -1,19 +1,14 @@
 use std::{
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use futures_util::future::MaybeDone;
+use futures_util::future::{MaybeDone, maybe_done};
 use http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{
-    AuthLayer, Origin, ResponseFuture,
-    credential::Credential,
-    refresh::{Lease, Refresh},
-};
+use super::{AuthLayer, Origin, ResponseFuture, credential::Credential, refresh::Lease};
 use crate::error::{BoxError, Error, MaybeRejected};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
@@ -30,7 +25,7 @@ pub struct Auth<S> {
     inner: S,
     layer: AuthLayer,
     /// The wait for the key, and its result. A limiter further out keeps this wait out of its window.
-    ready: MaybeDone<Refresh>,
+    ready: MaybeDone<Lease>,
 }
 
 impl<S> Auth<S> {
@@ -62,10 +57,7 @@ where
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Credential::Changing(changing) = &*self.layer.credential {
             if let MaybeDone::Gone = self.ready {
-                self.ready = match changing.keys.lease() {
-                    Lease::Ready(key) => MaybeDone::Done(Ok(key)),
-                    Lease::Wait(refresh) => MaybeDone::Future(refresh),
-                };
+                self.ready = maybe_done(changing.keys.lease());
             }
             ready!(Pin::new(&mut self.ready).poll(cx));
         }
@@ -74,10 +66,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         // Each request uses up the key of its readiness, so that the next one gets a current key.
-        let ready = match mem::replace(&mut self.ready, MaybeDone::Gone) {
-            MaybeDone::Done(key) => Some(key),
-            _ => None,
-        };
+        let ready = Pin::new(&mut self.ready).take_output();
         match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {}
             Ok(false) => {

@@ -1,4 +1,6 @@
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, future::ready, path::PathBuf, sync::Arc, time::Duration};
+
+use futures_util::future::Either;
 
 use super::{
     ApiKey, KeyError, RefreshingKey,
@@ -73,10 +75,7 @@ impl KeySource {
     ///
     /// Dropping the future does not stop the refresh.
     pub async fn current(&self) -> Result<ApiKey, KeyError> {
-        match self.lease() {
-            Lease::Ready(key) => Ok(key),
-            Lease::Wait(refresh) => refresh.await,
-        }
+        self.lease().await
     }
 
     /// Reports that the server rejected `key`. Returns whether another key is there or being fetched, so that a retry makes
@@ -103,8 +102,8 @@ impl KeySource {
 
     pub(super) fn lease(&self) -> Lease {
         match &self.0 {
-            Source::Fixed(key) => Lease::Ready(key.clone()),
-            Source::File(file) => Lease::Ready(file.current()),
+            Source::Fixed(key) => Either::Left(ready(Ok(key.clone()))),
+            Source::File(file) => Either::Left(ready(Ok(file.current()))),
             Source::Refreshing(refresher) => refresher.lease(),
         }
     }
