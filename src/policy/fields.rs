@@ -7,7 +7,7 @@ use std::{
 
 use http::{HeaderMap, HeaderName, header::DATE};
 
-use super::http_date;
+use super::http_date::parse_http_date;
 
 /// The longest requested delay, 30 years. A longer one is read as this. No call waits that long, so the caller gives
 /// up.
@@ -19,7 +19,7 @@ pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
 pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {
     let wall = LazyCell::new(wall);
     let date = values(headers, &DATE).next();
-    date.and_then(|text| http_date::parse_with(text, || *wall)).unwrap_or_else(|| *wall)
+    date.and_then(|text| parse_http_date(text, || *wall)).unwrap_or_else(|| *wall)
 }
 
 /// Returns the values that are text, without surrounding white space (RFC 9110 §5.5).

@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::Jitter;
+use super::{Jitter, fields::whole_number};
 use crate::config::InvalidConfig;
 
 /// The units, longest first: the order in which they follow one another.
-const UNITS: [(&str, u64); 7] = [
+const UNITS: [(&str, u128); 7] = [
     ("d", 86_400 * NANOS),
     ("h", 3_600 * NANOS),
     ("m", 60 * NANOS),
@@ -15,7 +15,7 @@ const UNITS: [(&str, u64); 7] = [
     ("us", 1_000),
     ("ns", 1),
 ];
-const NANOS: u64 = 1_000_000_000;
+const NANOS: u128 = 1_000_000_000;
 
 /// A duration in whole numbers with units: `d`, `h`, `m`, `s`, `ms`, `us` and `ns`, each at most once and the longer ones
 /// first.
@@ -33,7 +33,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
         };
         InvalidConfig::new("duration", text.escape_debug().to_string(), expected)
     };
-    let (mut rest, mut units, mut sum) = (text, UNITS.iter(), Duration::ZERO);
+    let (mut rest, mut units, mut sum) = (text, UNITS.iter(), 0);
     loop {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
         let (number, after) = rest.split_at(digits);
@@ -41,17 +41,10 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
         // What the search has passed stands too late, or twice.
         let (_, nanos) = units.find(|(name, _)| *name == unit).ok_or_else(invalid)?;
         let number: u64 = number.parse().map_err(|_| invalid())?;
-        let part = match nanos / NANOS {
-            0 => {
-                let per_second = NANOS / nanos;
-                let below = (number % per_second) * nanos;
-                Duration::from_secs(number / per_second).checked_add(Duration::from_nanos(below))
-            }
-            seconds => number.checked_mul(seconds).map(Duration::from_secs),
-        };
-        sum = part.and_then(|part| sum.checked_add(part)).ok_or_else(invalid)?;
+        sum += u128::from(number) * nanos;
         if after.is_empty() {
-            return Ok(sum);
+            let seconds = u64::try_from(sum / NANOS).map_err(|_| invalid())?;
+            return Ok(Duration::new(seconds, (sum % NANOS) as u32));
         }
         rest = after;
     }
@@ -74,11 +67,6 @@ impl fmt::Display for Human {
             nanos => write!(f, "{nanos}ns"),
         }
     }
-}
-
-/// Parses digits only. `parse` accepts a sign, too.
-pub(super) fn whole(digits: &str) -> Option<u32> {
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// Such as `50%`.
@@ -104,7 +92,7 @@ impl FromStr for Jitter {
             let expected = "a whole number from 0 to 100 and the sign, such as 50%";
             InvalidConfig::new("jitter", text.escape_debug().to_string(), expected)
         };
-        let percent = text.strip_suffix('%').and_then(whole).ok_or_else(invalid)?;
+        let percent = text.strip_suffix('%').and_then(whole_number).ok_or_else(invalid)?;
         Self::percent(u8::try_from(percent).map_err(|_| invalid())?)
     }
 }

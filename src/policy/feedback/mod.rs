@@ -62,7 +62,7 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
     let seconds_or_date = |text: &str| match largest(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
         // A two-digit year is read relative to the same clock as the date.
-        None => http_date::parse_with(text, || *served)
+        None => http_date::parse_http_date(text, || *served)
             .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
     };
     longest(headers, &RETRY_AFTER_MS, millis)

@@ -14,7 +14,7 @@ fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
     let reads = Cell::new(0);
     let wall = || {
         reads.set(reads.get() + 1);
-        http_date::parse_http_date(NOW, UNIX_EPOCH).unwrap()
+        http_date::parse_http_date(NOW, || UNIX_EPOCH).unwrap()
     };
     (retry_after(&headers, wall), reads.get())
 }

@@ -2,11 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{
-    super::human::{Human, parse_duration, whole},
-    Quota,
+use super::Quota;
+use crate::{
+    config::InvalidConfig,
+    policy::{
+        fields::whole_number,
+        human::{Human, parse_duration},
+    },
 };
-use crate::config::InvalidConfig;
 
 /// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes `100/60s, burst 10,
 /// margin 1s`, the form of settings, which `parse` reads back as an equal quota.
@@ -59,17 +62,13 @@ impl FromStr for Quota {
         let mut parts = text.split(',').map(str::trim);
         let rate = parts.next().unwrap_or_default();
         let (limit, window) = rate.split_once('/').ok_or_else(invalid)?;
-        let limit = whole(limit.trim()).ok_or_else(invalid)?;
-        let mut quota = Self::new(limit, parse_duration(window.trim())?)?;
+        let number = |text: &str| whole_number(text.trim())?.try_into().ok();
+        let mut quota = Self::new(number(limit).ok_or_else(invalid)?, parse_duration(window.trim())?)?;
         let (mut burst, mut margin) = (None, None);
         for part in parts {
             match part.split_once(' ') {
-                Some(("burst", number)) if burst.is_none() => {
-                    burst = Some(whole(number.trim()).ok_or_else(invalid)?);
-                }
-                Some(("margin", duration)) if margin.is_none() => {
-                    margin = Some(parse_duration(duration.trim())?);
-                }
+                Some(("burst", text)) if burst.is_none() => burst = Some(number(text).ok_or_else(invalid)?),
+                Some(("margin", text)) if margin.is_none() => margin = Some(parse_duration(text.trim())?),
                 _ => return Err(invalid()),
             }
         }

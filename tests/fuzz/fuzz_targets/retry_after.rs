@@ -52,10 +52,10 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
             return Some(Duration::from_millis(longest).min(MAX_ASK));
         }
     }
-    let served = values("date").first().and_then(|date| parse_http_date(date, wall)).unwrap_or(wall);
+    let served = values("date").first().and_then(|date| parse_http_date(date, || wall)).unwrap_or(wall);
     let ask = |text: &str| match numbers(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        None => Some(parse_http_date(text, served)?.duration_since(served).unwrap_or_default()),
+        None => Some(parse_http_date(text, || served)?.duration_since(served).unwrap_or_default()),
     };
     values("retry-after").into_iter().filter_map(ask).max().map(|asked| asked.min(MAX_ASK))
 }
