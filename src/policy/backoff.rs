@@ -58,10 +58,9 @@ impl Jitter {
         self.percent
     }
 
-    /// Returns the random part of a number of nanoseconds, rounded down.
-    fn of(self, nanos: u64) -> u64 {
-        let part = u128::from(nanos) * u128::from(self.percent) / 100;
-        u64::try_from(part).unwrap_or(nanos)
+    /// Returns the random part of a delay of at most 366 days, rounded down.
+    fn of(self, delay: Duration) -> Duration {
+        delay * u32::from(self.percent) / 100
     }
 }
 
@@ -173,9 +172,8 @@ impl ExponentialBackoff {
     ///
     /// `random` is uniform over `u64`. 0 gives the shortest delay and `u64::MAX` the ceiling.
     pub fn delay(&self, retry: u32, random: u64) -> Duration {
-        let ceiling = saturating_nanos(self.ceiling(retry));
-        let jitter = self.jitter.of(ceiling);
-        Duration::from_nanos(ceiling - jitter + up_to(jitter, random))
+        let ceiling = self.ceiling(retry);
+        ceiling - self.jitter.of(ceiling) + self.spread(retry, random)
     }
 
     /// Returns what to add to a delay that the server requested: from zero to the jitter of this retry's
@@ -191,19 +189,14 @@ impl ExponentialBackoff {
     /// assert_eq!(backoff.spread(0, u64::MAX), Duration::from_millis(500));
     /// ```
     pub fn spread(&self, retry: u32, random: u64) -> Duration {
-        let jitter = self.jitter.of(saturating_nanos(self.ceiling(retry)));
-        Duration::from_nanos(up_to(jitter, random))
+        scatter(self.jitter.of(self.ceiling(retry)), random)
     }
 }
 
-/// Scales a uniform `random` to `0..=longest`.
+/// Scales a uniform `random` to `0..=longest`. A remainder would favour small numbers.
 pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
-    Duration::from_nanos(up_to(saturating_nanos(longest), random))
-}
-
-/// Scales a uniform `random` to `0..=most`. A remainder would favour small numbers.
-fn up_to(most: u64, random: u64) -> u64 {
-    (((u128::from(most) + 1) * u128::from(random)) >> 64) as u64
+    let numbers = u128::from(saturating_nanos(longest)) + 1;
+    Duration::from_nanos(((numbers * u128::from(random)) >> 64) as u64)
 }
 
 #[cfg(test)]
@@ -232,7 +225,7 @@ mod tests {
         #[test]
         fn delays_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
             let ceiling = backoff.ceiling(retry);
-            let jitter = Duration::from_nanos(backoff.jitter().of(saturating_nanos(ceiling)));
+            let jitter = backoff.jitter().of(ceiling);
             prop_assert!(backoff.base() <= ceiling && ceiling <= backoff.cap());
             prop_assert!(ceiling <= backoff.ceiling(retry.saturating_add(1)));
             for random in [0, random, u64::MAX] {

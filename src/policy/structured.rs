@@ -16,17 +16,16 @@ pub(super) fn members<'a>(
 ) -> Option<()> {
     for line in headers.get_all(field) {
         let mut text = Text(line.to_str().ok()?.trim_matches([' ', '\t']));
-        while !text.0.is_empty() {
+        let mut is_more = !text.0.is_empty();
+        while is_more {
+            // No member is empty, so a comma at the end is malformed.
             member(&mut text)?;
             text.skip(|c| matches!(c, ' ' | '\t'));
-            if text.0.is_empty() {
-                break;
-            }
-            text.eat(',')?;
+            is_more = text.eat(',').is_some();
             text.skip(|c| matches!(c, ' ' | '\t'));
-            if text.0.is_empty() {
-                return None; // a comma at the end
-            }
+        }
+        if !text.0.is_empty() {
+            return None;
         }
     }
     Some(())
@@ -41,6 +40,11 @@ impl<'a> Text<'a> {
         let next = chars.next();
         self.0 = chars.as_str();
         next
+    }
+
+    /// One character that is wanted.
+    fn one(&mut self, wanted: impl Fn(char) -> bool) -> Option<()> {
+        self.next().filter(|c| wanted(*c)).map(drop)
     }
 
     fn eat(&mut self, wanted: char) -> Option<()> {
@@ -74,7 +78,7 @@ impl<'a> Text<'a> {
     /// A key and its value, which is empty when it's left out.
     pub(super) fn pair(&mut self) -> Option<(&'a str, &'a str)> {
         let key = self.slice(|text| {
-            text.next().filter(|c| matches!(c, 'a'..='z' | '*'))?;
+            text.one(|c| matches!(c, 'a'..='z' | '*'))?;
             text.skip(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '-' | '.' | '*'));
             Some(())
         })?;
@@ -85,13 +89,17 @@ impl<'a> Text<'a> {
     /// A Bare Item as it stands there: its first character tells which of the eight types it is.
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.slice(|text| match text.next()? {
-            '"' => text.string(),
-            '%' => text.eat('"').and_then(|()| text.display_string()),
+            '"' => text.quoted('\\', |text| text.one(|c| matches!(c, '"' | '\\'))),
+            // Of its percent-encoding only the form is checked, because no name is a Display String.
+            '%' => text.eat('"').and_then(|()| {
+                let hex = |c| matches!(c, '0'..='9' | 'a'..='f');
+                text.quoted('%', |text| text.one(hex).and_then(|()| text.one(hex)))
+            }),
             ':' => {
                 text.skip(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '='));
                 text.eat(':')
             }
-            '?' => text.next().filter(|c| matches!(c, '0' | '1')).map(drop),
+            '?' => text.one(|c| matches!(c, '0' | '1')),
             '@' => {
                 let _ = text.eat('-');
                 text.digits(15)
@@ -106,24 +114,12 @@ impl<'a> Text<'a> {
         })
     }
 
-    fn string(&mut self) -> Option<()> {
+    /// The rest of a quoted text, in which `escaped` takes what follows the character `escape`.
+    fn quoted(&mut self, escape: char, escaped: impl Fn(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             match self.next()? {
                 '"' => return Some(()),
-                '\\' => self.next().filter(|c| matches!(c, '"' | '\\')).map(drop)?,
-                ' '..='~' => {}
-                _ => return None,
-            }
-        }
-    }
-
-    /// Of its percent-encoding only the form is checked: no name is a Display String.
-    fn display_string(&mut self) -> Option<()> {
-        let hex = |c: &char| matches!(c, '0'..='9' | 'a'..='f');
-        loop {
-            match self.next()? {
-                '"' => return Some(()),
-                '%' => self.next().filter(hex).and_then(|_| self.next().filter(hex)).map(drop)?,
+                next if next == escape => escaped(self)?,
                 ' '..='~' => {}
                 _ => return None,
             }
