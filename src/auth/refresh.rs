@@ -198,7 +198,7 @@ impl Refresher {
         if backs_off || now < held.rejectable_at {
             return false;
         }
-        let aged = self.settings.backoff.cap().saturating_mul(Self::WELL_AGED);
+        let aged = self.settings.backoff.cap.saturating_mul(Self::WELL_AGED);
         if now >= clock::after(held.since, aged) {
             *rejections = 0;
         }

@@ -83,9 +83,9 @@ impl Jitter {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExponentialBackoff {
-    base: Duration,
-    cap: Duration,
-    jitter: Jitter,
+    pub(crate) base: Duration,
+    pub(crate) cap: Duration,
+    pub(crate) jitter: Jitter,
 }
 
 impl ExponentialBackoff {
@@ -144,21 +144,6 @@ impl ExponentialBackoff {
     pub const fn with_jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = jitter;
         self
-    }
-
-    /// Returns the longest delay before the first retry.
-    pub const fn base(&self) -> Duration {
-        self.base
-    }
-
-    /// Returns the longest delay before any retry.
-    pub const fn cap(&self) -> Duration {
-        self.cap
-    }
-
-    /// Returns the random part of each delay.
-    pub const fn jitter(&self) -> Jitter {
-        self.jitter
     }
 
     /// Returns the longest delay before this retry: `base` doubled `retry` times, at most `cap`.
@@ -225,8 +210,8 @@ mod tests {
         #[test]
         fn delays_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
             let ceiling = backoff.ceiling(retry);
-            let jitter = backoff.jitter().of(ceiling);
-            prop_assert!(backoff.base() <= ceiling && ceiling <= backoff.cap());
+            let jitter = backoff.jitter.of(ceiling);
+            prop_assert!(backoff.base <= ceiling && ceiling <= backoff.cap);
             prop_assert!(ceiling <= backoff.ceiling(retry.saturating_add(1)));
             for random in [0, random, u64::MAX] {
                 let delay = backoff.delay(retry, random);
@@ -243,7 +228,7 @@ mod tests {
             let backoff = ExponentialBackoff::new(Duration::from_nanos(base), LONGEST).unwrap();
             let doubled = Duration::from_nanos(base << retry);
             prop_assert_eq!(backoff.ceiling(retry), doubled.min(LONGEST));
-            prop_assert_eq!((backoff.base(), backoff.cap()), (Duration::from_nanos(base), LONGEST));
+            prop_assert_eq!((backoff.base, backoff.cap), (Duration::from_nanos(base), LONGEST));
         }
 
         #[test]

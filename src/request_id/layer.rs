@@ -38,6 +38,7 @@ impl RequestIdLayer {
     pub fn new() -> Self {
         const SERVER_HEADERS: [&str; 5] =
             ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
+        let random = Random::from_entropy();
         Self {
             header: Written(HeaderName::from_static("x-request-id")),
             naming: Arc::new(Naming {
@@ -45,7 +46,7 @@ impl RequestIdLayer {
                 server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
             }),
             level: Level::INFO,
-            make: uuid_v7(Random::from_entropy()),
+            make: Arc::new(move || id::uuid_v7(&random)),
         }
     }
 
@@ -106,16 +107,6 @@ impl RequestIdLayer {
         self.make = Arc::new(make);
         self
     }
-
-    /// Draws the random part of the ids from this seed, for a test. Replaces [`with_maker`](Self::with_maker).
-    pub fn with_seed(mut self, seed: u64) -> Self {
-        self.make = uuid_v7(Random::seeded(seed));
-        self
-    }
-}
-
-fn uuid_v7(random: Random) -> Arc<dyn Fn() -> HeaderValue + Send + Sync> {
-    Arc::new(move || id::uuid_v7(&random))
 }
 
 impl Default for RequestIdLayer {

@@ -141,18 +141,14 @@ impl From<RetryConfig> for Fields {
 impl Backoff {
     fn of(backoff: ExponentialBackoff) -> Self {
         let written = |duration| Some(Written(duration));
-        Self {
-            base: written(backoff.base()),
-            cap: written(backoff.cap()),
-            jitter: Some(Written(backoff.jitter())),
-        }
+        Self { base: written(backoff.base), cap: written(backoff.cap), jitter: Some(Written(backoff.jitter)) }
     }
 
     fn over(&self, default: ExponentialBackoff) -> Result<ExponentialBackoff, InvalidConfig> {
-        let base = self.base.map_or(default.base(), |base| base.0);
-        let cap = self.cap.map_or(default.cap(), |cap| cap.0);
+        let base = self.base.map_or(default.base, |base| base.0);
+        let cap = self.cap.map_or(default.cap, |cap| cap.0);
         let backoff = ExponentialBackoff::new(base, cap).map_err(|error| leaf(error, "backoff "))?;
-        Ok(backoff.with_jitter(self.jitter.map_or(default.jitter(), |jitter| jitter.0)))
+        Ok(backoff.with_jitter(self.jitter.map_or(default.jitter, |jitter| jitter.0)))
     }
 }
 

@@ -3,7 +3,7 @@ use crate::{
     call::RequestHead,
     policy::{
         RetryDecision,
-        grpc::{self, Code, Codes},
+        grpc::{self, Code},
     },
 };
 
@@ -55,26 +55,26 @@ use crate::{
 ///     .with_classify(Grpc::new().retry_on_code(GrpcCode::ABORTED))
 ///     .with_idempotent(|head| ["/shop.Cart/Get", "/shop.Cart/List"].contains(&head.uri.path()));
 /// ```
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Grpc {
-    codes: Codes,
+    codes: Vec<Code>,
 }
 
 impl Grpc {
     /// Returns the default classifier.
     pub fn new() -> Self {
-        Self { codes: Codes::TEMPORARY }
+        Self { codes: grpc::TEMPORARY.into() }
     }
 
     /// Also retries after this code. [`Code::OK`] stays a success.
     pub fn retry_on_code(mut self, code: Code) -> Self {
-        self.codes.set(code, true);
+        self.codes.push(code);
         self
     }
 
     /// Never retries after this code.
     pub fn never_on_code(mut self, code: Code) -> Self {
-        self.codes.set(code, false);
+        self.codes.retain(|kept| *kept != code);
         self
     }
 }
@@ -88,7 +88,7 @@ impl Default for Grpc {
 impl Classify for Grpc {
     fn classify(&self, _: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
         match attempt.outcome.status().zip(attempt.headers) {
-            Some((status, headers)) => grpc::classify(status, headers, self.codes),
+            Some((status, headers)) => grpc::classify(status, headers, &self.codes),
             None => DefaultClassifier.decide(attempt),
         }
     }

@@ -29,7 +29,7 @@ static GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-
 /// assert_eq!(GrpcCode::of(StatusCode::OK, &headers), Some(GrpcCode::UNAVAILABLE));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Code(u8);
 
 macro_rules! codes {
@@ -102,29 +102,8 @@ impl fmt::Debug for Code {
     }
 }
 
-/// A set of codes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Codes(u32);
-
-impl Codes {
-    /// The codes of temporary failures.
-    pub(crate) const TEMPORARY: Self = Self(1 << Code::UNAVAILABLE.0 | 1 << Code::RESOURCE_EXHAUSTED.0);
-
-    /// Adds or removes a code.
-    pub(crate) fn set(&mut self, code: Code, contained: bool) {
-        self.0 = self.0 & !(1 << code.0) | u32::from(contained) << code.0;
-    }
-
-    fn contains(self, code: Code) -> bool {
-        self.0 & 1 << code.0 != 0
-    }
-}
-
-impl fmt::Debug for Codes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries((0..=16).map(Code).filter(|code| self.contains(*code))).finish()
-    }
-}
+/// The codes of temporary failures.
+pub(crate) const TEMPORARY: [Code; 2] = [Code::UNAVAILABLE, Code::RESOURCE_EXHAUSTED];
 
 /// What the server requests in `grpc-retry-pushback-ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,10 +128,10 @@ pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
 ///
 /// A negative pushback forbids the retry. A positive one does not make another code retryable: gRPC's implementations in C
 /// and Go read A6 in this way, the one in Java does not.
-pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: Codes) -> RetryDecision {
+pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) -> RetryDecision {
     match Code::of(status, headers) {
         None | Some(Code::OK) => RetryDecision::Success,
-        Some(code) if !codes.contains(code) || pushback(headers) == Some(Pushback::Never) => {
+        Some(code) if !codes.contains(&code) || pushback(headers) == Some(Pushback::Never) => {
             RetryDecision::NotRetryable
         }
         Some(Code::RESOURCE_EXHAUSTED) => RetryDecision::Throttled,
@@ -162,7 +141,7 @@ pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: Codes) ->
 
 /// Returns whether the response rejects every request for now.
 pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
-    Code::in_head(headers).is_some_and(|code| Codes::TEMPORARY.contains(code))
+    Code::in_head(headers).is_some_and(|code| TEMPORARY.contains(&code))
 }
 
 /// Returns the delay that the server requested with a failed call.
