@@ -75,7 +75,6 @@
 //! - An origin without TLS is an error, except loopback and [`Origin::allow_plaintext`].
 
 mod credential;
-mod file;
 mod future;
 pub(crate) mod key;
 mod key_error;

@@ -1,6 +1,7 @@
 use std::{
     future::{Future, Ready, ready},
     panic::AssertUnwindSafe,
+    path::PathBuf,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -12,9 +13,11 @@ use futures_util::{
 };
 use tokio::runtime::Handle;
 
-use super::{ApiKey, FreshKey, KeyError, RefreshingKey};
+use super::{ApiKey, FreshKey, KeyError, RefreshingKey, refreshing::Provider};
 use crate::{
     clock::{self, Instant},
+    config::InvalidConfig,
+    policy::{ExponentialBackoff, Jitter},
     random::Random,
     telemetry,
 };
@@ -61,11 +64,29 @@ struct Held {
 const FAILED: &str = "the key provider failed";
 
 impl Refresher {
+    /// A key is refreshed this long before its expiry, as in the AWS SDKs.
+    const AHEAD: Duration = Duration::from_secs(300);
     /// A key that was in use for this many times the longest backoff starts a new row of rejections.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
+    }
+
+    /// Reads the key in the file, and again after the interval. Reads an unreadable file, or one with a rejected key, once a
+    /// second.
+    pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
+        let (fresh, second) = (FreshKey::new(ApiKey::from_file(&path)?), Duration::from_secs(1));
+        let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
+        let settings =
+            RefreshingKey { provider: Provider::File(path, interval), timeout: Duration::MAX, backoff };
+        let (file, now) = (Self::new(settings), clock::now());
+        file.hold(&mut file.lock(), fresh, now, now);
+        Ok(file)
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self.settings.provider, Provider::File(..))
     }
 
     // A panic while the lock was held leaves usable values behind.
@@ -103,23 +124,33 @@ impl Refresher {
         if let Some((error, until)) = state.failed.as_ref().filter(|(_, until)| now < *until) {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
-        let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
         let refresh = Arc::clone(self).run(now).boxed().shared();
+        // A file needs no task, because it is read when its refresh is polled first.
+        if !self.is_file() {
+            let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
+            drop(runtime.spawn(refresh.clone()));
+        }
         state.running = refresh.downgrade();
-        drop(runtime.spawn(refresh.clone()));
         Ok(refresh)
     }
 
     async fn run(self: Arc<Self>, started: Instant) -> Result<ApiKey, KeyError> {
-        telemetry::key_refresh_begins();
         let fetched = self.fetch(started).await;
         self.settle(started, fetched)
     }
 
     async fn fetch(&self, started: Instant) -> Result<FreshKey, KeyError> {
-        let limit = self.settings.timeout;
+        let RefreshingKey { provider, timeout: limit, .. } = &self.settings;
+        let provider = match provider {
+            Provider::Closure(provider) => provider,
+            Provider::File(path, _) => {
+                let unread = |error| KeyError::new("the key file could not be read again").with_source(error);
+                return ApiKey::from_file(path).map(FreshKey::new).map_err(unread);
+            }
+        };
+        telemetry::key_refresh_begins();
         // Catches a panic of the provider, and of a timer whose runtime is gone.
-        let fetch = AssertUnwindSafe(async { tokio::time::timeout(limit, (self.settings.provider)()).await });
+        let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provider()).await });
         let fresh = match fetch.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
             Ok(Err(_)) => {
@@ -143,14 +174,21 @@ impl Refresher {
         match fetched {
             Ok(fresh) => {
                 let key = fresh.key.clone();
+                let is_new = state.held.as_ref().is_none_or(|held| held.key != key);
                 self.hold(&mut state, fresh, started, now);
                 drop(state);
-                telemetry::key_refreshed();
+                match self.is_file() {
+                    false => telemetry::key_refreshed(),
+                    true if is_new => telemetry::key_changed(),
+                    true => {}
+                }
                 Ok(key)
             }
             Err(error) => {
                 let wait = self.settings.backoff.delay(state.failures, self.random.next());
                 let error = error.with_retry_in(wait);
+                // A file is read often, so only the first failure of a row is logged.
+                let is_logged = !self.is_file() || state.failures == 0;
                 state.failures = state.failures.saturating_add(1);
                 state.failed = Some((error.clone(), clock::after(now, wait)));
                 if let Some(held) = &mut state.held {
@@ -160,7 +198,9 @@ impl Refresher {
                 }
                 let kept = state.held.as_ref().is_some_and(|held| held.is_valid(now));
                 drop(state);
-                telemetry::key_refresh_failed(&error, error.retry_in(), kept);
+                if is_logged {
+                    telemetry::key_refresh_failed(&error, error.retry_in(), kept);
+                }
                 Err(error)
             }
         }
@@ -171,22 +211,29 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
+        // The same key again is no newer, and may be rejected as before.
+        let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
+        let (since, rejectable_at) =
+            same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
         let lifetime = fresh.lifetime;
-        let young = lifetime.map(|lifetime| lifetime - self.settings.ahead.min(lifetime / 5));
+        let young = match self.settings.provider {
+            Provider::File(_, interval) => Some(interval),
+            Provider::Closure(_) => lifetime.map(|lifetime| lifetime - Self::AHEAD.min(lifetime / 5)),
+        };
         state.failures = 0;
         state.failed = None;
         state.held = Some(Held {
             key: fresh.key,
-            since: now,
+            since,
             expires: lifetime.map(|lifetime| clock::after(started, lifetime)),
             refresh_at: young.map(|young| clock::after(started, young)),
-            rejectable_at: clock::after(now, rest),
+            rejectable_at,
             rejected: false,
         });
     }
 
     /// Returns whether another key is there or will be fetched.
-    pub(super) fn reject(&self, key: &ApiKey) -> bool {
+    pub(super) fn reject(self: &Arc<Self>, key: &ApiKey) -> bool {
         let now = clock::now();
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
@@ -205,6 +252,13 @@ impl Refresher {
         *rejections = rejections.saturating_add(1);
         held.rejected = true;
         drop(state);
+        if self.is_file() {
+            // Reads the file immediately, unless another request is reading it.
+            let is_same = |read: Result<ApiKey, KeyError>| read.map_or(true, |read| read == *key);
+            if self.lease().now_or_never().is_some_and(is_same) {
+                return false;
+            }
+        }
         telemetry::key_refused();
         true
     }

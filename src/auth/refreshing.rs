@@ -1,18 +1,24 @@
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::Future, path::PathBuf, pin::Pin, time::Duration};
 
 use super::ApiKey;
 use crate::{config::InvalidConfig, error::BoxError, policy::ExponentialBackoff};
 
-pub(super) type Provider =
-    dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>> + Send>> + Send + Sync;
+type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>> + Send>> + Send + Sync;
+
+pub(super) enum Provider {
+    Closure(Box<Fetch>),
+    /// A file, and the interval after which it is read again.
+    File(PathBuf, Duration),
+}
 
 /// A key that a closure fetches: from a vault, or by OAuth 2's client credentials.
 ///
 /// A refresh is single-flight: concurrent requests share one. It runs in a task on the runtime of the request that starts
 /// it, and continues if that request is dropped. If the runtime shuts down, the next request starts another one.
 ///
-/// While the key is valid, requests leave with it during the refresh. Otherwise they wait. After a failure the closure is
-/// not called before a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
+/// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs, but no earlier than at 80 % of its lifetime. While the
+/// key is valid, requests leave with it during the refresh. Otherwise they wait. After a failure the closure is not called
+/// before a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
 ///
 /// ```
 /// use std::time::Duration;
@@ -25,15 +31,12 @@ pub(super) type Provider =
 /// }));
 /// ```
 pub struct RefreshingKey {
-    pub(super) provider: Arc<Provider>,
-    pub(super) ahead: Duration,
+    pub(super) provider: Provider,
     pub(super) timeout: Duration,
     pub(super) backoff: ExponentialBackoff,
 }
 
 impl RefreshingKey {
-    /// The default of [`with_ahead`](Self::with_ahead), as in the AWS SDKs.
-    pub const DEFAULT_AHEAD: Duration = Duration::from_secs(300);
     /// The default of [`with_timeout`](Self::with_timeout), as for an attempt of a preset.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -46,22 +49,11 @@ impl RefreshingKey {
         Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
         E: Into<BoxError>,
     {
-        Self {
-            provider: Arc::new(move || {
-                let fetched = provider();
-                Box::pin(async move { fetched.await.map_err(Into::into) })
-            }),
-            ahead: Self::DEFAULT_AHEAD,
-            timeout: Self::DEFAULT_TIMEOUT,
-            backoff: ExponentialBackoff::throttled(),
-        }
-    }
-
-    /// Refreshes the key this long before its expiry, but no earlier than at 80 % of its lifetime.
-    /// [5 minutes](Self::DEFAULT_AHEAD) by default.
-    pub fn with_ahead(mut self, ahead: Duration) -> Self {
-        self.ahead = ahead;
-        self
+        let provider = Provider::Closure(Box::new(move || {
+            let fetched = provider();
+            Box::pin(async move { fetched.await.map_err(Into::into) })
+        }));
+        Self { provider, timeout: Self::DEFAULT_TIMEOUT, backoff: ExponentialBackoff::throttled() }
     }
 
     /// Limits the time of one refresh. [10 s](Self::DEFAULT_TIMEOUT) by default.
@@ -88,7 +80,6 @@ impl RefreshingKey {
 impl fmt::Debug for RefreshingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RefreshingKey")
-            .field("ahead", &self.ahead)
             .field("timeout", &self.timeout)
             .field("backoff", &self.backoff)
             .finish_non_exhaustive()

@@ -4,7 +4,6 @@ use futures_util::future::Either;
 
 use super::{
     ApiKey, KeyError, RefreshingKey,
-    file::WatchedFile,
     refresh::{Lease, Refresher},
 };
 use crate::config::InvalidConfig;
@@ -36,7 +35,6 @@ pub struct KeySource(Source);
 #[derive(Clone)]
 enum Source {
     Fixed(ApiKey),
-    File(Arc<WatchedFile>),
     Refreshing(Arc<Refresher>),
 }
 
@@ -62,7 +60,8 @@ impl KeySource {
     ///
     /// Returns an error as [`ApiKey::from_file`] does.
     pub fn from_file_every(path: impl Into<PathBuf>, interval: Duration) -> Result<Self, InvalidConfig> {
-        WatchedFile::open(path.into(), interval).map(|file| Self(Source::File(Arc::new(file))))
+        let refresher = Refresher::file(path.into(), interval)?;
+        Ok(Self(Source::Refreshing(Arc::new(refresher))))
     }
 
     /// Returns the current key. Waits for a refresh if no key is valid.
@@ -86,7 +85,6 @@ impl KeySource {
     pub fn reject(&self, key: &ApiKey) -> bool {
         match &self.0 {
             Source::Fixed(_) => false,
-            Source::File(file) => file.reject(key),
             Source::Refreshing(refresher) => refresher.reject(key),
         }
     }
@@ -95,7 +93,6 @@ impl KeySource {
     pub fn last_error(&self) -> Option<KeyError> {
         match &self.0 {
             Source::Fixed(_) => None,
-            Source::File(file) => file.last_error(),
             Source::Refreshing(refresher) => refresher.last_error(),
         }
     }
@@ -103,7 +100,6 @@ impl KeySource {
     pub(super) fn lease(&self) -> Lease {
         match &self.0 {
             Source::Fixed(key) => Either::Left(ready(Ok(key.clone()))),
-            Source::File(file) => Either::Left(ready(Ok(file.current()))),
             Source::Refreshing(refresher) => refresher.lease(),
         }
     }
@@ -131,9 +127,9 @@ impl From<RefreshingKey> for KeySource {
 
 impl fmt::Debug for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let source = match self.0 {
+        let source = match &self.0 {
             Source::Fixed(_) => "value",
-            Source::File(_) => "file",
+            Source::Refreshing(refresher) if refresher.is_file() => "file",
             Source::Refreshing(_) => "provider",
         };
         f.debug_struct("KeySource").field("source", &source).finish_non_exhaustive()

@@ -97,7 +97,7 @@ fn a_file_that_is_not_there_is_refused_at_once() {
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
-/// Those who are refused while another looks wait for what it finds. A pipe is a file that takes its time.
+/// A request that is rejected while another one reads the file waits for the new key. A pipe is a file that takes its time.
 #[cfg(unix)]
 #[test]
 fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
@@ -111,19 +111,25 @@ fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
     assert!(Command::new("mkfifo").arg(&secret.0).status().unwrap().success());
 
     let (told, hear) = mpsc::channel();
-    let refused = |told: mpsc::Sender<bool>| {
+    let refused = |told: mpsc::Sender<ApiKey>| {
         let (keys, old) = (keys.clone(), old.clone());
-        thread::spawn(move || told.send(keys.reject(&old)))
+        thread::spawn(move || {
+            assert!(keys.reject(&old));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            told.send(runtime.block_on(keys.current()).unwrap())
+        })
     };
     let first = refused(told.clone());
     // Opened as soon as the first one reads.
     let mut pipe = fs::OpenOptions::new().write(true).open(&secret).unwrap();
     let second = refused(told);
-    // Time to be wrong in: the second one has nothing to say before the first one knows.
+    // Time to be wrong in: the second one has no key before the first one has read it.
     assert!(hear.recv_timeout(millis(50)).is_err());
     pipe.write_all(b"key-2").unwrap();
     drop(pipe);
-    assert_eq!((hear.recv(), hear.recv()), (Ok(true), Ok(true)));
+    for key in [hear.recv().unwrap(), hear.recv().unwrap()] {
+        assert_eq!(key.expose(), "key-2");
+    }
     first.join().unwrap().unwrap();
     second.join().unwrap().unwrap();
 }

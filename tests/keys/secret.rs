@@ -51,7 +51,7 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
         (format!("{file:?}"), r#"KeySource { source: "file""#),
         (format!("{keys:?}"), r#"KeySource { source: "provider""#),
         (format!("{current:?}"), "ApiKey(redacted)"),
-        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "RefreshingKey { ahead: "),
+        (format!("{:?}", super::provided(millis(10), &[Fetch::Lasting]).0), "RefreshingKey { timeout: "),
     ] {
         assert!(shown.starts_with(name), "{shown}");
     }

@@ -65,11 +65,10 @@ async fn what_signs_says_what_it_is_and_shows_no_secret() {
     );
     ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();
     let mut call = tokio_test::task::spawn(service.call(request("POST", URI)));
-    assert_eq!(format!("{:?}", *call), r#"SignFuture { state: "signing" }"#);
+    assert_eq!(format!("{:?}", *call), "SignFuture { .. }");
     tokio_test::assert_pending!(call.poll());
     tokio::time::advance(millis(11)).await;
     tokio_test::assert_pending!(call.poll());
-    assert_eq!(format!("{:?}", *call), r#"SignFuture { state: "calling" }"#);
     assert!(!format!("{layer:?} {service:?} {call:?}").contains("s3cret"));
 }
 
