@@ -77,7 +77,7 @@ impl Credential {
 /// Keeps the key out of the call's report.
 fn conceal(head: &request::Parts, key: &ApiKey) {
     if let Some(call) = head.extensions.get::<CallContext>() {
-        call.conceal(key.secret());
+        call.conceal(&key.0);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{config::InvalidConfig, secret::Secret};
 ///
 /// Cheap: clones share the memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ApiKey(Secret);
+pub struct ApiKey(pub(super) Secret);
 
 impl ApiKey {
     /// The largest key file, so that a path to another file does not fill the memory.
@@ -95,10 +95,6 @@ impl ApiKey {
     /// Returns the key as a header value, marked sensitive: `Debug` does not show it, and HTTP/2 does not index it.
     pub fn header_value(&self) -> HeaderValue {
         sensitive(self.expose())
-    }
-
-    pub(super) fn secret(&self) -> &Secret {
-        &self.0
     }
 
     fn check(key: &str, place: impl FnOnce() -> String) -> Result<Self, InvalidConfig> {

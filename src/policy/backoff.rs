@@ -15,7 +15,7 @@ use crate::config::InvalidConfig;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Jitter {
-    percent: u8,
+    pub(super) percent: u8,
 }
 
 impl Jitter {
@@ -51,11 +51,6 @@ impl Jitter {
             return Err(InvalidConfig::new("jitter percent", percent.to_string(), "0 to 100"));
         }
         Ok(Self { percent })
-    }
-
-    /// Returns the random part in percent.
-    pub(super) fn as_percent(self) -> u8 {
-        self.percent
     }
 
     /// Returns the random part of a delay of at most 366 days, rounded down.

@@ -72,7 +72,7 @@ impl fmt::Display for Human {
 /// Such as `50%`.
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.as_percent())
+        write!(f, "{}%", self.percent)
     }
 }
 

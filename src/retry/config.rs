@@ -98,7 +98,7 @@ impl Default for Fields {
 impl Default for Budget {
     fn default() -> Self {
         let budget = policy::Budget::new();
-        let [retry_cost, throttled_cost, success_gain] = budget.costs();
+        let policy::Budget { retry_cost, throttled_cost, success_gain, .. } = budget;
         Self { enabled: true, capacity: budget.capacity(), retry_cost, throttled_cost, success_gain }
     }
 }

@@ -101,7 +101,7 @@ async fn no_code_proves_that_nothing_was_done() {
 async fn codes_are_chosen() {
     let classify = Grpc::new().retry_on_code(Code::ABORTED).never_on_code(Code::UNAVAILABLE);
     for (answer, ended) in [(With(200, ABORTED), Success), (With(200, UNAVAILABLE), NotRetryable)] {
-        let told = tried(grpc().with_classify(classify), "POST", [answer, Is(200)]).await;
+        let told = tried(grpc().with_classify(classify.clone()), "POST", [answer, Is(200)]).await;
         assert_eq!(told.0, Some(ended), "{answer:?}");
     }
     // A success stays one, and rules of one's own go before.

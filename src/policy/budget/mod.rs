@@ -48,9 +48,9 @@ mod tests;
 pub struct Budget {
     left: Arc<AtomicU32>,
     capacity: u32,
-    retry_cost: u32,
-    throttled_cost: u32,
-    success_gain: u32,
+    pub(crate) retry_cost: u32,
+    pub(crate) throttled_cost: u32,
+    pub(crate) success_gain: u32,
 }
 
 impl Budget {
@@ -148,12 +148,6 @@ impl Budget {
     /// Returns the capacity.
     pub const fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// Returns the cost of a retry, its cost after a throttle, and the gain of a success.
-    #[cfg(feature = "serde")]
-    pub(crate) const fn costs(&self) -> [u32; 3] {
-        [self.retry_cost, self.throttled_cost, self.success_gain]
     }
 }
 
