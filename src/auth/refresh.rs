@@ -30,7 +30,7 @@ pub(super) type Refresh = Shared<Run>;
 /// The current key, or the refresh to wait for.
 pub(super) type Lease = Either<Ready<Result<ApiKey, KeyError>>, Refresh>;
 
-/// A [`RefreshingKey`] in use.
+/// A key that changes, in use: from a [`RefreshingKey`] or a file.
 pub(super) struct Refresher {
     settings: RefreshingKey,
     random: Random,
@@ -73,8 +73,8 @@ impl Refresher {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
-    /// Reads the key in the file, and again after the interval. Reads an unreadable file, or one with a rejected key, once a
-    /// second.
+    /// Reads the key in the file, and again after each interval. Reads a file that is unreadable, or whose key the server
+    /// rejects, at most once a second.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let (fresh, second) = (FreshKey::new(ApiKey::from_file(&path)?), Duration::from_secs(1));
         let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
@@ -125,7 +125,7 @@ impl Refresher {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
         let refresh = Arc::clone(self).run(now).boxed().shared();
-        // A file needs no task, because it is read when its refresh is polled first.
+        // A file needs no task, because the first poll of its refresh reads it.
         if !self.is_file() {
             let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
             drop(runtime.spawn(refresh.clone()));
@@ -187,7 +187,7 @@ impl Refresher {
             Err(error) => {
                 let wait = self.settings.backoff.delay(state.failures, self.random.next());
                 let error = error.with_retry_in(wait);
-                // A file is read often, so only the first failure of a row is logged.
+                // A file is read often, so only the first of several failures in a row is logged.
                 let is_logged = !self.is_file() || state.failures == 0;
                 state.failures = state.failures.saturating_add(1);
                 state.failed = Some((error.clone(), clock::after(now, wait)));
@@ -211,7 +211,7 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // The same key again is no newer, and may be rejected as before.
+        // The same key is not newer. It keeps its age and the time from which a rejection counts.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
@@ -254,8 +254,8 @@ impl Refresher {
         drop(state);
         if self.is_file() {
             // Reads the file immediately, unless another request is reading it.
-            let is_same = |read: Result<ApiKey, KeyError>| read.map_or(true, |read| read == *key);
-            if self.lease().now_or_never().is_some_and(is_same) {
+            let finds_no_other = |read: Result<ApiKey, KeyError>| read.map_or(true, |read| read == *key);
+            if self.lease().now_or_never().is_some_and(finds_no_other) {
                 return false;
             }
         }

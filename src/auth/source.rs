@@ -45,7 +45,8 @@ impl KeySource {
     /// Reads the key in the file at `path`, and again every [5 s](Self::FILE_INTERVAL).
     ///
     /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread meanwhile. The key stays in
-    /// use if the file disappears or contains no valid key; [`last_error`](Self::last_error) and a log event tell why.
+    /// use if the file disappears or contains no valid key, and the file is read again after 1 s.
+    /// [`last_error`](Self::last_error) and a log event tell why.
     ///
     /// # Errors
     ///
