@@ -42,7 +42,7 @@ impl<'a> Text<'a> {
         next
     }
 
-    /// One character that is wanted.
+    /// Parses one character that is wanted.
     fn one(&mut self, wanted: impl Fn(char) -> bool) -> Option<()> {
         self.next().filter(|c| wanted(*c)).map(drop)
     }
@@ -90,7 +90,7 @@ impl<'a> Text<'a> {
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.slice(|text| match text.next()? {
             '"' => text.quoted('\\', |text| text.one(|c| matches!(c, '"' | '\\'))),
-            // Of its percent-encoding only the form is checked, because no name is a Display String.
+            // Checks only the form of the percent-encoding, because no name is a Display String.
             '%' => text.eat('"').and_then(|()| {
                 let hex = |c| matches!(c, '0'..='9' | 'a'..='f');
                 text.quoted('%', |text| text.one(hex).and_then(|()| text.one(hex)))
@@ -114,7 +114,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The rest of a quoted text, in which `escaped` takes what follows the character `escape`.
+    /// Parses the rest of a quoted text. `escaped` parses the characters after each `escape`.
     fn quoted(&mut self, escape: char, escaped: impl Fn(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             match self.next()? {

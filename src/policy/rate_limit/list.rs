@@ -30,10 +30,6 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    pub(super) fn new(policy: u64, left: u64, more_in: Duration) -> Self {
-        Self { policy, left, more_in: more_in.min(MAX_ASK) }
-    }
-
     /// Which of the server's quotas this is: the same number in every answer that names the same policy and
     /// partition key. Means nothing between two servers.
     pub const fn policy(&self) -> u64 {
@@ -55,7 +51,8 @@ impl Remaining {
 /// Adds a policy to a list in the order of [`remaining()`], within [`MAX_POLICIES`]. Adding any number takes linear time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(super) fn add(list: &mut Vec<Remaining>, new: Remaining) {
+pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, more_in: Duration) {
+    let new = Remaining { policy, left, more_in: more_in.min(MAX_ASK) };
     let rank = |item: &Remaining| (item.left, Reverse(item.more_in));
     let place = list.partition_point(|kept| rank(kept) <= rank(&new));
     list.insert(place, new);

@@ -18,33 +18,10 @@ use crate::policy::{
 static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// A way to write down how much is left and when more comes, with the names of the two.
-enum Spelling {
-    /// A List in `RateLimit`, an Item for each policy; the window is a parameter in `RateLimit-Policy`.
-    Items { left: &'static str, more_in: &'static str, partition: &'static str, window: &'static str },
-    /// A Dictionary in `RateLimit`, of one nameless policy.
-    Dictionary { left: &'static str, more_in: &'static str },
-    /// A field each, of one number or a list of them.
-    Fields { left: HeaderName, more_in: HeaderName },
-}
-
-/// The first that an answer has is read. A draft that renames a parameter is one row more.
-static SPELLINGS: [Spelling; 4] = [
-    // draft-ietf-httpapi-ratelimit-headers-10
-    Spelling::Items { left: "r", more_in: "t", partition: "pk", window: "w" },
-    // -07
-    Spelling::Dictionary { left: "remaining", more_in: "reset" },
-    // Up to -06
-    Spelling::Fields {
-        left: HeaderName::from_static("ratelimit-remaining"),
-        more_in: HeaderName::from_static("ratelimit-reset"),
-    },
-    // Never specified. GitHub, Reddit, Brave and many more
-    Spelling::Fields {
-        left: HeaderName::from_static("x-ratelimit-remaining"),
-        more_in: HeaderName::from_static("x-ratelimit-reset"),
-    },
-];
+static DRAFT_6: [HeaderName; 2] =
+    [HeaderName::from_static("ratelimit-remaining"), HeaderName::from_static("ratelimit-reset")];
+static UNSPECIFIED: [HeaderName; 2] =
+    [HeaderName::from_static("x-ratelimit-remaining"), HeaderName::from_static("x-ratelimit-reset")];
 
 /// Reads the remaining permits of the server's quotas from the rate-limit headers.
 ///
@@ -72,16 +49,21 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
         return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    let read = |spelling: &Spelling| match spelling {
-        Spelling::Items { left, more_in, partition, window } => {
-            items(headers, [left, more_in, partition], window)
-        }
-        Spelling::Dictionary { left, more_in } => dictionary(headers, left, more_in),
-        Spelling::Fields { left, more_in } => fields(headers, left, more_in, || *served),
-    };
-    SPELLINGS.iter().filter_map(read).find(|list| !list.is_empty()).unwrap_or_default()
+    // A draft that renames a parameter is one row more.
+    let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
+        // draft-ietf-httpapi-ratelimit-headers-10
+        &|| items(headers, ["r", "t", "pk"], "w"),
+        // -07
+        &|| dictionary(headers, "remaining", "reset"),
+        // Up to -06
+        &|| fields(headers, &DRAFT_6, || *served),
+        // Never specified. GitHub, Reddit, Brave and many more
+        &|| fields(headers, &UNSPECIFIED, || *served),
+    ];
+    forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
 }
 
+/// Reads a List in `RateLimit`, with an Item for each policy. The window is a parameter in `RateLimit-Policy`.
 fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Remaining>> {
     let windows = LazyCell::new(|| windows(headers, window));
     let mut list = Vec::new();
@@ -93,7 +75,7 @@ fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Rema
             None => windows.get(name).copied(),
         };
         if let (Some(left), Some(more_in)) = (left.map(natural), more_in) {
-            add(&mut list, Remaining::new(policy(name, partition.map(str::as_bytes)), left?, more_in));
+            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, more_in);
         }
         Some(())
     })?;
@@ -127,6 +109,7 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
     read.map(|()| windows).unwrap_or_default()
 }
 
+/// Reads a Dictionary in `RateLimit`, of one nameless policy.
 fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
     let (mut left, mut more_in) = (None, None);
     members(headers, &RATELIMIT, |text| {
@@ -141,16 +124,15 @@ fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Optio
     })?;
     let (left, more_in) = (natural(left?)?, Duration::from_secs(natural(more_in?)?));
     let mut list = Vec::new();
-    add(&mut list, Remaining::new(policy(RATELIMIT.as_str(), None), left, more_in));
+    add(&mut list, policy(RATELIMIT.as_str(), None), left, more_in);
     Some(list)
 }
 
-/// The numbers of the two fields belong together by their place, as in Brave's `X-RateLimit-Remaining: 1,
-/// 1000` and `X-RateLimit-Reset: 1, 1419704`.
+/// Reads two fields, each of one number or a list of them. The numbers belong together by their place, as in Brave's
+/// `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
 fn fields(
     headers: &HeaderMap,
-    left_name: &HeaderName,
-    more_in_name: &HeaderName,
+    [left_name, more_in_name]: &[HeaderName; 2],
     served: impl Fn() -> Duration,
 ) -> Option<Vec<Remaining>> {
     headers.get(left_name)?;
@@ -164,7 +146,7 @@ fn fields(
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
             _ => return None, // OpenRouter's are milliseconds
         };
-        add(&mut list, Remaining::new(policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in));
+        add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in);
     }
     resets.next().is_none().then_some(list)
 }
