@@ -167,11 +167,11 @@ impl CallContext {
         }
     }
 
-    /// Starts an attempt, unless the deadline has passed. Returns the passed deadline.
-    pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Instant> {
+    /// Starts an attempt, unless the deadline has passed. Returns the time that the call had.
+    pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.shared.state();
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
-            return Err(deadline);
+            return Err(deadline.saturating_duration_since(self.shared.started));
         }
         state.retry_after = None;
         state.attempts.start(now.saturating_duration_since(self.shared.started));

@@ -2,22 +2,17 @@
 
 use std::{fmt, time::Duration};
 
-use super::{
-    call::{Error, Kind, Scope},
-    chain::write_causes,
-};
+use super::{ErrorKind, call::Error, chain::write_causes};
 use crate::call::{Report, StopReason};
 
 impl Error {
     /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.failure() {
-            Kind::Timeout { scope: Scope::Call, limit } => {
-                write!(f, "deadline of {:?} exceeded", rounded(limit))
-            }
-            Kind::Timeout { limit, .. } => write!(f, "no response within {:?}", rounded(limit)),
-            Kind::Stalled { limit } => write!(f, "response body stalled for {:?}", rounded(limit)),
-            _ => f.write_str(self.kind().sentence()),
+        match (self.kind(), self.inner.time.map(rounded)) {
+            (ErrorKind::Deadline, Some(limit)) => write!(f, "deadline of {limit:?} exceeded"),
+            (ErrorKind::AttemptTimeout, Some(limit)) => write!(f, "no response within {limit:?}"),
+            (ErrorKind::BodyTimeout, Some(limit)) => write!(f, "response body stalled for {limit:?}"),
+            (kind, _) => f.write_str(kind.texts().1),
         }?;
         let attempts = self.report().map_or(0, Report::attempt_count);
         if attempts > 1 {

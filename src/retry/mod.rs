@@ -133,7 +133,6 @@ mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
-mod delivery;
 mod future;
 mod grpc;
 mod head;
