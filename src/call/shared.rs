@@ -63,10 +63,6 @@ impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    pub(super) fn service(&self) -> Option<Arc<str>> {
-        self.state().identity.as_ref()?.naming.service.clone()
-    }
 }
 
 impl State {

@@ -306,7 +306,7 @@ async fn calls_and_errors(seen: &Seen) {
     seen.both(report);
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
-    seen.debug(&attempts[0].outcome().unwrap());
+    seen.debug(&attempts[0].outcome.unwrap());
     seen.debug(probe.seen()[0].head.extensions.get::<CallContext>().unwrap());
     seen.debug(response.body());
     seen.debug(&Deadline::after(secs(1)));
