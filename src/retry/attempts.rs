@@ -49,13 +49,14 @@ impl<B: Body> Attempts<B> {
         policy: Arc<Policy>,
     ) -> (Self, Result<Request<ReplayBody<B>>, Error>) {
         let call = CallContext::of(request.extensions_mut());
+        let declared = policy.is_idempotent(&request);
         let (mut head, body) = request.into_parts();
         let announced = announced(&head, &body);
         let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(RetryOverride::new());
         let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
         let idempotent = own.idempotent
-            || policy.is_idempotent(&head)
+            || declared
             || policy::outcome::is_idempotent(&head.method)
             || matches!(key, Ok(Some(true)));
         let attempts = Self {
