@@ -59,6 +59,6 @@ where
             Identity { naming: Arc::clone(&settings.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
         let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
-        ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
+        ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, |()| self.inner.call(request)))
     }
 }

@@ -54,10 +54,8 @@ impl<F> ResponseFuture<F> {
     /// Calls the inner service, unless the request has expired.
     #[inline]
     pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
-        let future = match expired {
-            false => MaybeRejected::calling(call),
-            true => MaybeRejected::rejected(expiry.error()),
-        };
+        let checked = if expired { Err(expiry.error()) } else { Ok(()) };
+        let future = MaybeRejected::new(checked, |()| call());
         Self { future, timer: None, expiry, completed: false }
     }
 }
