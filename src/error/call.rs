@@ -75,7 +75,7 @@ impl Error {
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
         let kind = match refusal.reason() {
-            Reason::TooCostly => ErrorKind::TooCostly,
+            Reason::TooCostly { .. } => ErrorKind::TooCostly,
             _ => ErrorKind::RateLimited,
         };
         Self::new(kind, refusal.wait(), Some(refusal.into()))
