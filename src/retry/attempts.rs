@@ -9,12 +9,12 @@ use http::{
 };
 use http_body::Body;
 
-use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, outcome, policy::Policy};
+use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, policy::Policy};
 use crate::{
     body::{Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
     clock,
-    error::{Error, ErrorKind, Reason, Refusal},
+    error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
         self, RetryDecision, feedback,
         grpc::{self, Code, Pushback},
@@ -101,7 +101,7 @@ impl<B: Body> Attempts<B> {
         let (headers, error) = (response.map(Response::headers), result.as_ref().err());
         let outcome = match result {
             Ok(response) => Outcome::Response(response.status()),
-            Err(error) => outcome::of_error(error, called, self.replay.has_failed()),
+            Err(error) => outcome_of(error, called, self.replay.has_failed()),
         };
         self.maybe_processed |= outcome.delivery() != Delivery::NotSent;
         let requested = response.and_then(|response| {
@@ -189,19 +189,15 @@ impl<B: Body> Attempts<B> {
 
     /// Keeps the error of an attempt that is retried, or returns its response.
     pub(super) fn keep_error<R>(&mut self, called: bool, result: Result<R, Error>) -> Option<R> {
-        match result {
-            Ok(response) => {
-                self.failed = None;
-                Some(response)
-            }
-            Err(error) => {
-                // An attempt that could not start does not replace the error of an earlier one.
-                if called || self.failed.is_none() {
-                    self.failed = Some(error);
-                }
-                None
-            }
+        let (response, error) = match result {
+            Ok(response) => (Some(response), None),
+            Err(error) => (None, Some(error)),
+        };
+        // An attempt that could not start does not replace the error of an earlier one.
+        if called || self.failed.is_none() {
+            self.failed = error;
         }
+        response
     }
 
     /// Ends the call. Returns its result after the last attempt.
@@ -249,4 +245,19 @@ fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
 fn is_refused_by_deadline(error: &Error) -> bool {
     let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
     refusal.is_some_and(|refusal| refusal.reason() == Reason::Deadline)
+}
+
+/// Returns the outcome of an attempt without a response.
+///
+/// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
+fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
+    match error.failed() {
+        _ if error.is_timeout() => Outcome::Timeout,
+        // A retry layer below made several attempts.
+        _ if error.is_after_processing() => Outcome::Failed,
+        _ if error.is_refusal() => Outcome::Refused,
+        // The error of a failed body may be about another connection.
+        Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,
+        _ => Outcome::NotSent,
+    }
 }

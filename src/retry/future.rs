@@ -47,12 +47,6 @@ pin_project! {
     }
 }
 
-impl<F, R, Q> State<F, R, Q> {
-    fn ready(request: Option<Q>) -> Self {
-        Self::Readying { request, started: false }
-    }
-}
-
 impl<S, B, R> ResponseFuture<S, B, R>
 where
     S: Service<Request<ReplayBody<B>>>,
@@ -61,7 +55,7 @@ where
     pub(super) fn new(inner: S, policy: Arc<Policy>, request: Request<B>) -> Self {
         let (attempts, first) = Attempts::of(request, policy);
         let state = match first {
-            Ok(request) => State::ready(Some(request)),
+            Ok(request) => State::Readying { request: Some(request), started: false },
             Err(error) => State::Ended { error: Some(error) },
         };
         Self { state, inner, attempts }
@@ -126,7 +120,7 @@ where
                     }
                     ready!(timer.poll(cx));
                     let request = next.take();
-                    this.state.set(State::ready(request));
+                    this.state.set(State::Readying { request, started: false });
                     continue;
                 }
             };
