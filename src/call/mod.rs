@@ -151,8 +151,7 @@ impl CallContext {
     pub(crate) fn answered(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();
         if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
-            let id = state.server_id(headers);
-            state.keep_id(id.as_ref());
+            state.keep_id(headers);
         }
     }
 
@@ -185,8 +184,7 @@ impl CallContext {
     ) {
         let elapsed = self.0.shared.started.elapsed();
         let mut state = self.0.shared.state();
-        let server_request_id = headers.and_then(|headers| state.server_id(headers));
-        state.keep_id(server_request_id.as_ref());
+        let server_request_id = headers.and_then(|headers| state.keep_id(headers));
         if let Some(attempt) = &mut state.attempts.last {
             attempt.ended = Some(elapsed);
             attempt.outcome = Some(outcome);

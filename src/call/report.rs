@@ -99,17 +99,14 @@ impl fmt::Display for Report {
             write!(f, "request id {id}: ")?;
         }
         let attempts = self.attempts();
-        match attempts.len() {
-            1 => f.write_str("1 attempt")?,
-            count => write!(f, "{count} attempts")?,
-        }
-        for (index, attempt) in attempts.iter().enumerate() {
-            f.write_str(if index == 0 { " (" } else { ", " })?;
-            f.write_str(attempt.outcome.as_ref().map_or("unfinished", Outcome::as_str))?;
-        }
-        if !attempts.is_empty() {
-            f.write_str(")")?;
-        }
+        let outcomes = attempts.iter().map(|attempt| attempt.outcome.as_ref());
+        let outcomes: Vec<_> =
+            outcomes.map(|outcome| outcome.map_or("unfinished", Outcome::as_str)).collect();
+        match &*outcomes {
+            [] => f.write_str("0 attempts"),
+            [outcome] => write!(f, "1 attempt ({outcome})"),
+            _ => write!(f, "{} attempts ({})", outcomes.len(), outcomes.join(", ")),
+        }?;
         if let Some(stop) = self.stop_reason() {
             write!(f, ", {}", stop.as_str())?;
         }

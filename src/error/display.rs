@@ -18,14 +18,10 @@ impl Error {
         if attempts > 1 {
             write!(f, " after {attempts} attempts")?;
         }
-        let id = self.request_id();
-        let id = id.as_ref().and_then(|id| id.to_str().ok());
-        match (stop.map(|stop| stop.as_str()), id) {
-            (Some(stop), Some(id)) => write!(f, " ({stop}, request id {id})"),
-            (Some(stop), None) => write!(f, " ({stop})"),
-            (None, Some(id)) => write!(f, " (request id {id})"),
-            (None, None) => Ok(()),
-        }
+        let stop = stop.map(|stop| stop.as_str().to_owned());
+        let id = self.request_id().and_then(|id| Some(format!("request id {}", id.to_str().ok()?)));
+        let notes: Vec<_> = stop.into_iter().chain(id).collect();
+        if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
     }
 }
 

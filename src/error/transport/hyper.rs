@@ -5,8 +5,6 @@ use std::error::Error as StdError;
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 
-#[cfg(feature = "rustls")]
-use super::super::chain::chain;
 use super::{
     super::{
         ErrorKind,
@@ -62,9 +60,7 @@ impl Found {
             self.kind = ErrorKind::Closed;
         }
         self.prove(match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
-            _ if error.is_connect() || error.connect_info().is_none() => {
-                Proof { lasting: is_permanent(error), ..NOT_SENT }
-            }
+            _ if error.is_connect() || error.connect_info().is_none() => NOT_SENT,
             // hyper also reports an upgrade as canceled, but this client waits for none.
             Some(error) => by_connection(error, error.is_canceled()),
             None => MAYBE,
@@ -162,19 +158,4 @@ fn was_not_begun(error: &hyper::Error) -> bool {
         why.is::<hyper::Error>()
             || ["connection closed", "connection was not ready"].contains(&why.to_string().as_str())
     })
-}
-
-/// Returns whether TLS fails in the same way on the next attempt: by a wrong certificate, or without a common version
-/// or cipher. The caller should learn at once that it may be talking to another server.
-#[cfg(feature = "rustls")]
-fn is_permanent(error: &legacy::Error) -> bool {
-    use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
-
-    let tls = chain(error).find_map(|error| error.downcast_ref());
-    matches!(tls, Some(InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_)))
-}
-
-#[cfg(not(feature = "rustls"))]
-fn is_permanent(_: &legacy::Error) -> bool {
-    false
 }

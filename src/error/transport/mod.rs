@@ -106,7 +106,15 @@ impl Found {
             return Some(if self.connecting { ErrorKind::ConnectTimeout } else { ErrorKind::AttemptTimeout });
         }
         #[cfg(feature = "rustls")]
-        if error.is::<rustls::Error>() {
+        if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
+
+            // A wrong certificate, or no common version or cipher. The caller should learn at once that it may be talking
+            // to another server.
+            if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
+                proof.lasting =
+                    matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
+            }
             return Some(ErrorKind::Tls);
         }
         // The timeouts of reqwest around a connector and of tonic's channel are read by their texts.
