@@ -64,11 +64,11 @@ async fn call() -> Result<(), BoxError> {
     let id = report.request_id().ok_or("no request id")?;
     println!("request id  {} on each of {} attempts", id.to_str()?, report.attempt_count());
     for attempt in report.attempts() {
-        let Some(Outcome::Response(status)) = attempt.outcome() else { return Err("no answer".into()) };
-        let waited = attempt.waited().as_millis();
-        println!("limit       attempt {} waited {waited} ms for its permit", attempt.number());
-        print!("retry       attempt {}: {status}", attempt.number());
-        match attempt.delay() {
+        let Some(Outcome::Response(status)) = attempt.outcome else { return Err("no answer".into()) };
+        let waited = attempt.waited.as_millis();
+        println!("limit       attempt {} waited {waited} ms for its permit", attempt.number);
+        print!("retry       attempt {}: {status}", attempt.number);
+        match attempt.delay {
             Some(delay) => println!(", retried after {} ms", delay.as_millis()),
             None => println!(", which is the response of the call"),
         }

@@ -2,7 +2,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::error::{Error, Kind};
+use crate::error::Error;
 
 /// Most names in a request. `http` holds 24,576, but finds no room above 6,553 if the hashes of some names collide.
 const CAPACITY: usize = 6_500;
@@ -12,7 +12,7 @@ const RESERVED: usize = 500;
 
 /// Returns the error of a request whose header fields leave no room for another one.
 fn too_many_fields() -> Error {
-    Error::new(Kind::Request, "the request has more than 6,000 header fields")
+    Error::invalid_request("the request has more than 6,000 header fields")
 }
 
 /// Returns an error unless hooks and clients have room for their own fields.

@@ -58,7 +58,7 @@ async fn holds_its_place(schedule: impl Backoff + Clone + 'static) {
     let (pauses, report) = call(&layer, ASKS).await;
     assert!((secs(7)..=millis(7_501)).contains(&pauses[0]), "{pauses:?}");
     assert_eq!(pauses[1..], [secs(2), secs(4)]);
-    let reasons: Vec<_> = report.attempts().iter().map(|attempt| attempt.delay_reason()).collect();
+    let reasons: Vec<_> = report.attempts().iter().map(|attempt| attempt.delay_reason).collect();
     let transient = Some(DelayReason::Transient);
     assert_eq!(reasons, [Some(DelayReason::Asked), transient, transient, None]);
     // And one below the schedule's own back-off shortens nothing.

@@ -116,7 +116,7 @@ async fn what_can_never_be_in_time_is_refused_once_by_the_wait() {
     advance(SECOND).await;
     let large = PermitRequest::new().with_cost(NonZeroU32::new(6).unwrap());
     for (number, (ask, reason)) in
-        [(late, Reason::Deadline), (large, Reason::TooCostly)].into_iter().enumerate()
+        [(late, Reason::Deadline), (large, Reason::TooCostly { largest: 5 })].into_iter().enumerate()
     {
         is_undecided(&bucket, &ask);
         assert_eq!(bucket.acquire_with(&ask).await.unwrap_err().reason(), reason);

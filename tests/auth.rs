@@ -264,7 +264,7 @@ async fn keeps_the_servers_request_id_unless_it_contains_the_key() {
             .service(Probe::new([With(200, headers)]));
         let response = service.oneshot(get(URI)).await.unwrap();
         let report = response.extensions().get::<Report>().unwrap();
-        let attempt = report.attempts()[0].server_request_id().is_some();
+        let attempt = report.attempts()[0].server_request_id.is_some();
         assert_eq!(report.server_request_id().is_some(), attempt);
         attempt
     }
@@ -297,7 +297,7 @@ async fn a_credential_that_fails_ends_the_call_and_nothing_is_sent() {
     assert!(error.is_auth());
     let report = error.report().unwrap();
     assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(StopReason::NotRetryable)));
-    assert_eq!(report.attempts()[0].outcome(), Some(Outcome::NotSent));
+    assert_eq!(report.attempts()[0].outcome, Some(Outcome::NotSent));
     assert_eq!(probe.calls(), 0);
 }
 

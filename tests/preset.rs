@@ -307,10 +307,7 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
     let report = Report::from_response(&response).unwrap();
     let attempt = &report.attempts()[0];
     assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
-    assert_eq!(
-        (attempt.delay(), attempt.delay_reason()),
-        (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
-    );
+    assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
     let seen = server.seen();
     assert!(
         seen.iter().map(|seen| seen.header("authorization")).eq([Some("Bearer key-1"), Some("Bearer key-2")])
@@ -375,7 +372,7 @@ async fn clones_and_clients_of_one_preset_share_one_limiter() {
         assert!(error.is_rate_limited(), "{error:?}");
         let wait = error.retry_after().unwrap();
         assert!(wait > HOUR - MINUTE && wait <= HOUR, "{wait:?}");
-        assert_eq!(error.report().unwrap().attempts()[0].outcome(), Some(Outcome::Refused));
+        assert_eq!(error.report().unwrap().attempts()[0].outcome, Some(Outcome::Refused));
     }
     assert_eq!(server.seen().len(), 2);
 }
@@ -464,13 +461,13 @@ async fn limit_retry_and_timeout_work_together() {
     assert_eq!((response.status().as_u16(), start.elapsed()), (200, MINUTE));
     let report = response.extensions().get::<Report>().unwrap();
     let attempts = report.attempts();
-    let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+    let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
     let unavailable = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(outcomes, [unavailable, Outcome::Timeout, Outcome::Response(StatusCode::OK)]);
-    assert_eq!([attempts[0].delay(), attempts[1].delay()], [Some(100 * MILLI), Some(200 * MILLI)]);
-    assert_eq!(attempts[1].ended(), Some(10_100 * MILLI));
-    assert_eq!(attempts[2].started(), 10_300 * MILLI);
-    assert_eq!((attempts[2].waited(), report.waited()), (49_700 * MILLI, 49_700 * MILLI));
+    assert_eq!([attempts[0].delay, attempts[1].delay], [Some(100 * MILLI), Some(200 * MILLI)]);
+    assert_eq!(attempts[1].ended, Some(10_100 * MILLI));
+    assert_eq!(attempts[2].started, 10_300 * MILLI);
+    assert_eq!((attempts[2].waited, report.waited()), (49_700 * MILLI, 49_700 * MILLI));
     assert_eq!(report.stop_reason(), Some(StopReason::Success));
 }
 
@@ -486,7 +483,7 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
     // What came before is the cause; what stood in the way of another attempt is in the report.
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
-    assert_eq!(error.report().unwrap().attempts()[2].outcome(), Some(Outcome::Refused));
+    assert_eq!(error.report().unwrap().attempts()[2].outcome, Some(Outcome::Refused));
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
 }
 

@@ -369,7 +369,7 @@ async fn promise_7_deadline() {
     assert!(start.elapsed() <= Duration::from_millis(25_001), "{:?}", start.elapsed());
     let attempts = error.report().unwrap().attempts();
     assert_eq!((attempts.len(), seen.count()), (3, 3));
-    assert_eq!(attempts[0].outcome(), Some(Outcome::Timeout));
+    assert_eq!(attempts[0].outcome, Some(Outcome::Timeout));
 
     // A pause that ends after the deadline is not slept into: the answer is handed over with the ask in it.
     let (service, seen) = stack(&preset, |_, _| async { answer_asking(503, 40) });
@@ -449,7 +449,7 @@ async fn promise_9_accounted() {
     assert!(ids.contains(report.request_id().unwrap().to_str().unwrap()));
     assert_eq!(report.server_request_id().unwrap(), "srv-2");
     let told: Vec<_> =
-        report.attempts().iter().map(|a| (a.number(), a.outcome().unwrap(), a.delay().is_some())).collect();
+        report.attempts().iter().map(|a| (a.number, a.outcome.unwrap(), a.delay.is_some())).collect();
     let answered = |status: u16| Outcome::Response(status.try_into().unwrap());
     assert_eq!(told, [(1, answered(503), true), (2, answered(503), true), (3, answered(200), false)]);
     assert_eq!(report.stop_reason(), Some(StopReason::Success));
@@ -460,7 +460,7 @@ async fn promise_9_accounted() {
     let report = error.report().unwrap();
     assert_eq!(error.request_id().unwrap(), seen.ids.lock().unwrap()[0].as_str());
     assert_eq!(report.attempt_count(), 3);
-    assert!(report.attempts().iter().all(|attempt| attempt.outcome() == Some(Outcome::Failed)));
+    assert!(report.attempts().iter().all(|attempt| attempt.outcome == Some(Outcome::Failed)));
     assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
     assert!(error.source().unwrap().downcast_ref::<io::Error>().is_some());
 

@@ -28,7 +28,7 @@ impl Column<'_> {
     fn answers(&self) -> BTreeMap<u16, usize> {
         let mut answers = BTreeMap::new();
         for attempt in self.attempts() {
-            let status = match attempt.outcome() {
+            let status = match attempt.outcome {
                 Some(Outcome::Response(status)) => status.as_u16(),
                 _ => 0,
             };

@@ -60,6 +60,6 @@ where
                 propagate(&span, request.headers_mut());
             }
         }
-        ResponseFuture::new(sending, span, || MaybeRejected::new(added, || self.inner.call(request)))
+        ResponseFuture::new(sending, span, || MaybeRejected::new(added, |()| self.inner.call(request)))
     }
 }

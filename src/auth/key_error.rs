@@ -1,6 +1,6 @@
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
-use crate::error::{BoxError, Error, Kind, redact};
+use crate::error::{BoxError, Error, ErrorKind, redact};
 
 /// The failure of a key source. Its source is the error of the provider or the file.
 #[derive(Debug, Clone)]
@@ -51,5 +51,5 @@ impl std::error::Error for KeyError {
 pub(super) fn auth_error(error: impl Into<BoxError>) -> Error {
     let error = error.into();
     let again_in = error.downcast_ref().and_then(KeyError::retry_in);
-    Error::new(Kind::Auth { again_in }, error)
+    Error::new(ErrorKind::Auth, again_in, Some(error))
 }

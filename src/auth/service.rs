@@ -69,17 +69,16 @@ where
         let ready = Pin::new(&mut self.ready).take_output();
         match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {}
-            Ok(false) => {
-                return ResponseFuture::new(None, MaybeRejected::calling(|| self.inner.call(request)));
+            other => {
+                return ResponseFuture::new(None, MaybeRejected::new(other, |_| self.inner.call(request)));
             }
-            Err(error) => return ResponseFuture::new(None, MaybeRejected::rejected(error)),
         }
         let (mut head, body) = request.into_parts();
         let (key, checked) = match self.layer.credential.put(&mut head, ready) {
             Ok(key) => (key, Ok(())),
             Err(error) => (None, Err(error)),
         };
-        let call = || self.inner.call(Request::from_parts(head, body));
+        let call = |()| self.inner.call(Request::from_parts(head, body));
         ResponseFuture::new(key, MaybeRejected::new(checked, call))
     }
 }

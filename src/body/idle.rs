@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 
-use crate::error::{BoxError, Error, Kind, redact};
+use crate::error::{BoxError, Error, ErrorKind, redact};
 
 // tower-http's `TimeoutBody` polls its timer before the body, so a late reader loses a frame that has arrived. It also
 // hides the length and the end of the body, and its error does not show the limit.
@@ -79,7 +79,7 @@ where
         }
         *this.timer = None;
         this.body.set(None);
-        Poll::Ready(Some(Err(Error::without_source(Kind::Stalled { limit }).into())))
+        Poll::Ready(Some(Err(Error::new(ErrorKind::BodyTimeout, Some(limit), None).into())))
     }
 
     fn is_end_stream(&self) -> bool {

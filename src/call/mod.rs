@@ -9,8 +9,8 @@
 //! fn log<B>(response: &http::Response<B>) {
 //!     let Some(report) = Report::from_response(response) else { return };
 //!     for attempt in report.attempts() {
-//!         if let Some(Outcome::Response(status)) = attempt.outcome() {
-//!             println!("attempt {} got {status} after {:?}", attempt.number(), attempt.waited());
+//!         if let Some(Outcome::Response(status)) = attempt.outcome {
+//!             println!("attempt {} got {status} after {:?}", attempt.number, attempt.waited);
 //!         }
 //!     }
 //! }
@@ -24,7 +24,7 @@ mod request_head;
 mod server_id;
 mod shared;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderValue};
 
@@ -49,10 +49,8 @@ use crate::{
 /// # Notes
 ///
 /// Do not copy it from one request to another: the attempts and the deadline are those of the first call.
-#[derive(Clone)]
-pub struct CallContext {
-    shared: Arc<Shared>,
-}
+#[derive(Debug, Clone)]
+pub struct CallContext(Report);
 
 /// Marks a 401, or gRPC's `UNAUTHENTICATED`, whose key is being replaced, in the extensions of the response.
 ///
@@ -73,7 +71,7 @@ impl Deadline {
 impl CallContext {
     /// Returns the call of a request, or starts one.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
-        let call = extensions.get_or_insert_with(|| Self { shared: Arc::new(Shared::new()) }).clone();
+        let call = extensions.get_or_insert_with(|| Self(Report { shared: Arc::new(Shared::new()) })).clone();
         if let Some(Deadline(deadline)) = extensions.get() {
             call.narrow_deadline(*deadline);
         }
@@ -83,18 +81,18 @@ impl CallContext {
     /// Returns the call of a request, or starts one, and sets its identity.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
         let call = Self::of(extensions);
-        call.shared.state().identity = Some(identity);
+        call.0.shared.state().identity = Some(identity);
         call
     }
 
     /// Returns the time by which the response headers must arrive, if the call has a deadline.
     pub fn deadline(&self) -> Option<Instant> {
-        self.shared.state().deadline
+        self.0.shared.state().deadline
     }
 
     /// Sets the deadline. Returns an earlier one, which stays.
     pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
-        let mut state = self.shared.state();
+        let mut state = self.0.shared.state();
         let earlier = state.deadline.filter(|earlier| *earlier < deadline);
         state.deadline = earlier.or(Some(deadline));
         earlier
@@ -102,13 +100,13 @@ impl CallContext {
 
     /// Returns the name of the called service, if the request id layer has one.
     pub fn service(&self) -> Option<Arc<str>> {
-        self.shared.service()
+        self.0.service()
     }
 
     /// Returns the service's name and the request id for an event. Both are `None` if the call's span is enabled and
     /// shows them.
     pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
-        match &self.shared.state().identity {
+        match &self.0.shared.state().identity {
             Some(identity) if !identity.in_span => {
                 (identity.naming.service.clone(), Some(identity.request_id.clone()))
             }
@@ -118,63 +116,61 @@ impl CallContext {
 
     /// Returns the number of the running attempt, from 1, or 0 before the first.
     pub fn attempt(&self) -> u32 {
-        self.shared.state().attempts.last().map_or(0, |attempt| attempt.number)
+        self.0.shared.state().attempts.number()
     }
 
     /// Counts an attempt that is about to be sent. Returns its number, and how many were sent before, also by the retries
     /// of other crates.
     pub(crate) fn hand_on(&self) -> (u32, u32) {
-        let mut state = self.shared.state();
+        let mut state = self.0.shared.state();
         let earlier = state.handed_on;
         state.handed_on = earlier.saturating_add(1);
-        let number = state.attempts.last().map_or(0, |attempt| attempt.number);
-        (number.max(state.handed_on), earlier)
+        (state.attempts.number().max(state.handed_on), earlier)
     }
 
     /// Returns the report, which follows the call while it runs.
     pub fn report(&self) -> Report {
-        Report { shared: Arc::clone(&self.shared) }
+        self.0.clone()
     }
 
     /// Returns whether the report is the one of this call.
     pub(crate) fn is_told_by(&self, report: &Report) -> bool {
-        Arc::ptr_eq(&self.shared, &report.shared)
+        Arc::ptr_eq(&self.0.shared, &report.shared)
     }
 
     pub(crate) fn started(&self) -> Instant {
-        self.shared.started
+        self.0.shared.started
     }
 
     /// Adds a key that an attempt sends, so that no server id in the report contains it.
     pub(crate) fn conceal(&self, key: &Secret) {
-        self.shared.state().keys.add(key);
+        self.0.shared.state().keys.add(key);
     }
 
     /// Keeps the server's id of the response of the call, unless an attempt has recorded it.
     pub(crate) fn answered(&self, headers: &HeaderMap) {
-        let mut state = self.shared.state();
-        if state.attempts.last().is_none_or(|attempt| attempt.ended.is_none()) {
-            let id = state.server_id(headers);
-            state.keep_id(id.as_ref());
+        let mut state = self.0.shared.state();
+        if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
+            state.keep_id(headers);
         }
     }
 
     pub(crate) fn add_wait(&self, waited: Duration) {
-        let mut state = self.shared.state();
+        let mut state = self.0.shared.state();
         state.waited = state.waited.saturating_add(waited);
-        if let Some(attempt) = state.attempts.last_mut() {
+        if let Some(attempt) = &mut state.attempts.last {
             attempt.waited = attempt.waited.saturating_add(waited);
         }
     }
 
-    /// Starts an attempt, unless the deadline has passed. Returns the passed deadline.
-    pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Instant> {
-        let mut state = self.shared.state();
+    /// Starts an attempt, unless the deadline has passed. Returns the time that the call had.
+    pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
+        let mut state = self.0.shared.state();
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
-            return Err(deadline);
+            return Err(deadline.saturating_duration_since(self.0.shared.started));
         }
         state.retry_after = None;
-        state.attempts.start(now.saturating_duration_since(self.shared.started));
+        state.attempts.start(now.saturating_duration_since(self.0.shared.started));
         Ok(())
     }
 
@@ -186,11 +182,10 @@ impl CallContext {
         requested: Option<Duration>,
         headers: Option<&HeaderMap>,
     ) {
-        let elapsed = self.shared.started.elapsed();
-        let mut state = self.shared.state();
-        let server_request_id = headers.and_then(|headers| state.server_id(headers));
-        state.keep_id(server_request_id.as_ref());
-        if let Some(attempt) = state.attempts.last_mut() {
+        let elapsed = self.0.shared.started.elapsed();
+        let mut state = self.0.shared.state();
+        let server_request_id = headers.and_then(|headers| state.keep_id(headers));
+        if let Some(attempt) = &mut state.attempts.last {
             attempt.ended = Some(elapsed);
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
@@ -200,29 +195,24 @@ impl CallContext {
 
     /// Records the next attempt. `key_replaced` states that it only has another key.
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
-        let mut state = self.shared.state();
+        let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;
-        if let Some(attempt) = state.attempts.last_mut() {
-            attempt.delay = Some((retry.delay, retry.reason));
+        if let Some(attempt) = &mut state.attempts.last {
+            attempt.delay = Some(retry.delay);
+            attempt.delay_reason = Some(retry.reason);
         }
     }
 
     /// Returns whether a retry layer has resent the request with another key.
     pub(crate) fn is_key_replaced(&self) -> bool {
-        self.shared.state().key_replaced
+        self.0.shared.state().key_replaced
     }
 
     /// Records why the call makes no further attempt.
     pub(crate) fn end(&self, stop: impl Into<Stop>) {
         let Stop { reason, retry_after } = stop.into();
-        let mut state = self.shared.state();
+        let mut state = self.0.shared.state();
         state.stop_reason = Some(reason);
         state.retry_after = retry_after.or(state.retry_after);
-    }
-}
-
-impl fmt::Debug for CallContext {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.report().fmt_as("CallContext", f)
     }
 }

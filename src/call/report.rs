@@ -32,7 +32,7 @@ impl Report {
 
     /// Returns the name of the called service, if the request id layer has one.
     pub fn service(&self) -> Option<Arc<str>> {
-        self.shared.service()
+        self.shared.state().identity.as_ref()?.naming.service.clone()
     }
 
     /// Returns the id of the call, as sent in the request id header.
@@ -68,7 +68,7 @@ impl Report {
 
     /// Returns the last attempt.
     pub(crate) fn last_attempt(&self) -> Option<AttemptReport> {
-        self.shared.state().attempts.last().cloned()
+        self.shared.state().attempts.last.clone()
     }
 
     /// Returns the number of attempts. 0 without a retry layer.
@@ -99,17 +99,14 @@ impl fmt::Display for Report {
             write!(f, "request id {id}: ")?;
         }
         let attempts = self.attempts();
-        match attempts.len() {
-            1 => f.write_str("1 attempt")?,
-            count => write!(f, "{count} attempts")?,
-        }
-        for (index, attempt) in attempts.iter().enumerate() {
-            f.write_str(if index == 0 { " (" } else { ", " })?;
-            f.write_str(attempt.outcome().as_ref().map_or("unfinished", Outcome::as_str))?;
-        }
-        if !attempts.is_empty() {
-            f.write_str(")")?;
-        }
+        let outcomes = attempts.iter().map(|attempt| attempt.outcome.as_ref());
+        let outcomes: Vec<_> =
+            outcomes.map(|outcome| outcome.map_or("unfinished", Outcome::as_str)).collect();
+        match &*outcomes {
+            [] => f.write_str("0 attempts"),
+            [outcome] => write!(f, "1 attempt ({outcome})"),
+            _ => write!(f, "{} attempts ({})", outcomes.len(), outcomes.join(", ")),
+        }?;
         if let Some(stop) = self.stop_reason() {
             write!(f, ", {}", stop.as_str())?;
         }
@@ -122,21 +119,13 @@ impl fmt::Display for Report {
 
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_as("Report", f)
-    }
-}
-
-impl Report {
-    pub(super) fn fmt_as(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.state();
-        let identity = state.identity.as_ref();
-        f.debug_struct(name)
-            .field("service", &identity.and_then(|identity| identity.naming.service.as_deref()))
-            .field("request_id", &identity.map(|identity| &identity.request_id))
-            .field("server_request_id", &state.server_request_id)
-            .field("waited", &state.waited)
-            .field("attempts", &state.attempts)
-            .field("stop_reason", &state.stop_reason)
+        f.debug_struct("Report")
+            .field("service", &self.service())
+            .field("request_id", &self.request_id())
+            .field("server_request_id", &self.server_request_id())
+            .field("waited", &self.waited())
+            .field("attempts", &self.attempts())
+            .field("stop_reason", &self.stop_reason())
             .finish()
     }
 }

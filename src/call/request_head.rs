@@ -1,4 +1,4 @@
-use http::{Extensions, HeaderMap, Method, Request, Uri, request};
+use http::{Extensions, HeaderMap, Method, Request, Uri};
 
 /// The request without its body, as every hook of this crate receives it.
 #[derive(Debug, Clone, Copy)]
@@ -22,17 +22,6 @@ impl<'a> RequestHead<'a> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
-        }
-    }
-}
-
-impl<'a> From<&'a request::Parts> for RequestHead<'a> {
-    fn from(parts: &'a request::Parts) -> Self {
-        Self {
-            method: &parts.method,
-            uri: &parts.uri,
-            headers: &parts.headers,
-            extensions: &parts.extensions,
         }
     }
 }

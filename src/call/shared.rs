@@ -63,23 +63,14 @@ impl Shared {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    pub(super) fn service(&self) -> Option<Arc<str>> {
-        self.state().identity.as_ref()?.naming.service.clone()
-    }
 }
 
 impl State {
-    /// Returns the first server id of a response that may be kept.
-    pub(super) fn server_id(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+    /// Keeps and returns the first server id of a response that may be kept. Without one, the id of an earlier response
+    /// stays.
+    pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<HeaderValue> {
         let names = &self.identity.as_ref()?.naming.server_headers;
-        server_id::candidates(headers, names).find_map(|id| self.keys.check(id))
-    }
-
-    /// Keeps the server's id. Without one, the id of an earlier response stays.
-    pub(super) fn keep_id(&mut self, id: Option<&HeaderValue>) {
-        if let Some(id) = id {
-            self.server_request_id = Some(id.clone());
-        }
+        let id = server_id::candidates(headers, names).find_map(|id| self.keys.check(id))?;
+        Some(self.server_request_id.insert(id).clone())
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     body::{Body, BodyTooLarge},
     call::Report,
     clock,
-    error::{BoxError, Error, Scope, write_causes},
+    error::{BoxError, Error, ErrorKind, write_causes},
     headers,
 };
 
@@ -132,7 +132,7 @@ impl Client {
             None => read.await,
             Some((ends, limit)) => tokio::time::timeout_at(ends, read)
                 .await
-                .unwrap_or_else(|_| Err(Error::timeout(Scope::Call, limit).into())),
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Deadline, Some(limit), None).into())),
         };
         let body = match read {
             Ok(body) => body,
@@ -253,7 +253,7 @@ impl JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::NoAnswer(error) => write!(f, "no response: {}", error.kind().sentence()),
+            Kind::NoAnswer(error) => write!(f, "no response: {}", error.kind().texts().1),
             Kind::Status => f.write_str("the response is not a success"),
             Kind::Body(_) => f.write_str("the response's body could not be read"),
             Kind::Unreadable(error) => {

@@ -2,12 +2,7 @@ use std::{error::Error as StdError, time::Duration};
 
 use http::HeaderValue;
 
-use super::{
-    BoxError, ErrorKind, Reason, Refusal,
-    chain::chain,
-    redacted::{original, redact},
-    transport,
-};
+use super::{BoxError, ErrorKind, Reason, Refusal, chain::chain, delivery::Proof, redacted::redact};
 use crate::call::{CallContext, Report};
 
 /// A call that failed: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
@@ -41,80 +36,59 @@ use crate::call::{CallContext, Report};
 ///   [`Client`](crate::Client) and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
     // Boxed, so that a `Result` with a response stays small.
-    inner: Box<Inner>,
+    pub(super) inner: Box<Inner>,
 }
 
-struct Inner {
-    kind: Kind,
+pub(super) struct Inner {
+    kind: ErrorKind,
+    pub(super) failed: Failed,
+    /// The limit of a timeout, or the wait that the call would have needed.
+    pub(super) time: Option<Duration>,
     source: Option<BoxError>,
     report: Option<Report>,
     maybe_processed: bool,
 }
 
-/// The failure with its data. [`ErrorKind`] is its public form.
+/// What failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The limiter refused the request. Its [`Refusal`] is the source.
-    RateLimited { wait: Option<Duration> },
-    /// The request costs more than the limiter can ever grant. Its [`Refusal`] is the source.
-    TooCostly,
-    /// A timeout or the deadline was exceeded.
-    Timeout { scope: Scope, limit: Duration },
-    /// No data of the response's body arrived for `limit`.
-    Stalled { limit: Duration },
-    /// The credential could not be put on the request. Its source is called again after `again_in`.
-    Auth { again_in: Option<Duration> },
-    /// The request cannot be sent as it is.
-    Request,
-    /// The inner service failed.
-    Service,
-    /// The inner service failed before it was called.
-    NotReady,
-}
-
-/// Whether the call's deadline or the attempt's timeout was exceeded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
-    Call,
-    Attempt,
+pub(crate) enum Failed {
+    /// A layer of this crate.
+    Layer,
+    /// The inner service, before it was called.
+    Readiness,
+    /// The inner service, whose error proves this.
+    Service(Proof),
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, source: impl Into<BoxError>) -> Self {
-        let mut error = Self::without_source(kind);
-        error.inner.source = Some(redact(source));
-        error
+    /// Creates the error of a layer of this crate. `time` is the limit of a timeout, or the wait that the call would have
+    /// needed.
+    pub(crate) fn new(kind: ErrorKind, time: Option<Duration>, source: Option<BoxError>) -> Self {
+        let (failed, source) = (Failed::Layer, source.map(redact));
+        Self { inner: Box::new(Inner { kind, failed, time, source, report: None, maybe_processed: false }) }
+    }
+
+    /// Creates the error of a request that cannot be sent as it is.
+    pub(crate) fn invalid_request(source: impl Into<BoxError>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, None, Some(source.into()))
     }
 
     pub(crate) fn refused(refusal: Refusal) -> Self {
         let kind = match refusal.reason() {
-            Reason::TooCostly => Kind::TooCostly,
-            _ => Kind::RateLimited { wait: refusal.wait() },
+            Reason::TooCostly { .. } => ErrorKind::TooCostly,
+            _ => ErrorKind::RateLimited,
         };
-        Self::new(kind, refusal)
-    }
-
-    pub(crate) fn timeout(scope: Scope, limit: Duration) -> Self {
-        Self::without_source(Kind::Timeout { scope, limit })
-    }
-
-    pub(crate) fn without_source(kind: Kind) -> Self {
-        Self { inner: Box::new(Inner { kind, source: None, report: None, maybe_processed: false }) }
-    }
-
-    /// Wraps an inner service's error. An `Error` is returned as it is.
-    pub(crate) fn from_service(error: impl Into<BoxError>) -> Self {
-        match error.into().downcast::<Self>() {
-            Ok(own) => *own,
-            Err(other) => Self::new(Kind::Service, other),
-        }
+        Self::new(kind, refusal.wait(), Some(refusal.into()))
     }
 
     /// Wraps the error of an inner service that did not become ready. Nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
-        if error.inner.kind == Kind::Service {
-            error.inner.kind = Kind::NotReady;
+        if error.is_service() {
+            error.inner.failed = Failed::Readiness;
+            if error.inner.kind == ErrorKind::Other {
+                error.inner.kind = ErrorKind::NotReady;
+            }
         }
         error
     }
@@ -122,9 +96,6 @@ impl Error {
     /// Marks the error of a call with an attempt that the server may have processed. The failure of the last attempt then
     /// proves nothing about the call.
     pub(crate) fn after_processing(mut self) -> Self {
-        if self.inner.kind == Kind::NotReady {
-            self.inner.kind = Kind::Service;
-        }
         self.inner.maybe_processed = true;
         self
     }
@@ -146,39 +117,19 @@ impl Error {
         self
     }
 
-    /// Returns the failure with its data.
-    pub(crate) fn failure(&self) -> Kind {
-        self.inner.kind
+    /// Returns what failed.
+    pub(crate) fn failed(&self) -> Failed {
+        self.inner.failed
     }
 
-    /// Returns the inner service's own error, also if `source()` shows a redacted one. Must never be shown.
-    pub(crate) fn original(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source().map(original)
+    /// Returns whether a layer of this crate failed for one of these reasons.
+    fn is(&self, kinds: &[ErrorKind]) -> bool {
+        self.inner.failed == Failed::Layer && kinds.contains(&self.inner.kind)
     }
 
     /// Returns why the call failed, in one word.
-    ///
-    /// Each call reads the kind of a transport failure from the chain of causes.
     pub fn kind(&self) -> ErrorKind {
-        match self.inner.kind {
-            Kind::RateLimited { .. } => ErrorKind::RateLimited,
-            Kind::TooCostly => ErrorKind::TooCostly,
-            Kind::Stalled { .. } => ErrorKind::BodyTimeout,
-            Kind::Timeout { scope: Scope::Call, .. } => ErrorKind::Deadline,
-            Kind::Timeout { scope: Scope::Attempt, .. } => ErrorKind::AttemptTimeout,
-            Kind::Auth { .. } => ErrorKind::Auth,
-            Kind::Request => ErrorKind::InvalidRequest,
-            Kind::Service => self.transport_kind(),
-            Kind::NotReady => match self.transport_kind() {
-                ErrorKind::Other => ErrorKind::NotReady,
-                kind => kind,
-            },
-        }
-    }
-
-    fn transport_kind(&self) -> ErrorKind {
-        let own = |error: &(dyn StdError + 'static)| error.downcast_ref().map(Self::kind);
-        self.original().map_or(ErrorKind::Other, |error| transport::kind(error, own))
+        self.inner.kind
     }
 
     /// Finds an `Error` in an error and its causes.
@@ -204,18 +155,18 @@ impl Error {
     ///
     /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
     pub fn is_rate_limited(&self) -> bool {
-        matches!(self.inner.kind, Kind::RateLimited { .. })
+        self.is(&[ErrorKind::RateLimited])
     }
 
     /// Returns whether the limiter refused the attempt, for now or permanently.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self.inner.kind, Kind::RateLimited { .. } | Kind::TooCostly)
+        self.is(&[ErrorKind::RateLimited, ErrorKind::TooCostly])
     }
 
     /// Returns whether the service was not called: the limiter refused the attempt, or the service did not become
     /// ready.
     pub(crate) fn was_not_called(&self) -> bool {
-        !self.inner.maybe_processed && (self.is_refusal() || self.inner.kind == Kind::NotReady)
+        !self.inner.maybe_processed && (self.is_refusal() || self.inner.failed == Failed::Readiness)
     }
 
     /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
@@ -223,39 +174,36 @@ impl Error {
     /// The server may have processed the request. A timeout of tower or of the connector below the layers is
     /// [`is_service`](Self::is_service), and its [`kind`](Self::kind) names it.
     pub fn is_timeout(&self) -> bool {
-        matches!(self.inner.kind, Kind::Timeout { .. } | Kind::Stalled { .. })
+        self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }
 
     /// Returns whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.
     pub fn is_deadline(&self) -> bool {
-        matches!(self.inner.kind, Kind::Timeout { scope: Scope::Call, .. })
+        self.is(&[ErrorKind::Deadline])
     }
 
     /// Returns whether the credential could not be put on the request. Nothing was sent.
     pub fn is_auth(&self) -> bool {
-        matches!(self.inner.kind, Kind::Auth { .. })
+        self.is(&[ErrorKind::Auth])
     }
 
     /// Returns whether a layer rejected the request itself, for example because its path leaves the base URL. Nothing
     /// was sent.
     pub fn is_invalid_request(&self) -> bool {
-        matches!(self.inner.kind, Kind::Request)
+        self.is(&[ErrorKind::InvalidRequest])
     }
 
     /// Returns whether the service below the layers failed. [`kind`](Self::kind) returns why.
     pub fn is_service(&self) -> bool {
-        matches!(self.inner.kind, Kind::Service | Kind::NotReady)
+        self.inner.failed != Failed::Layer
     }
 
     /// Returns the wait that the call would have needed, if it failed because that wait was too long.
     ///
     /// It is the wait for the limiter, for the next attempt, or until the key's source is called again after a failure.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.inner.kind {
-            Kind::RateLimited { wait } => wait,
-            Kind::Auth { again_in: Some(wait) } => Some(wait),
-            _ => self.report().and_then(Report::retry_after),
-        }
+        let own = self.inner.time.filter(|_| !self.is_timeout());
+        own.or_else(|| self.report()?.retry_after())
     }
 
     /// Returns the report of the call's attempts, if the stack has a layer of this crate that keeps one.
@@ -281,7 +229,7 @@ mod tests {
 
     #[test]
     fn passes_an_own_error_on_without_wrapping_it_again() {
-        let inner = Error::timeout(Scope::Attempt, Duration::from_secs(1));
+        let inner = Error::new(ErrorKind::AttemptTimeout, Some(Duration::from_secs(1)), None);
         let outer = Error::from_service(Box::new(inner) as BoxError);
         assert!(outer.is_timeout());
         assert!(outer.source().is_none());

@@ -81,9 +81,20 @@ use super::BoxError;
 #[derive(Debug)]
 pub struct DeliveryError {
     source: BoxError,
-    not_sent: bool,
-    lasting: bool,
+    pub(super) proof: Proof,
 }
+
+/// What the error of a service proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// Whether the server did not process the request. Otherwise it may have.
+    pub(crate) not_sent: bool,
+    /// Whether the next attempt would fail in the same way, until a certificate, a setting or the request changes.
+    pub(crate) lasting: bool,
+}
+
+pub(super) const NOT_SENT: Proof = Proof { not_sent: true, lasting: false };
+pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 
 impl DeliveryError {
     /// States that the server did not process the request, so that every method is retried.
@@ -91,33 +102,25 @@ impl DeliveryError {
     /// Use this only if no server can have read the whole request. The target of a redirect counts, and so does an
     /// earlier attempt of the service itself.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into(), not_sent: true, lasting: false }
+        Self { source: source.into(), proof: NOT_SENT }
     }
 
     /// States that the server may have processed the request, so that only idempotent requests are retried.
     pub fn maybe_processed(source: impl Into<BoxError>) -> Self {
-        Self { source: source.into(), not_sent: false, lasting: false }
+        Self { source: source.into(), proof: MAYBE }
     }
 
     /// Also states that the next attempt would fail in the same way.
     #[cfg(feature = "reqwest")]
     pub(crate) fn lasting(mut self) -> Self {
-        self.lasting = true;
+        self.proof.lasting = true;
         self
-    }
-
-    pub(crate) fn is_not_sent(&self) -> bool {
-        self.not_sent
-    }
-
-    pub(crate) fn is_lasting(&self) -> bool {
-        self.lasting
     }
 }
 
 impl fmt::Display for DeliveryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.not_sent {
+        f.write_str(match self.proof.not_sent {
             true => "the request was not sent",
             false => "the request may have been processed",
         })

@@ -2,35 +2,26 @@
 
 use std::{fmt, time::Duration};
 
-use super::{
-    call::{Error, Kind, Scope},
-    chain::write_causes,
-};
+use super::{ErrorKind, call::Error, chain::write_causes};
 use crate::call::{Report, StopReason};
 
 impl Error {
     /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.failure() {
-            Kind::Timeout { scope: Scope::Call, limit } => {
-                write!(f, "deadline of {:?} exceeded", rounded(limit))
-            }
-            Kind::Timeout { limit, .. } => write!(f, "no response within {:?}", rounded(limit)),
-            Kind::Stalled { limit } => write!(f, "response body stalled for {:?}", rounded(limit)),
-            _ => f.write_str(self.kind().sentence()),
+        match (self.kind(), self.inner.time.map(rounded)) {
+            (ErrorKind::Deadline, Some(limit)) => write!(f, "deadline of {limit:?} exceeded"),
+            (ErrorKind::AttemptTimeout, Some(limit)) => write!(f, "no response within {limit:?}"),
+            (ErrorKind::BodyTimeout, Some(limit)) => write!(f, "response body stalled for {limit:?}"),
+            (kind, _) => f.write_str(kind.texts().1),
         }?;
         let attempts = self.report().map_or(0, Report::attempt_count);
         if attempts > 1 {
             write!(f, " after {attempts} attempts")?;
         }
-        let id = self.request_id();
-        let id = id.as_ref().and_then(|id| id.to_str().ok());
-        match (stop.map(|stop| stop.as_str()), id) {
-            (Some(stop), Some(id)) => write!(f, " ({stop}, request id {id})"),
-            (Some(stop), None) => write!(f, " ({stop})"),
-            (None, Some(id)) => write!(f, " (request id {id})"),
-            (None, None) => Ok(()),
-        }
+        let stop = stop.map(|stop| stop.as_str().to_owned());
+        let id = self.request_id().and_then(|id| Some(format!("request id {}", id.to_str().ok()?)));
+        let notes: Vec<_> = stop.into_iter().chain(id).collect();
+        if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
     }
 }
 

@@ -58,12 +58,8 @@ impl ErrorKind {
         self.texts().0
     }
 
-    /// Returns the kind as the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
-    pub(crate) fn sentence(self) -> &'static str {
-        self.texts().1
-    }
-
-    fn texts(self) -> (&'static str, &'static str) {
+    /// Returns the word, and the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
+    pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Dns => ("dns", "dns lookup failed"),
             Self::ConnectRefused => ("connect_refused", "connection refused"),

@@ -10,14 +10,12 @@ mod refusal;
 mod rejected;
 mod transport;
 
-pub(crate) use self::call::{Error, Kind, Scope};
+pub(crate) use self::call::{Error, Failed};
+pub(crate) use self::chain::BoxError;
 #[cfg(feature = "json")]
 pub(crate) use self::chain::write_causes;
-pub(crate) use self::chain::{BoxError, chain};
 pub use self::delivery::DeliveryError;
 pub(crate) use self::kind::ErrorKind;
 pub(crate) use self::redacted::redact;
 pub use self::refusal::{Reason, Refusal};
 pub(crate) use self::rejected::{MaybeRejected, polled_after_completion};
-#[cfg(feature = "hyper")]
-pub(crate) use self::transport::{ConnectError, is_rejected};

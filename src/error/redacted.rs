@@ -1,40 +1,34 @@
 #![cfg_attr(not(feature = "hyper"), allow(unused_variables, reason = "every known reason needs hyper"))]
 
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, io};
 
-use super::{BoxError, ErrorKind, chain::chain};
+use super::{BoxError, chain::chain};
 
-/// Replaces an error that shows text of the server's choice, such as the key, by one that shows the reason only.
-pub(crate) struct Redacted {
-    reason: String,
-    kind: ErrorKind,
-    original: BoxError,
-}
-
-/// Replaces an error that shows text of the server's choice. Returns every other error as it is.
+/// Replaces an error that shows text of the server's choice, such as the key, by an I/O error that shows the reason
+/// only. Returns every other error as it is.
 ///
 /// Replaces the whole chain, because `Debug` of an outer error shows the inner ones.
 pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
     let original = error.into();
     let replacement = chain(&*original).find_map(reason);
     match replacement {
-        Some((reason, kind)) => Box::new(Redacted { reason, kind, original }),
+        Some((kind, reason)) => io::Error::new(kind, reason).into(),
         None => original,
     }
 }
 
-/// Returns the reason and the kind of an error that shows text of the server's choice: the debug data of a GOAWAY, or
+/// Returns the kind and the reason of an error that shows text of the server's choice: the debug data of a GOAWAY, or
 /// the contents of a certificate.
-fn reason(error: &(dyn StdError + 'static)) -> Option<(String, ErrorKind)> {
+fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
     #[cfg(feature = "hyper")]
     if let Some(error) = error.downcast_ref::<h2::Error>() {
         let reason = error.reason().filter(|_| error.is_go_away() && error.is_remote())?;
         let reason = format!("http2: connection closed by the server (GOAWAY, {reason:?})");
-        return Some((reason, ErrorKind::Closed));
+        return Some((io::ErrorKind::NotConnected, reason));
     }
     #[cfg(feature = "rustls")]
     if let Some(rustls::Error::InvalidCertificate(error)) = error.downcast_ref() {
-        return invalid_certificate(error).map(|reason| (reason, ErrorKind::Tls));
+        return invalid_certificate(error).map(|reason| (io::ErrorKind::InvalidData, reason));
     }
     None
 }
@@ -52,34 +46,6 @@ fn invalid_certificate(error: &rustls::CertificateError) -> Option<String> {
     };
     Some(format!("invalid peer certificate: {reason}"))
 }
-
-/// Returns the replaced error of a `Redacted`, and any other error as it is. Must never be shown.
-pub(super) fn original<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
-    match error.downcast_ref::<Redacted>() {
-        Some(error) => &*error.original,
-        None => error,
-    }
-}
-
-impl Redacted {
-    pub(super) fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-}
-
-impl fmt::Display for Redacted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl fmt::Debug for Redacted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
-    }
-}
-
-impl StdError for Redacted {}
 
 #[cfg(all(test, feature = "rustls"))]
 mod tests {
@@ -101,7 +67,8 @@ mod tests {
         {
             let error = redact(rustls::Error::InvalidCertificate(error));
             let shown = format!("invalid peer certificate: {reason}");
-            assert_eq!((error.to_string(), format!("{error:?}")), (shown.clone(), shown));
+            assert_eq!(error.to_string(), shown);
+            assert_eq!(format!("{error:?}"), format!("Custom {{ kind: InvalidData, error: {shown:?} }}"));
         }
         let expired = redact(rustls::Error::InvalidCertificate(CertificateError::Expired));
         assert_eq!(expired.to_string(), "invalid peer certificate: Expired");

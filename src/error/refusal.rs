@@ -5,7 +5,6 @@ use std::{fmt, time::Duration};
 pub struct Refusal {
     reason: Reason,
     wait: Option<Duration>,
-    largest: Option<u32>,
 }
 
 /// Why a limiter refused a request.
@@ -21,7 +20,10 @@ pub enum Reason {
     /// The keyed limiter has no room for another key, and found no idle one.
     TooManyKeys,
     /// The request costs more permits than the quota can ever grant at once.
-    TooCostly,
+    TooCostly {
+        /// The most permits that the quota can grant at once.
+        largest: u32,
+    },
     /// The store of a shared quota is unavailable, and the limiter has no fallback.
     Unavailable,
 }
@@ -38,7 +40,9 @@ impl Reason {
             Self::MaxWait => ("max_wait", "the wait is longer than the longest allowed"),
             Self::QueueFull => ("queue_full", "the queue is full"),
             Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
-            Self::TooCostly => ("too_costly", "the request costs more permits than can ever be had at once"),
+            Self::TooCostly { .. } => {
+                ("too_costly", "the request costs more permits than can ever be had at once")
+            }
             Self::Unavailable => ("unavailable", "the limiter's store can't be asked"),
         }
     }
@@ -47,22 +51,12 @@ impl Reason {
 impl Refusal {
     /// Creates a refusal for `reason`. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
-        Self { reason, wait: wait.into(), largest: None }
-    }
-
-    /// Creates the refusal of a request that costs more than `largest`, the most permits that the quota can grant at once.
-    pub fn too_costly(largest: u32) -> Self {
-        Self { reason: Reason::TooCostly, wait: None, largest: Some(largest) }
+        Self { reason, wait: wait.into() }
     }
 
     /// Returns why the limiter refused the request.
     pub fn reason(&self) -> Reason {
         self.reason
-    }
-
-    /// Returns the most permits that the quota can grant at once, if the request costs more.
-    pub fn largest(&self) -> Option<u32> {
-        self.largest
     }
 
     /// Returns the wait that the request would have needed.
@@ -74,7 +68,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.reason.texts().1)?;
-        if let Some(largest) = self.largest {
+        if let Reason::TooCostly { largest } = self.reason {
             write!(f, ", which is {largest}")?;
         }
         match self.wait {

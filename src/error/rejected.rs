@@ -29,22 +29,11 @@ pin_project! {
 impl<F> MaybeRejected<F> {
     /// Calls the inner service if the request passed its checks.
     #[inline]
-    pub(crate) fn new(checked: Result<(), Error>, call: impl FnOnce() -> F) -> Self {
+    pub(crate) fn new<T>(checked: Result<T, Error>, call: impl FnOnce(T) -> F) -> Self {
         match checked {
-            Ok(()) => Self::calling(call),
-            Err(error) => Self::rejected(error),
+            Ok(checked) => Self::Calling { future: call(checked) },
+            Err(error) => Self::Rejected { error: Some(error) },
         }
-    }
-
-    /// Calls the inner service.
-    #[inline]
-    pub(crate) fn calling(call: impl FnOnce() -> F) -> Self {
-        Self::Calling { future: call() }
-    }
-
-    /// Returns the error without a call.
-    pub(crate) fn rejected(error: Error) -> Self {
-        Self::Rejected { error: Some(error) }
     }
 }
 

@@ -39,7 +39,7 @@ mod text;
 
 pub(crate) use self::{
     backoff::{ExponentialBackoff, Jitter},
-    outcome::{Delivery, RetryDecision},
+    outcome::RetryDecision,
 };
 pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
 #[cfg(fuzzing)]

@@ -15,7 +15,7 @@ use crate::{
     },
     limit::{RateLimitConfig, RateLimitLayer},
     request_id::RequestIdLayer,
-    retry::{RetryConfig, RetryLayer},
+    retry::RetryLayer,
     stack::{BaseUrl, StackBuilder, StackLayer},
     timeout::TimeoutConfig,
 };
@@ -35,7 +35,7 @@ use crate::{
 /// | `key_file_interval` | `5s`: how often that file is checked |
 /// | `key_placement` | `bearer`. Or `header:NAME`, `query:NAME`, `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
-/// | `retry` | [`RetryConfig`] |
+/// | `retry` | [`RetryLayer`] |
 /// | `timeout` | [`TimeoutConfig`] |
 /// | `request_id` | [`RequestIdLayer`] |
 /// | `attempt_span` | [`AttemptSpanLayer`] |
@@ -57,7 +57,7 @@ pub struct StackConfig {
     key_file_interval: Option<Written<Duration>>,
     key_placement: Written<KeyPlacement>,
     limit: RateLimitConfig,
-    retry: RetryConfig,
+    retry: RetryLayer,
     timeout: TimeoutConfig,
     request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
@@ -110,7 +110,7 @@ impl StackBuilder {
             .with_quotas(limit.quotas().iter().copied())
             .with_limiter(limit.token_bucket())
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
-            .with_retry(RetryLayer::from_config(&config.retry))
+            .with_retry(config.retry.clone())
             .with_request_id(config.request_id.clone())
             .with_attempt_span(config.attempt_span.clone())
             .with_timeouts(config.timeout);

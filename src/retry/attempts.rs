@@ -1,6 +1,6 @@
 //! What the attempts of a call share, and the decision after each.
 
-use std::error::Error as _;
+use std::{error::Error as _, sync::Arc};
 
 use http::{
     Request, Response, StatusCode,
@@ -9,12 +9,12 @@ use http::{
 };
 use http_body::Body;
 
-use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, outcome, policy::Policy};
+use super::{AttemptResult, RetryOverride, backoff::Delays, head::Head, policy::Policy};
 use crate::{
     body::{Replay, ReplayBody},
     call::{CallContext, Delivery, KeyReplaced, Outcome, StopReason},
     clock,
-    error::{Error, Reason, Refusal},
+    error::{Error, ErrorKind, Failed, Reason, Refusal},
     policy::{
         self, RetryDecision, feedback,
         grpc::{self, Code, Pushback},
@@ -25,9 +25,11 @@ use crate::{
 
 /// The recorded request, and the state of its attempts.
 pub(super) struct Attempts<B> {
+    policy: Arc<Policy>,
+    pub(super) call: CallContext,
     head: Head,
     replay: Replay<B>,
-    state: RetryState,
+    pub(super) state: RetryState,
     /// Whether the request may be resent with another key.
     resends: bool,
     transient_delays: Delays,
@@ -40,23 +42,21 @@ pub(super) struct Attempts<B> {
     maybe_processed: bool,
 }
 
-impl<B> Attempts<B> {
-    /// Returns the number of attempts that count.
-    pub(super) fn count(&self) -> u32 {
-        self.state.attempts
-    }
-}
-
 impl<B: Body> Attempts<B> {
     /// Records the request. Returns the first attempt, or an error if the request has no room for an idempotency key.
-    pub(super) fn of(request: Request<B>, policy: &Policy) -> (Self, Result<Request<ReplayBody<B>>, Error>) {
+    pub(super) fn of(
+        mut request: Request<B>,
+        policy: Arc<Policy>,
+    ) -> (Self, Result<Request<ReplayBody<B>>, Error>) {
+        let call = CallContext::of(request.extensions_mut());
+        let declared = policy.is_idempotent(&request);
         let (mut head, body) = request.into_parts();
         let announced = announced(&head, &body);
         let (body, replay) = ReplayBody::record(body, policy.replay_limit, announced);
         let own = head.extensions.get().copied().unwrap_or(RetryOverride::new());
         let key = policy.idempotency_key.as_ref().map(|key| key.put_on(&mut head, &policy.keys)).transpose();
         let idempotent = own.idempotent
-            || policy.is_idempotent(&head)
+            || declared
             || policy::outcome::is_idempotent(&head.method)
             || matches!(key, Ok(Some(true)));
         let attempts = Self {
@@ -69,6 +69,8 @@ impl<B: Body> Attempts<B> {
                 max_retry_after: policy.max_retry_after,
             },
             resends: !own.never,
+            policy,
+            call,
             transient_delays: None,
             throttled_delays: None,
             cost: None,
@@ -79,9 +81,12 @@ impl<B: Body> Attempts<B> {
         (attempts, key.map(|_| Request::from_parts(head, body)))
     }
 
-    /// Counts an attempt that starts.
-    pub(super) fn start(&mut self) {
+    /// Counts an attempt that starts. Returns an error if the deadline has passed.
+    pub(super) fn start(&mut self) -> Result<(), Error> {
+        let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None);
+        self.call.start_attempt(clock::now()).map_err(passed)?;
         self.state.attempts += 1;
+        Ok(())
     }
 
     /// Ends the attempt in the report. Returns the next attempt, or why there is none.
@@ -89,8 +94,6 @@ impl<B: Body> Attempts<B> {
     /// `called` is `false` if the service below was not called.
     pub(super) fn next<R: Body>(
         &mut self,
-        policy: &Policy,
-        call: &CallContext,
         called: bool,
         result: &Result<Response<R>, Error>,
     ) -> Result<(Request<ReplayBody<B>>, Retry), Stop> {
@@ -98,23 +101,23 @@ impl<B: Body> Attempts<B> {
         let (headers, error) = (response.map(Response::headers), result.as_ref().err());
         let outcome = match result {
             Ok(response) => Outcome::Response(response.status()),
-            Err(error) => outcome::of_error(error, called, self.replay.has_failed()),
+            Err(error) => outcome_of(error, called, self.replay.has_failed()),
         };
         self.maybe_processed |= outcome.delivery() != Delivery::NotSent;
         let requested = response.and_then(|response| {
             feedback::requested_delay(response.status(), response.headers(), clock::wall)
         });
-        call.end_attempt(outcome, requested, headers);
-        telemetry::attempt(call, result.as_ref().map(Answered::of));
+        self.call.end_attempt(outcome, requested, headers);
+        telemetry::attempt(&self.call, result.as_ref().map(Answered::of));
 
-        let verdict = self.verdict(policy, call, &AttemptResult { outcome, headers, error }, response);
+        let verdict = self.verdict(&AttemptResult { outcome, headers, error }, response);
         let (mut inputs, mut body) = (Inputs::default(), None);
         if verdict.may_retry() {
             body = self.replay.body();
             inputs = Inputs {
                 requested,
-                backoff: self.backoff(policy, verdict),
-                time_left: call.deadline().map(|deadline| deadline.saturating_duration_since(clock::now())),
+                backoff: self.backoff(verdict),
+                time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
                 replayable: body.is_some(),
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),
             };
@@ -128,14 +131,14 @@ impl<B: Body> Attempts<B> {
         });
         let cost = self.cost.take();
         // A retry that was not sent costs nothing, unless the server received it before with another key.
-        let unsent = !called && cost.is_some() && !call.is_key_replaced();
+        let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
         let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
-        if let Some(budget) = policy.budget.as_ref().filter(|_| unsent || succeeded) {
+        if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
             budget.succeeded(cost);
         }
         let retry = retry?;
         let body = body.ok_or(StopReason::NotReplayable)?;
-        match (verdict, &policy.budget) {
+        match (verdict, &self.policy.budget) {
             (Verdict::Classified(decision), Some(budget)) => {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
@@ -146,22 +149,17 @@ impl<B: Body> Attempts<B> {
             }
             _ => {}
         }
-        call.retry(&retry, verdict == Verdict::KeyReplaced);
-        Ok((Request::from_parts(self.head.again(call), body), retry))
+        self.call.retry(&retry, verdict == Verdict::KeyReplaced);
+        telemetry::retry(&self.call, retry.delay, retry.reason);
+        Ok((Request::from_parts(self.head.again(&self.call), body), retry))
     }
 
     /// Returns what follows from the result by itself.
-    fn verdict<R>(
-        &self,
-        policy: &Policy,
-        call: &CallContext,
-        attempt: &AttemptResult<'_>,
-        response: Option<&Response<R>>,
-    ) -> Verdict {
+    fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
         // No rule and no server knows that there is another key. A 401 was not applied, whatever its method
         // (RFC 9110 §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
-        if self.resends && response.is_some_and(replaced) && !call.is_key_replaced() {
+        if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return Verdict::KeyReplaced;
         }
         if attempt.error.is_some_and(Error::is_deadline) {
@@ -171,7 +169,7 @@ impl<B: Body> Attempts<B> {
         if attempt.outcome == Outcome::Response(StatusCode::SWITCHING_PROTOCOLS) {
             return Verdict::Classified(RetryDecision::Success);
         }
-        match policy.classify(self.head.shown(), attempt) {
+        match self.policy.classify(self.head.shown(), attempt) {
             RetryDecision::NotRetryable if attempt.error.is_some_and(is_refused_by_deadline) => {
                 Verdict::Deadline
             }
@@ -179,37 +177,48 @@ impl<B: Body> Attempts<B> {
         }
     }
 
-    fn backoff(&mut self, policy: &Policy, verdict: Verdict) -> Option<Delay> {
+    fn backoff(&mut self, verdict: Verdict) -> Option<Delay> {
         let Verdict::Classified(decision) = verdict else { return None };
-        let (retry, random) = (self.state.attempts.saturating_sub(1), policy.random.next());
+        let (retry, random) = (self.state.attempts.saturating_sub(1), self.policy.random.next());
         let (backoff, delays) = match decision {
-            RetryDecision::Throttled => (&policy.throttled, &mut self.throttled_delays),
-            _ => (&policy.transient, &mut self.transient_delays),
+            RetryDecision::Throttled => (&self.policy.throttled, &mut self.throttled_delays),
+            _ => (&self.policy.transient, &mut self.transient_delays),
         };
         backoff.next(delays, retry, random)
     }
 
     /// Keeps the error of an attempt that is retried, or returns its response.
     pub(super) fn keep_error<R>(&mut self, called: bool, result: Result<R, Error>) -> Option<R> {
-        match result {
-            Ok(response) => {
-                self.failed = None;
-                Some(response)
-            }
-            Err(error) => {
-                // An attempt that could not start does not replace the error of an earlier one.
-                if called || self.failed.is_none() {
-                    self.failed = Some(error);
-                }
-                None
-            }
+        let (response, error) = match result {
+            Ok(response) => (Some(response), None),
+            Err(error) => (None, Some(error)),
+        };
+        // An attempt that could not start does not replace the error of an earlier one.
+        if called || self.failed.is_none() {
+            self.failed = error;
         }
+        response
     }
 
-    /// Returns the result of the call after its last attempt.
-    pub(super) fn finish<R>(&mut self, called: bool, result: Result<R, Error>) -> Result<R, Error> {
-        let result = self.failed.take().filter(|_| !called).map_or(result, Err);
-        result.map_err(|error| if self.maybe_processed { error.after_processing() } else { error })
+    /// Ends the call. Returns its result after the last attempt.
+    pub(super) fn end<R>(
+        &mut self,
+        stop: impl Into<Stop>,
+        called: bool,
+        result: Result<Response<R>, Error>,
+    ) -> Result<Response<R>, Error> {
+        let stop = stop.into();
+        self.call.end(stop);
+        telemetry::gave_up(&self.call, stop.reason);
+        let report = self.call.report();
+        match self.failed.take().filter(|_| !called).map_or(result, Err) {
+            Ok(mut response) => {
+                response.extensions_mut().insert(report);
+                Ok(response)
+            }
+            Err(error) if self.maybe_processed => Err(error.after_processing().with_report(report)),
+            Err(error) => Err(error.with_report(report)),
+        }
     }
 }
 
@@ -236,4 +245,19 @@ fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
 fn is_refused_by_deadline(error: &Error) -> bool {
     let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
     refusal.is_some_and(|refusal| refusal.reason() == Reason::Deadline)
+}
+
+/// Returns the outcome of an attempt without a response.
+///
+/// `called` is `false` if the inner service did not become ready. `body_failed` is `true` if the request's body failed.
+fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
+    match error.failed() {
+        _ if error.is_timeout() => Outcome::Timeout,
+        // A retry layer below made several attempts.
+        _ if error.is_after_processing() => Outcome::Failed,
+        _ if error.is_refusal() => Outcome::Refused,
+        // The error of a failed body may be about another connection.
+        Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,
+        _ => Outcome::NotSent,
+    }
 }

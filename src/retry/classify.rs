@@ -2,10 +2,9 @@ use std::{fmt, sync::Arc};
 
 use http::{HeaderMap, StatusCode};
 
-use super::outcome;
 use crate::{
     call::{Outcome, RequestHead},
-    error::Error,
+    error::{Error, Failed},
     policy::RetryDecision,
 };
 
@@ -103,7 +102,7 @@ impl DefaultClassifier {
                 Some(false) => RetryDecision::NotRetryable,
                 None => RetryDecision::of(status),
             },
-            (None, Some(error)) if outcome::is_lasting(error) => RetryDecision::NotRetryable,
+            (None, Some(error)) if is_lasting(error) => RetryDecision::NotRetryable,
             (None, _) => RetryDecision::Transient,
         }
     }
@@ -112,6 +111,16 @@ impl DefaultClassifier {
 impl Classify for DefaultClassifier {
     fn classify(&self, _: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision {
         self.decide(attempt)
+    }
+}
+
+/// Returns whether the next attempt would fail in the same way, because another layer of this crate returned the error
+/// or the server's certificate is wrong.
+fn is_lasting(error: &Error) -> bool {
+    match error.failed() {
+        Failed::Layer => !error.is_timeout() || error.is_deadline(),
+        Failed::Readiness => false,
+        Failed::Service(proof) => proof.lasting,
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::{IdempotencyKey, RetryLayer};
+use super::{IdempotencyKey, RetryDecision, RetryLayer, backoff::AnyBackoff, classify::Rule};
 use crate::{
     config::{
         InvalidConfig,
@@ -15,39 +15,10 @@ use crate::{
     },
 };
 
-/// The configuration of a [`RetryLayer`], read from a file. Code uses the layer's setters, which also validate a file.
-///
-/// | field | default |
-/// |---|---|
-/// | `max_attempts` | 3, the first attempt included, as in the AWS SDKs |
-/// | `max_retry_after` | `120s` |
-/// | `replay_limit` | 1 MiB, in bytes |
-/// | `retry_on`, `never_on` | `[]`: statuses such as `[409, 425]` |
-/// | `backoff` | [`ExponentialBackoff::transient`]: `base`, `cap`, `jitter` |
-/// | `throttled_backoff` | [`ExponentialBackoff::throttled`]: `base`, `cap`, `jitter` |
-/// | `budget` | [`Budget::new`](super::Budget::new): `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
-/// | `honoured_idempotency_key` | none: `header`, `quoted` |
-///
-/// # Clone
-///
-/// Clones, and the layers made from them, share the budget.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(try_from = "Fields", into = "Fields")]
-pub struct RetryConfig {
-    fields: Fields,
-    layer: RetryLayer,
-}
-
-impl RetryLayer {
-    /// Creates a layer from its configuration. Layers made from one configuration share its budget.
-    pub fn from_config(config: &RetryConfig) -> Self {
-        config.layer.clone()
-    }
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(expecting = "struct RetryConfig", default, deny_unknown_fields)]
-struct Fields {
+/// What a file sets of a [`RetryLayer`].
+#[derive(Serialize, Deserialize)]
+#[serde(expecting = "struct RetryLayer", default, deny_unknown_fields)]
+pub(super) struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
     replay_limit: usize,
@@ -60,7 +31,7 @@ struct Fields {
 }
 
 /// A part that is not given is that of the default backoff.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Backoff {
     base: Option<Written<Duration>>,
@@ -68,7 +39,7 @@ struct Backoff {
     jitter: Option<Written<Jitter>>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Budget {
     enabled: bool,
@@ -80,36 +51,47 @@ struct Budget {
 
 impl Default for Fields {
     fn default() -> Self {
-        let layer = RetryLayer::new();
-        Self {
-            max_attempts: layer.policy.max_attempts,
-            max_retry_after: Written(layer.policy.max_retry_after),
-            replay_limit: layer.policy.replay_limit,
-            retry_on: List::default(),
-            never_on: List::default(),
-            backoff: Backoff::of(ExponentialBackoff::transient()),
-            throttled_backoff: Backoff::of(ExponentialBackoff::throttled()),
-            budget: Budget::default(),
-            honoured_idempotency_key: None,
-        }
+        RetryLayer::new().into()
     }
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        let budget = policy::Budget::new();
-        let policy::Budget { retry_cost, throttled_cost, success_gain, .. } = budget;
-        Self { enabled: true, capacity: budget.capacity(), retry_cost, throttled_cost, success_gain }
+        Self::of(Some(&policy::Budget::new()))
     }
 }
 
-impl TryFrom<Fields> for RetryConfig {
+impl From<RetryLayer> for Fields {
+    fn from(layer: RetryLayer) -> Self {
+        let policy = &layer.policy;
+        let statuses = |never: bool| {
+            let status = |rule: &Rule| match rule {
+                Rule::Status(status, on) if (*on == RetryDecision::NotRetryable) == never => Some(*status),
+                _ => None,
+            };
+            List(policy.rules.iter().filter_map(status).collect())
+        };
+        Self {
+            max_attempts: policy.max_attempts,
+            max_retry_after: Written(policy.max_retry_after),
+            replay_limit: policy.replay_limit,
+            retry_on: statuses(false),
+            never_on: statuses(true),
+            backoff: Backoff::of(&policy.transient),
+            throttled_backoff: Backoff::of(&policy.throttled),
+            budget: Budget::of(policy.budget.as_ref()),
+            honoured_idempotency_key: policy.idempotency_key.clone(),
+        }
+    }
+}
+
+impl TryFrom<Fields> for RetryLayer {
     type Error = InvalidConfig;
 
     fn try_from(fields: Fields) -> Result<Self, InvalidConfig> {
         let backoff = fields.backoff.over(ExponentialBackoff::transient());
         let throttled = fields.throttled_backoff.over(ExponentialBackoff::throttled());
-        let mut layer = RetryLayer::new()
+        let mut layer = Self::new()
             .with_max_attempts(fields.max_attempts)
             .map_err(|error| error.within("max_attempts"))?
             .with_max_retry_after(fields.max_retry_after.0)
@@ -118,28 +100,19 @@ impl TryFrom<Fields> for RetryConfig {
             .with_throttled_backoff(throttled.map_err(|error| error.within("throttled_backoff"))?);
         let budget = fields.budget.checked().map_err(|error| leaf(error, "budget ").within("budget"))?;
         layer = if fields.budget.enabled { layer.with_budget(budget) } else { layer.without_budget() };
-        if let Some(key) = &fields.honoured_idempotency_key {
-            layer = layer.with_honoured_idempotency_key(key.clone());
+        if let Some(key) = fields.honoured_idempotency_key {
+            layer = layer.with_honoured_idempotency_key(key);
         }
-        for status in &fields.retry_on.0 {
-            layer = layer.retry_on(*status);
-        }
+        layer = fields.retry_on.0.into_iter().fold(layer, Self::retry_on);
         // The rule that was added last decides first.
-        for status in &fields.never_on.0 {
-            layer = layer.never_on(*status);
-        }
-        Ok(Self { fields, layer })
-    }
-}
-
-impl From<RetryConfig> for Fields {
-    fn from(config: RetryConfig) -> Self {
-        config.fields
+        Ok(fields.never_on.0.into_iter().fold(layer, Self::never_on))
     }
 }
 
 impl Backoff {
-    fn of(backoff: ExponentialBackoff) -> Self {
+    /// A custom backoff is not written.
+    fn of(backoff: &AnyBackoff) -> Self {
+        let AnyBackoff::Exponential(backoff) = backoff else { return Self::default() };
         let written = |duration| Some(Written(duration));
         Self { base: written(backoff.base), cap: written(backoff.cap), jitter: Some(Written(backoff.jitter)) }
     }
@@ -153,6 +126,13 @@ impl Backoff {
 }
 
 impl Budget {
+    fn of(budget: Option<&policy::Budget>) -> Self {
+        let enabled = budget.is_some();
+        let budget = budget.cloned().unwrap_or_default();
+        let policy::Budget { retry_cost, throttled_cost, success_gain, .. } = budget;
+        Self { enabled, capacity: budget.capacity(), retry_cost, throttled_cost, success_gain }
+    }
+
     fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
         let budget = policy::Budget::new();
         // The capacity last, because a small one is valid only with small costs.

@@ -15,11 +15,9 @@ use tower_service::Service;
 use super::{attempts::Attempts, policy::Policy};
 use crate::{
     body::{Drain, ReplayBody},
-    call::{CallContext, StopReason},
+    call::StopReason,
     clock::{self, Instant},
-    error::{BoxError, Error, Scope, polled_after_completion},
-    policy::retry::Stop,
-    telemetry,
+    error::{BoxError, Error, polled_after_completion},
 };
 
 /// The longest part of a failed response's body that is drained, so that its connection can be reused. Reading more costs
@@ -32,29 +30,20 @@ pin_project! {
         #[pin]
         state: State<S::Future, R, Request<ReplayBody<B>>>,
         inner: S,
-        policy: Arc<Policy>,
         attempts: Attempts<B>,
-        call: CallContext,
     }
 }
 
 pin_project! {
     #[project = StateProj]
     enum State<F, R, Q> {
-        // The request cannot be sent.
-        Rejected { error: Option<Error> },
+        // Without an error, the call is over. With one, the request cannot be sent.
+        Ended { error: Option<Error> },
         // The request stays in place until the call.
         Readying { request: Option<Q>, started: bool },
         Calling { #[pin] future: F },
-        Draining { #[pin] body: Drain<R>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
-        Sleeping { #[pin] timer: Sleep, next: Option<Q> },
-        Over,
-    }
-}
-
-impl<F, R, Q> State<F, R, Q> {
-    fn ready(request: Option<Q>) -> Self {
-        Self::Readying { request, started: false }
+        // The timer first bounds the draining of the body, if there is one.
+        Waiting { #[pin] body: Option<Drain<R>>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
     }
 }
 
@@ -63,14 +52,13 @@ where
     S: Service<Request<ReplayBody<B>>>,
     B: Body,
 {
-    pub(super) fn new(inner: S, policy: Arc<Policy>, mut request: Request<B>) -> Self {
-        let call = CallContext::of(request.extensions_mut());
-        let (attempts, first) = Attempts::of(request, &policy);
+    pub(super) fn new(inner: S, policy: Arc<Policy>, request: Request<B>) -> Self {
+        let (attempts, first) = Attempts::of(request, policy);
         let state = match first {
-            Ok(request) => State::ready(Some(request)),
-            Err(error) => State::Rejected { error: Some(error) },
+            Ok(request) => State::Readying { request: Some(request), started: false },
+            Err(error) => State::Ended { error: Some(error) },
         };
-        Self { state, inner, policy, attempts, call }
+        Self { state, inner, attempts }
     }
 }
 
@@ -87,20 +75,16 @@ where
         loop {
             // Whether the inner service was called, and the result.
             let (called, result) = match this.state.as_mut().project() {
-                StateProj::Rejected { error } => {
+                StateProj::Ended { error } => {
                     let Some(error) = error.take() else { polled_after_completion() };
-                    this.state.set(State::Over);
-                    return Poll::Ready(finish(this.call, StopReason::NotRetryable, Err(error)));
+                    return Poll::Ready(this.attempts.end(StopReason::NotRetryable, true, Err(error)));
                 }
                 StateProj::Readying { request, started } => {
                     if !*started {
-                        if let Err(deadline) = this.call.start_attempt(clock::now()) {
-                            this.state.set(State::Over);
-                            let limit = deadline.saturating_duration_since(this.call.started());
-                            let error = Error::timeout(Scope::Call, limit);
-                            return Poll::Ready(finish(this.call, StopReason::Deadline, Err(error)));
+                        if let Err(error) = this.attempts.start() {
+                            this.state.set(State::Ended { error: None });
+                            return Poll::Ready(this.attempts.end(StopReason::Deadline, true, Err(error)));
                         }
-                        this.attempts.start();
                         *started = true;
                     }
                     match ready!(this.inner.poll_ready(cx)) {
@@ -125,72 +109,48 @@ where
                     let called = !matches!(&result, Err(error) if error.was_not_called());
                     (called, result)
                 }
-                StateProj::Draining { body, timer, until, next } => {
-                    if body.poll(cx).is_pending() && timer.poll(cx).is_pending() {
-                        return Poll::Pending;
+                StateProj::Waiting { mut body, mut timer, until, next } => {
+                    if let Some(drain) = body.as_mut().as_pin_mut() {
+                        if drain.poll(cx).is_pending() && timer.as_mut().poll(cx).is_pending() {
+                            return Poll::Pending;
+                        }
+                        // Dropped before the sleep, because otherwise its connection is lost.
+                        body.set(None);
+                        timer.as_mut().reset(*until);
                     }
-                    let (timer, next) = (tokio::time::sleep_until(*until), next.take());
-                    this.state.set(State::Sleeping { timer, next });
-                    continue;
-                }
-                StateProj::Sleeping { timer, next } => {
                     ready!(timer.poll(cx));
                     let request = next.take();
-                    this.state.set(State::ready(request));
+                    this.state.set(State::Readying { request, started: false });
                     continue;
                 }
-                StateProj::Over => polled_after_completion(),
             };
 
             // The attempt drops its body first, so that it can be replayed.
-            this.state.set(State::Over);
+            this.state.set(State::Ended { error: None });
             // A classifier may read the report.
-            let result = result.map_err(|error| error.reported(this.call));
-            let (request, retry) = match this.attempts.next(this.policy, this.call, called, &result) {
+            let result = result.map_err(|error| error.reported(&this.attempts.call));
+            let (request, retry) = match this.attempts.next(called, &result) {
                 Ok(next) => next,
-                Err(stop) => {
-                    return Poll::Ready(finish(this.call, stop, this.attempts.finish(called, result)));
-                }
+                Err(stop) => return Poll::Ready(this.attempts.end(stop, called, result)),
             };
-            telemetry::retry(this.call, retry.delay, retry.reason);
-            let (now, next) = (clock::now(), Some(request));
+            let response = this.attempts.keep_error(called, result);
+            let now = clock::now();
             let until = clock::after(now, retry.delay);
-            // The body is drained and dropped before the sleep, because otherwise its connection is lost.
-            this.state.set(match this.attempts.keep_error(called, result) {
-                Some(response) => State::Draining {
-                    body: Drain::new(response.into_body(), DRAIN_LIMIT),
-                    timer: tokio::time::sleep_until(clock::after(now, retry.drain)),
-                    until,
-                    next,
-                },
-                None => State::Sleeping { timer: tokio::time::sleep_until(until), next },
+            let ends = if response.is_some() { clock::after(now, retry.drain) } else { until };
+            this.state.set(State::Waiting {
+                body: response.map(|response| Drain::new(response.into_body(), DRAIN_LIMIT)),
+                timer: tokio::time::sleep_until(ends),
+                until,
+                next: Some(request),
             });
         }
-    }
-}
-
-fn finish<R>(
-    call: &CallContext,
-    stop: impl Into<Stop>,
-    result: Result<Response<R>, Error>,
-) -> Result<Response<R>, Error> {
-    let stop = stop.into();
-    call.end(stop);
-    telemetry::gave_up(call, stop.reason);
-    let report = call.report();
-    match result {
-        Ok(mut response) => {
-            response.extensions_mut().insert(report);
-            Ok(response)
-        }
-        Err(error) => Err(error.with_report(report)),
     }
 }
 
 impl<S: Service<Request<ReplayBody<B>>>, B, R> fmt::Debug for ResponseFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("retry::ResponseFuture")
-            .field("attempts", &self.attempts.count())
+            .field("attempts", &self.attempts.state.attempts)
             .finish_non_exhaustive()
     }
 }

@@ -13,7 +13,7 @@ pub(super) enum Head {
         version: Version,
         fields: Fields,
     },
-    Whole(Box<request::Parts>),
+    Whole(Box<Request<()>>),
 }
 
 impl Head {
@@ -26,14 +26,14 @@ impl Head {
                 let (method, uri) = (head.method.clone(), head.uri.clone());
                 Self::Plain { method, uri, version: head.version, fields }
             }
-            None => Self::Whole(Box::new(head.clone())),
+            None => Self::Whole(Box::new(Request::from_parts(head.clone(), ()))),
         }
     }
 
     /// Returns the head for a hook, if it was recorded for one.
     pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
-            Self::Whole(head) => Some(RequestHead::from(&**head)),
+            Self::Whole(head) => Some(RequestHead::of(head)),
             Self::Plain { .. } => None,
         }
     }
@@ -41,7 +41,7 @@ impl Head {
     /// Returns the head of the next attempt of this call.
     pub(super) fn again(&self, call: &CallContext) -> request::Parts {
         match self {
-            Self::Whole(head) => (**head).clone(),
+            Self::Whole(head) => (**head).clone().into_parts().0,
             Self::Plain { method, uri, version, fields } => {
                 let (mut head, ()) = Request::new(()).into_parts();
                 (head.method, head.uri, head.version) = (method.clone(), uri.clone(), *version);

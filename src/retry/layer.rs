@@ -28,7 +28,26 @@ use crate::{
 /// # Clone
 ///
 /// Clones share the budget and the source of jitter, so that no two of them draw the same jitter.
+///
+/// # Configuration
+///
+/// With the feature `serde` a file has these fields:
+///
+/// | field | default |
+/// |---|---|
+/// | `max_attempts` | 3 |
+/// | `max_retry_after` | `120s` |
+/// | `replay_limit` | 1 MiB, in bytes |
+/// | `retry_on`, `never_on` | `[]`: statuses such as `[409, 425]`. `never_on` overrides `retry_on` |
+/// | `backoff` | [`ExponentialBackoff::transient`]: `base`, `cap`, `jitter` |
+/// | `throttled_backoff` | [`ExponentialBackoff::throttled`]: `base`, `cap`, `jitter` |
+/// | `budget` | [`Budget::new`]: `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
+/// | `honoured_idempotency_key` | none: `header`, `quoted` |
+///
+/// `Serialize` omits the other settings.
 #[derive(Debug, Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "super::config::Fields", into = "super::config::Fields"))]
 pub struct RetryLayer {
     pub(super) policy: Arc<Policy>,
 }
@@ -158,12 +177,12 @@ impl RetryLayer {
     ///     .never_on(StatusCode::INTERNAL_SERVER_ERROR);
     /// ```
     pub fn retry_on(self, status: StatusCode) -> Self {
-        self.with_rule(Rule::Status(status, RetryDecision::retry(Some(status))))
+        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::retry(Some(status)))))
     }
 
     /// Never retries after this status.
     pub fn never_on(self, status: StatusCode) -> Self {
-        self.with_rule(Rule::Status(status, RetryDecision::NotRetryable))
+        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::NotRetryable)))
     }
 
     /// Also retries if `condition` returns `true`. It is called after every attempt, also after an error.
@@ -182,11 +201,7 @@ impl RetryLayer {
         self,
         condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.with_rule(Rule::If(Arc::new(condition)))
-    }
-
-    fn with_rule(self, rule: Rule) -> Self {
-        self.set(|policy| policy.rules.push(rule))
+        self.set(|policy| policy.rules.push(Rule::If(Arc::new(condition))))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Policy)) -> Self {
@@ -205,6 +220,6 @@ impl<S> Layer<S> for RetryLayer {
     type Service = Retry<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Retry::new(inner, Arc::clone(&self.policy))
+        Retry { inner, policy: Arc::clone(&self.policy) }
     }
 }

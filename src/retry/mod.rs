@@ -133,21 +133,17 @@ mod backoff;
 mod classify;
 #[cfg(feature = "serde")]
 mod config;
-mod delivery;
 mod future;
 mod grpc;
 mod head;
 mod idempotency;
 mod layer;
-mod outcome;
 mod overrides;
 mod policy;
 mod service;
 
 pub use self::backoff::Backoff;
 pub use self::classify::{AttemptResult, Classify, DefaultClassifier};
-#[cfg(feature = "serde")]
-pub use self::config::RetryConfig;
 pub use self::future::ResponseFuture;
 pub use self::grpc::Grpc;
 pub use self::idempotency::IdempotencyKey;

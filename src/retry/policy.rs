@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::request;
+use http::Request;
 
 use super::{
     AttemptResult, Classify, DefaultClassifier, IdempotencyKey, backoff::AnyBackoff, classify::Rule,
@@ -35,8 +35,8 @@ type IsIdempotent = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
 
 impl Policy {
     /// Returns whether the rule of the layer declares the request idempotent.
-    pub(super) fn is_idempotent(&self, head: &request::Parts) -> bool {
-        self.idempotent.as_ref().is_some_and(|rule| rule(head.into()))
+    pub(super) fn is_idempotent<B>(&self, request: &Request<B>) -> bool {
+        self.idempotent.as_ref().is_some_and(|rule| rule(RequestHead::of(request)))
     }
 
     /// Returns whether a classifier or a condition reads the request.

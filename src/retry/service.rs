@@ -25,15 +25,11 @@ use crate::{
 /// retry that was dropped before it was sent.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
-    inner: S,
-    policy: Arc<Policy>,
+    pub(super) inner: S,
+    pub(super) policy: Arc<Policy>,
 }
 
 impl<S> Retry<S> {
-    pub(super) fn new(inner: S, policy: Arc<Policy>) -> Self {
-        Self { inner, policy }
-    }
-
     inner_service!();
 }
 

@@ -132,6 +132,6 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let has_body = !request.body().is_end_stream();
         let added = self.headers.put_on(request.headers_mut(), has_body);
-        MaybeRejected::new(added, || self.inner.call(request))
+        MaybeRejected::new(added, |()| self.inner.call(request))
     }
 }

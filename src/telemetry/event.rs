@@ -121,15 +121,15 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
         target: ATTEMPT,
         service = unshown.0.as_deref(),
         request_id = text(unshown.1.as_ref()),
-        attempt = attempt.as_ref().map(|attempt| attempt.number()),
+        attempt = attempt.as_ref().map(|attempt| attempt.number),
         http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
         network.protocol.version = result.ok().and_then(|answer| answer.protocol()),
         error.type = result.err().map(|error| error.kind().as_str()),
-        delivery = attempt.as_ref().and_then(|attempt| attempt.outcome()).and_then(delivery),
-        waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited())),
-        elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended()?.saturating_sub(attempt.started())))),
-        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id())),
-        asked_ms = attempt.as_ref().and_then(|attempt| attempt.asked()).map(millis),
+        delivery = attempt.as_ref().and_then(|attempt| attempt.outcome).and_then(delivery),
+        waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),
+        elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.started)))),
+        server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())),
+        asked_ms = attempt.as_ref().and_then(|attempt| attempt.asked).map(millis),
         "attempt ended"
     );
 }

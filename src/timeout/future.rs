@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use crate::{
     call::{CallContext, StopReason},
     clock::Instant,
-    error::{BoxError, Error, MaybeRejected, Scope, polled_after_completion},
+    error::{BoxError, Error, ErrorKind, MaybeRejected, polled_after_completion},
 };
 
 pin_project! {
@@ -32,21 +32,21 @@ pin_project! {
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) ends: Instant,
-    pub(super) scope: Scope,
+    pub(super) kind: ErrorKind,
     pub(super) limit: Duration,
     pub(super) call: Option<CallContext>,
 }
 
 impl Expiry {
     fn error(&self) -> Error {
-        let limit = match (self.scope, &self.call) {
-            (Scope::Call, Some(call)) => {
+        let limit = match (self.kind, &self.call) {
+            (ErrorKind::Deadline, Some(call)) => {
                 call.end(StopReason::Deadline);
                 self.ends.saturating_duration_since(call.started())
             }
             _ => self.limit,
         };
-        Error::timeout(self.scope, limit)
+        Error::new(self.kind, Some(limit), None)
     }
 }
 
@@ -54,10 +54,8 @@ impl<F> ResponseFuture<F> {
     /// Calls the inner service, unless the request has expired.
     #[inline]
     pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
-        let future = match expired {
-            false => MaybeRejected::calling(call),
-            true => MaybeRejected::rejected(expiry.error()),
-        };
+        let checked = if expired { Err(expiry.error()) } else { Ok(()) };
+        let future = MaybeRejected::new(checked, |()| call());
         Self { future, timer: None, expiry, completed: false }
     }
 }

@@ -3,12 +3,12 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::Timeout;
-use crate::{config::InvalidConfig, error::Scope};
+use crate::{config::InvalidConfig, error::ErrorKind};
 
 /// Bounds the time of a call or of one attempt, with [`Error::is_timeout`](crate::Error::is_timeout).
 #[derive(Debug, Clone, Copy)]
 pub struct TimeoutLayer {
-    scope: Scope,
+    kind: ErrorKind,
     limit: Duration,
 }
 
@@ -19,7 +19,7 @@ impl TimeoutLayer {
     ///
     /// Returns an error if `limit` is zero.
     pub fn total(limit: Duration) -> Result<Self, InvalidConfig> {
-        Self::new(Scope::Call, "total timeout", limit)
+        Self::new(ErrorKind::Deadline, "total timeout", limit)
     }
 
     /// Bounds each request through the inner layers by `limit`, and by the call's deadline.
@@ -28,14 +28,14 @@ impl TimeoutLayer {
     ///
     /// Returns an error if `limit` is zero.
     pub fn per_attempt(limit: Duration) -> Result<Self, InvalidConfig> {
-        Self::new(Scope::Attempt, "attempt timeout", limit)
+        Self::new(ErrorKind::AttemptTimeout, "attempt timeout", limit)
     }
 
-    fn new(scope: Scope, field: &'static str, limit: Duration) -> Result<Self, InvalidConfig> {
+    fn new(kind: ErrorKind, field: &'static str, limit: Duration) -> Result<Self, InvalidConfig> {
         if limit.is_zero() {
             return Err(InvalidConfig::new(field, "0ns", "more than zero"));
         }
-        Ok(Self { scope, limit })
+        Ok(Self { kind, limit })
     }
 }
 
@@ -43,6 +43,6 @@ impl<S> Layer<S> for TimeoutLayer {
     type Service = Timeout<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Timeout::new(inner, self.scope, self.limit)
+        Timeout::new(inner, self.kind, self.limit)
     }
 }

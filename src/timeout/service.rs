@@ -10,7 +10,7 @@ use super::{ResponseFuture, future::Expiry};
 use crate::{
     call::{CallContext, Deadline},
     clock,
-    error::{BoxError, Error, Scope},
+    error::{BoxError, Error, ErrorKind},
 };
 
 /// The service of [`TimeoutLayer`](super::TimeoutLayer).
@@ -21,13 +21,13 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     inner: S,
-    scope: Scope,
+    kind: ErrorKind,
     limit: Duration,
 }
 
 impl<S> Timeout<S> {
-    pub(super) fn new(inner: S, scope: Scope, limit: Duration) -> Self {
-        Self { inner, scope, limit }
+    pub(super) fn new(inner: S, kind: ErrorKind, limit: Duration) -> Self {
+        Self { inner, kind, limit }
     }
 
     inner_service!();
@@ -48,24 +48,24 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let now = clock::now();
         let own = clock::after(now, self.limit);
-        let (call, deadline) = match self.scope {
-            Scope::Call => {
+        let (call, deadline) = match self.kind {
+            ErrorKind::Deadline => {
                 let call = CallContext::of(request.extensions_mut());
                 let earlier = call.narrow_deadline(own);
                 (Some(call), earlier)
             }
-            Scope::Attempt => {
+            _ => {
                 let call = request.extensions().get::<CallContext>().cloned();
                 let deadline = Deadline::of(call.as_ref(), request.extensions());
                 (call, deadline)
             }
         };
         // The earlier one names the error: an attempt that the deadline ended is no slow attempt.
-        let (ends, scope) = match deadline {
-            Some(deadline) if deadline <= own => (deadline, Scope::Call),
-            _ => (own, self.scope),
+        let (ends, kind) = match deadline {
+            Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
+            _ => (own, self.kind),
         };
-        let expiry = Expiry { ends, scope, limit: self.limit, call };
+        let expiry = Expiry { ends, kind, limit: self.limit, call };
         ResponseFuture::new(expiry, now > ends, || self.inner.call(request))
     }
 }

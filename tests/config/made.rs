@@ -10,7 +10,7 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest, RateLimitConfig, RateLimitLayer, TokenBucket},
     preset::{self, StackConfig},
     request_id::RequestIdLayer,
-    retry::{Budget, IdempotencyKey, RetryConfig, RetryLayer},
+    retry::{Budget, IdempotencyKey, RetryLayer},
     stack::StackBuilder,
     timeout::TimeoutConfig,
 };
@@ -114,9 +114,9 @@ fn every_field_does_what_its_setter_does() {
     same(&config, &code);
 
     // The layers alone.
-    let alone: RetryConfig = toml::from_str("max_attempts = 7").unwrap();
+    let alone: RetryLayer = toml::from_str("max_attempts = 7").unwrap();
     let layer = RetryLayer::new().with_max_attempts(7).unwrap();
-    assert_eq!(format!("{:?}", RetryLayer::from_config(&alone)), format!("{layer:?}"));
+    assert_eq!(format!("{alone:?}"), format!("{layer:?}"));
     let alone: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '3s'\nmax_queue = 4").unwrap();
     let bucket = TokenBucket::new(Quota::per_second(10).unwrap());
     let layer = RateLimitLayer::new(bucket).with_max_wait(3 * SECOND).with_max_queue(4);
@@ -149,10 +149,7 @@ fn the_key_may_go_to_the_allowed_origins() {
 
 #[test]
 fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
-    let layer = |text: &str| {
-        let config: RetryConfig = toml::from_str(text).unwrap();
-        format!("{:?}", RetryLayer::from_config(&config))
-    };
+    let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
     assert!(layer(small).contains("left: 5"), "{}", layer(small));
@@ -213,8 +210,7 @@ async fn statuses_of_ones_own_are_tried_again_or_not() {
             let response = http::Response::builder().status(StatusCode::from_u16(status).unwrap());
             std::future::ready(response.body(http_body_util::Empty::<bytes::Bytes>::new()))
         });
-        let config: RetryConfig = toml::from_str(text).unwrap();
-        let service = RetryLayer::from_config(&config).layer(inner);
+        let service = toml::from_str::<RetryLayer>(text).unwrap().layer(inner);
         let request = http::Request::get("https://host/").body(http_body_util::Empty::<bytes::Bytes>::new());
         service.oneshot(request.unwrap()).await.unwrap();
         count.into_inner()

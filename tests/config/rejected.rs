@@ -115,7 +115,7 @@ fn rejects_what_cannot_be_read() {
         ),
         ("timeout.totl = '60s'", "unknown field `totl`, expected one of `total`, `attempt`, `body_idle`"),
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
-        ("retry = '3 times'", "invalid type: string \"3 times\", expected struct RetryConfig"),
+        ("retry = '3 times'", "invalid type: string \"3 times\", expected struct RetryLayer"),
     ] {
         assert_eq!(unread(text), expected, "{text}");
     }

@@ -39,7 +39,7 @@ fn told(row: &Row, (error, early): (BoxError, bool)) {
         };
         assert_eq!((error.kind().as_str(), early), (says, row.unready == Unready::Fails), "{at}");
         if let (true, Some(report)) = (row.resends(), error.report()) {
-            let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+            let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
             assert_eq!(outcomes, [Outcome::NotSent; 3], "{at}");
         }
         return;
@@ -69,7 +69,7 @@ async fn once_a_fresh_clone_works() {
         if row.resends() {
             let call = sent(service.clone(), request(&moody.plan, row.uri, 0, "200:5"), Instant::now());
             let outcomes: Vec<_> =
-                call.await.unwrap().attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+                call.await.unwrap().attempts.iter().filter_map(|attempt| attempt.outcome).collect();
             let ok = Outcome::Response(http::StatusCode::OK);
             assert_eq!(outcomes, [Outcome::NotSent, ok], "{}", row.label);
         } else {

@@ -62,10 +62,10 @@ async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
         assert_eq!((response.status().as_u16(), asked.times()), (200, 2), "{method}");
         assert_eq!(server.keys(), ["key-1", "key-2"], "{method}");
         let attempts = report(&response).attempts();
-        assert_eq!((attempts.len(), attempts[0].outcome()), (2, Some(UNAUTHORIZED)));
-        let reason = attempts[0].delay_reason().unwrap();
-        assert_eq!((attempts[0].delay(), reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
-        assert_eq!((attempts[1].delay(), report(&response).stop_reason()), (None, Some(StopReason::Success)));
+        assert_eq!((attempts.len(), attempts[0].outcome), (2, Some(UNAUTHORIZED)));
+        let reason = attempts[0].delay_reason.unwrap();
+        assert_eq!((attempts[0].delay, reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
+        assert_eq!((attempts[1].delay, report(&response).stop_reason()), (None, Some(StopReason::Success)));
         assert_eq!(budget.left(), 1, "nothing was left, and a success at the first try gives one");
     }
 }
@@ -146,7 +146,7 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
     let probe = Probe::new([Is(401), Is(503), Is(200)]);
     let layer = layer(provided(Duration::ZERO, &[Fetch::Lasting]).0);
     let response = (retry, layer).layer(probe).oneshot(get(URI)).await.unwrap();
-    assert!(report(&response).attempts()[1].delay().unwrap() <= millis(100));
+    assert!(report(&response).attempts()[1].delay.unwrap() <= millis(100));
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,16 +184,13 @@ async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
     let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
-    assert_eq!((attempt.delay(), attempt.delay_reason()), (Some(secs(3)), Some(DelayReason::Asked)));
+    assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Asked)));
     assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
     // Nothing is asked for there: it goes because of the key.
     let service = (RetryLayer::new(), layer(self::provided(Duration::ZERO, &[Fetch::Lasting]).0));
     let response = service.layer(Probe::new([Asks(401, "0"), Is(200)])).oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
-    assert_eq!(
-        (attempt.delay(), attempt.delay_reason()),
-        (Some(Duration::ZERO), Some(DelayReason::KeyReplaced))
-    );
+    assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
     let script = [Asks(401, "121"), Is(200)];
     assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, StopReason::AskedTooLong, 1));
 
@@ -221,7 +218,7 @@ async fn it_pays_the_limiter_and_may_be_refused_by_it() {
         if let Err(error) = result {
             assert!(error.is_rate_limited() && error.retry_after().unwrap() > secs(59), "{error:?}");
             let outcomes = error.report().unwrap().attempts();
-            assert!(outcomes.iter().map(|attempt| attempt.outcome().unwrap()).eq([UNAUTHORIZED, Refused]));
+            assert!(outcomes.iter().map(|attempt| attempt.outcome.unwrap()).eq([UNAUTHORIZED, Refused]));
             assert_eq!(budget.left(), 0);
         }
         assert!(service.oneshot(get(URI)).await.unwrap_err().is_rate_limited(), "all {quota} are spent");

@@ -306,7 +306,7 @@ async fn calls_and_errors(seen: &Seen) {
     seen.both(report);
     let attempts = report.attempts();
     seen.debug(&attempts[0]);
-    seen.debug(&attempts[0].outcome().unwrap());
+    seen.debug(&attempts[0].outcome.unwrap());
     seen.debug(probe.seen()[0].head.extensions.get::<CallContext>().unwrap());
     seen.debug(response.body());
     seen.debug(&Deadline::after(secs(1)));
@@ -442,11 +442,8 @@ fn config(seen: &Seen) {
     seen.both(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
     #[cfg(feature = "serde")]
     {
-        use tower_outbound::{
-            limit::RateLimitConfig, preset::StackConfig, retry::RetryConfig, stack::StackBuilder,
-        };
+        use tower_outbound::{limit::RateLimitConfig, preset::StackConfig, stack::StackBuilder};
 
-        seen.debug(&RetryConfig::default());
         seen.debug(&RateLimitConfig::default());
         let file = |field: &str, value: serde_json::Value| {
             let mut file =
@@ -484,7 +481,7 @@ fn config(seen: &Seen) {
 /// Adapters that are switched off are not there to be looked at.
 fn is_on(name: &str) -> bool {
     match name {
-        "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
+        "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),

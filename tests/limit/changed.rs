@@ -56,7 +56,7 @@ async fn a_new_quota_keeps_what_is_spent() {
         .with_burst(8)
         .unwrap()
         .without_margin()]);
-    assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly);
+    assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
     waiting.await.unwrap().unwrap();
     // Ten are spent of a burst of eight, six are wanted: eight have to come, one each 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);

@@ -81,9 +81,12 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     bucket.acquire_with(&costing(5)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::from_secs(2), "three were there, two more a second each");
     let refusal = bucket.acquire_with(&costing(11)).await.unwrap_err();
-    assert_eq!((refusal.reason(), refusal.wait(), refusal.largest()), (Reason::TooCostly, None, Some(10)));
+    assert_eq!((refusal.reason(), refusal.wait()), (Reason::TooCostly { largest: 10 }, None));
     let window = SlidingWindow::new(Quota::per_minute(20).unwrap().without_margin());
-    assert_eq!(window.acquire_with(&costing(21)).await.unwrap_err().largest(), Some(20));
+    assert_eq!(
+        window.acquire_with(&costing(21)).await.unwrap_err().reason(),
+        Reason::TooCostly { largest: 20 }
+    );
     window.acquire_with(&costing(20)).await.unwrap();
     assert!(window.try_acquire().is_err());
 

@@ -69,7 +69,7 @@ async fn permits_of_one_request_come_together_or_never() {
         let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
         let limiter = make(&server.url(), "key", vec![quota]).unwrap();
         let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
-        assert_eq!((refusal.reason(), refusal.largest()), (Reason::TooCostly, Some(largest)));
+        assert_eq!(refusal.reason(), Reason::TooCostly { largest });
 
         let mut arrivals = Arrivals::new();
         for cost in [7, 1, 10, 2, 9, 5, 10, 3, 8, 10] {

@@ -232,8 +232,8 @@ async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is()
     let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
-    assert_eq!(report(&response).attempts()[0].asked(), Some(secs(3)), "with the ask in hand");
-    assert_eq!(report(&response).attempts()[0].delay(), None);
+    assert_eq!(report(&response).attempts()[0].asked, Some(secs(3)), "with the ask in hand");
+    assert_eq!(report(&response).attempts()[0].delay, None);
     let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Budget));
     assert!(error.is_service());

@@ -179,13 +179,13 @@ async fn what_a_rate_limit_field_asks_of_a_throttled_caller_is_an_ask() {
     };
     let response = throttled("\"d\";r=0;t=30").await.unwrap();
     let attempts = report(&response).attempts();
-    assert!(attempts[1].started() >= secs(30), "{attempts:?}");
-    assert_eq!(attempts[0].asked(), Some(secs(30)));
+    assert!(attempts[1].started >= secs(30), "{attempts:?}");
+    assert_eq!(attempts[0].asked, Some(secs(30)));
     let response = throttled("\"d\";r=0;t=300").await.unwrap();
     assert_eq!(report(&response).stop_reason(), Some(StopReason::AskedTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
-    assert_eq!(report(&response).attempts()[0].asked(), None, "something is left");
+    assert_eq!(report(&response).attempts()[0].asked, None, "something is left");
 }
 
 #[tokio::test(start_paused = true)]

@@ -130,9 +130,9 @@ async fn the_timeout_of_an_attempt_shrinks_to_what_is_left() {
         let attempts = report.attempts();
         assert_eq!(attempts.len(), 3, "at 0 s, 11 s and 22 s");
         for attempt in &attempts[..2] {
-            let took = attempt.ended().unwrap() - attempt.started();
+            let took = attempt.ended.unwrap() - attempt.started;
             assert!((secs(10)..millis(10_002)).contains(&took), "{took:?}");
-            assert_eq!(attempt.outcome(), Some(Outcome::Timeout));
+            assert_eq!(attempt.outcome, Some(Outcome::Timeout));
         }
     }
 }

@@ -29,7 +29,7 @@ async fn attempts(
         Ok(response) => super::report(response).clone(),
         Err(error) => error.report().unwrap().clone(),
     };
-    let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+    let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
     assert_eq!(probe.calls(), outcomes.len());
     (outcomes, report.stop_reason())
 }

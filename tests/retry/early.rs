@@ -103,7 +103,7 @@ async fn a_date_without_the_servers_own_is_read_against_the_wall_clock_as_the_te
         async move { Response::builder().status(status).header("retry-after", until).body(Content::default()) }
     });
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-    let asked = report(&response).attempts()[0].asked().unwrap();
+    let asked = report(&response).attempts()[0].asked.unwrap();
     // A date has no fraction of a second, and the machine's own clock runs on.
     assert!((secs(25)..=secs(30)).contains(&asked), "{asked:?}");
 }
@@ -170,7 +170,7 @@ async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
                 let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(probe.clone()));
                 let response = service.oneshot(get(URI)).await.unwrap();
                 let seen = probe.seen();
-                assert_eq!((seen.len(), report(&response).attempts()[0].asked()), (attempts, Some(secs(5))));
+                assert_eq!((seen.len(), report(&response).attempts()[0].asked), (attempts, Some(secs(5))));
                 assert!(seen.windows(2).all(|pair| pair[1].at - pair[0].at >= secs(5)), "{status}");
             }
         }
@@ -185,7 +185,7 @@ async fn of_an_ask_that_is_too_long_the_answer_is_in_hand_at_once() {
     assert_eq!(start.elapsed(), Duration::ZERO);
     let report = report(&response).clone();
     assert_eq!(report.stop_reason(), Some(AskedTooLong));
-    assert_eq!(report.attempts()[0].asked(), Some(secs(3600)));
+    assert_eq!(report.attempts()[0].asked, Some(secs(3600)));
     assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (429, &"quota".parse().unwrap()));
     assert_eq!(response.into_body().collect(64).await.unwrap(), "answer");
 }

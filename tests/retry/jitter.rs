@@ -32,9 +32,9 @@ async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
         // Each by a service of its own, as tasks of a program have it.
         let service = layer.clone().without_budget().layer(fails_each_call_once(status));
-        tokio::spawn(async move {
-            report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay().unwrap()
-        })
+        tokio::spawn(
+            async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
+        )
     });
     futures_util::future::join_all(calls).await.into_iter().map(Result::unwrap).collect()
 }
@@ -77,7 +77,7 @@ async fn a_thousand_calls_that_were_told_the_same_moment_come_back_apart() {
     let delays: HashSet<_> = futures_util::future::join_all(calls)
         .await
         .into_iter()
-        .map(|response| report(&response.unwrap()).attempts()[0].delay())
+        .map(|response| report(&response.unwrap()).attempts()[0].delay)
         .collect();
     assert!(delays.len() >= 900, "{}", delays.len());
 }
@@ -87,7 +87,7 @@ async fn a_seed_repeats_and_two_layers_without_one_differ() {
     let delays = |layer: RetryLayer| async move {
         let service = layer.with_max_attempts(6).unwrap().layer(Probe::new([Is(503)]));
         let response = service.oneshot(get(URI)).await.unwrap();
-        report(&response).attempts().iter().filter_map(|attempt| attempt.delay()).collect::<Vec<_>>()
+        report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect::<Vec<_>>()
     };
     let first = delays(RetryLayer::new().with_seed(7)).await;
     assert_eq!(first.len(), 5);
@@ -112,7 +112,7 @@ async fn after_two_thousand_attempts_the_delay_is_still_jittered_and_never_over_
     let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
     let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
     let response = layer.layer(Probe::new([Is(503)])).oneshot(get(URI)).await.unwrap();
-    let delays: Vec<_> = report(&response).attempts().iter().filter_map(|attempt| attempt.delay()).collect();
+    let delays: Vec<_> = report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect();
     assert_eq!(delays.len(), 1_999);
     let at_the_cap = &delays[8..];
     assert!(at_the_cap.iter().all(|delay| (cap / 2..=cap).contains(delay)));

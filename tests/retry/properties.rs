@@ -188,7 +188,7 @@ proptest! {
         // Never before the ask, and never after an ask that is too long.
         for (index, pair) in came.attempts.windows(2).enumerate() {
             let asked = ask(given(&answers, index));
-            let failed = pair[0].ended().unwrap();
+            let failed = pair[0].ended.unwrap();
             prop_assert!(came.seen[index + 1].at - came.start >= failed + millis(asked));
             prop_assert!(asked <= settings.max_ask * 1_000);
         }
@@ -196,12 +196,12 @@ proptest! {
         // Within the deadline, whichever is earlier.
         let deadline = settings.total.into_iter().chain(settings.own).min().map(millis);
         if let Some(deadline) = deadline {
-            let waits: Duration = came.attempts.iter().filter_map(AttemptReport::delay).sum();
+            let waits: Duration = came.attempts.iter().filter_map(|attempt| attempt.delay).sum();
             prop_assert!(waits < deadline);
             // A timer fires in the tick of a millisecond after its time.
             prop_assert!(came.took < deadline + millis(2), "{:?} of {deadline:?}", came.took);
             for (index, seen) in came.seen.iter().enumerate().skip(1) {
-                let planned = came.attempts[index - 1].ended().unwrap() + came.attempts[index - 1].delay().unwrap();
+                let planned = came.attempts[index - 1].ended.unwrap() + came.attempts[index - 1].delay.unwrap();
                 prop_assert!(planned < deadline && seen.at - came.start < deadline + millis(2));
             }
         }
@@ -226,7 +226,7 @@ proptest! {
         prop_assert!(keys.iter().all(|key| key.is_some() == needed && *key == keys[0]), "{keys:?}");
         // What answered well, or not at all well, was the last.
         for index in 0..came.seen.len() - 1 {
-            prop_assert!(!matches!(given(&answers, index), Is(200 | 404 | 409 | 101) | Late(_, 200) | Early(200)) || came.attempts[index].outcome() == Some(tower_outbound::call::Outcome::Timeout));
+            prop_assert!(!matches!(given(&answers, index), Is(200 | 404 | 409 | 101) | Late(_, 200) | Early(200)) || came.attempts[index].outcome == Some(tower_outbound::call::Outcome::Timeout));
         }
     }
 
@@ -234,12 +234,12 @@ proptest! {
     fn each_delay_is_within_the_bounds_of_its_reason(answers in answers(), settings in settings()) {
         let came = play(layer(&settings), &answers, &settings);
         for (index, attempt) in came.attempts.iter().enumerate() {
-            let Some(delay) = attempt.delay() else { continue };
+            let Some(delay) = attempt.delay else { continue };
             let answer = given(&answers, index);
             let (base, cap, jitter) = settings.backoffs[usize::from(is_throttle(answer))];
             let ceiling = base.saturating_mul(1 << index).min(cap) as f64 / 1e3;
             let (spread, asked) = (ceiling * f64::from(jitter) / 100.0, ask(answer) as f64 / 1e3);
-            let bounds = match attempt.delay_reason().unwrap() {
+            let bounds = match attempt.delay_reason.unwrap() {
                 DelayReason::Asked => asked..=asked + spread,
                 reason => {
                     prop_assert_eq!(reason == DelayReason::Throttled, is_throttle(answer));
@@ -266,11 +266,11 @@ proptest! {
         let came = play(layer, &answers, &settings);
         let (mut steps, mut hot) = (steps.into_iter(), hot.into_iter());
         for (index, attempt) in came.attempts.iter().enumerate() {
-            let Some(delay) = attempt.delay() else { continue };
+            let Some(delay) = attempt.delay else { continue };
             let answer = given(&answers, index);
             let step = if is_throttle(answer) { hot.next() } else { steps.next() };
             let (step, asked) = (millis(step.expect("no attempt after the last step")), millis(ask(answer)));
-            match attempt.delay_reason().unwrap() {
+            match attempt.delay_reason.unwrap() {
                 DelayReason::Asked => prop_assert!(asked > step && (asked..=asked + step / 2).contains(&delay)),
                 _ => prop_assert!(delay == step && asked <= step),
             }

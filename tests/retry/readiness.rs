@@ -88,7 +88,7 @@ async fn came(
             (Err(error), report)
         }
     };
-    let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+    let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
     (result, outcomes, report.stop_reason())
 }
 
@@ -141,7 +141,7 @@ async fn a_first_attempt_that_does_not_get_ready_is_itself_what_comes_out() {
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
     let report = error.report().unwrap();
     assert_eq!((report.attempt_count(), report.stop_reason()), (1, Some(Exhausted)));
-    assert_eq!(report.attempts()[0].outcome(), Some(NotSent));
+    assert_eq!(report.attempts()[0].outcome, Some(NotSent));
 }
 
 #[tokio::test(start_paused = true)]

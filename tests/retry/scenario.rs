@@ -160,9 +160,9 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     let made = report.attempts();
     assert_eq!((out, report.stop_reason()), (expected, Some(ended)), "{row:?}");
     assert_eq!((probe.calls(), report.attempt_count()), (attempts, attempts), "{row:?}");
-    assert!(made.iter().map(|attempt| attempt.number()).eq(1..=attempts as u32), "{row:?}");
+    assert!(made.iter().map(|attempt| attempt.number).eq(1..=attempts as u32), "{row:?}");
 
-    let planned: Vec<_> = made.iter().map(|attempt| attempt.delay().zip(attempt.delay_reason())).collect();
+    let planned: Vec<_> = made.iter().map(|attempt| attempt.delay.zip(attempt.delay_reason)).collect();
     assert_eq!(planned.iter().flatten().count(), delays.len(), "{row:?}");
     assert_eq!(planned.last(), Some(&None), "no delay after the last: {row:?}");
     for ((delay, reason), (reasons, bounds)) in planned.iter().flatten().zip(delays) {
@@ -171,10 +171,10 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         assert!(reasons.contains(reason), "seed {seed}: {reason:?}: {row:?}");
     }
     for (pair, seen) in made.windows(2).zip(&probe.seen()[1..]) {
-        let slept = pair[1].started() - pair[0].ended().unwrap();
-        let planned = pair[0].delay().unwrap();
+        let slept = pair[1].started - pair[0].ended.unwrap();
+        let planned = pair[0].delay.unwrap();
         assert!(slept >= planned && slept < planned + millis(2), "{slept:?}, not {planned:?}: {row:?}");
-        assert_eq!(seen.at - start, pair[1].started());
+        assert_eq!(seen.at - start, pair[1].started);
     }
     if delays.is_empty() && !answers.iter().any(|answer| matches!(answer, Answer::Silent | Answer::Late(..)))
     {

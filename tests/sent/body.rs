@@ -122,7 +122,7 @@ async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
             let retry = quick_retry().with_replay_limit(limit);
             let error = within(retry.layer(service).oneshot(request)).await.unwrap_err();
             let report = error.report().unwrap();
-            let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+            let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
             let ended =
                 if method == Method::POST { StopReason::NotIdempotent } else { StopReason::NotReplayable };
             assert_eq!(
@@ -146,7 +146,7 @@ async fn a_client_of_ones_own_that_could_not_connect_is_asked_again() {
         let request = Request::builder().method(&method).uri(&url).body(body).unwrap();
         let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
         let report: &Report = error.report().unwrap();
-        let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+        let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
         assert_eq!(
             (&outcomes[..], report.stop_reason()),
             (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))

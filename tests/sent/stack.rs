@@ -99,7 +99,7 @@ impl Stack {
             Ok((report, status)) => (report.unwrap(), Ok(status)),
             Err(error) => (error.report().unwrap().clone(), Err(error)),
         };
-        let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+        let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
         Came { result, outcomes, ended: report.stop_reason() }
     }
 }

@@ -141,7 +141,7 @@ fn end(ledger: &Ledger, number: u64, outcome: &Result<Response<Body>, Error>) {
     let Some(report) = report else { return ledger.wrong(format!("call {number} has no report")) };
     let (mut answers, mut maybe_sent) = (0, 0);
     for attempt in report.attempts() {
-        match attempt.outcome() {
+        match attempt.outcome {
             Some(Outcome::Response(_)) => (answers, maybe_sent) = (answers + 1, maybe_sent + 1),
             Some(Outcome::NotSent | Outcome::Refused) => {}
             _ => maybe_sent += 1,

@@ -232,6 +232,6 @@ async fn a_connection_that_is_gone_was_not_sent_to() {
     *request.method_mut() = http::Method::POST;
     let error = retry().layer(service).oneshot(request).await.unwrap_err();
     let attempts = error.report().unwrap().attempts();
-    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome()).collect();
+    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
     assert_eq!(outcomes, [Some(Outcome::NotSent); 3], "{error:?}");
 }

@@ -121,7 +121,7 @@ async fn single_layers_need_no_more_than_they_use() {
     let response = response.unwrap_or_else(|error| panic!("{error}"));
     let report = Report::from_response(&response).unwrap();
     assert_eq!((report.attempt_count(), calls.get()), (2, 2));
-    assert_eq!(report.attempts()[0].outcome(), Some(Outcome::Failed));
+    assert_eq!(report.attempts()[0].outcome, Some(Outcome::Failed));
     assert_eq!(text(response.into_body()).await, b"answer");
 }
 

@@ -4,7 +4,7 @@ use std::{error::Error as StdError, time::Duration};
 
 use hyper_util::client::legacy;
 
-use crate::error::{DeliveryError, Error, Kind, Scope};
+use crate::error::{DeliveryError, Error, ErrorKind};
 
 /// Of a call that failed after `elapsed`. `redirects` tells whether there may have been more than one request.
 pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) -> Error {
@@ -18,7 +18,7 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
     if is_own_timeout(&error) {
-        return Error::new(Kind::Timeout { scope: Scope::Attempt, limit: elapsed }, error);
+        return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
     }
     match redirects {
         true => Error::from_service(DeliveryError::maybe_processed(error)),

@@ -6,7 +6,7 @@ use http_body::Body;
 
 use super::body::Shared;
 use crate::{
-    error::{BoxError, Error, Kind},
+    error::{BoxError, Error},
     headers,
 };
 
@@ -20,11 +20,11 @@ where
     // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
     // proof that nothing was processed.
     let request = request.map(|body| Content::wrap(Shared::new(body)));
-    let request = ::reqwest::Request::try_from(request)
-        .map_err(|error| Error::new(Kind::Request, error.without_url()))?;
+    let request =
+        ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
     match difference(&uri, request.url()) {
         None => Ok(request),
-        Some(part) => Err(Error::new(Kind::Request, format!("reqwest would send another {part}"))),
+        Some(part) => Err(Error::invalid_request(format!("reqwest would send another {part}"))),
     }
 }
 

@@ -68,8 +68,7 @@ where
                 let inner = mem::replace(&mut self.inner, next);
                 State::Signing { signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)), inner }
             }
-            Ok(false) => State::Calling { future: MaybeRejected::calling(|| self.inner.call(request)) },
-            Err(error) => State::Calling { future: MaybeRejected::rejected(error) },
+            other => State::Calling { future: MaybeRejected::new(other, |_| self.inner.call(request)) },
         };
         SignFuture { state }
     }
@@ -120,10 +119,9 @@ where
         let mut state = self.project().state;
         loop {
             let future = match state.as_mut().project() {
-                StateProj::Signing { signing, inner } => match ready!(signing.as_mut().poll(cx)) {
-                    Ok(request) => MaybeRejected::calling(|| inner.call(request)),
-                    Err(error) => MaybeRejected::rejected(error),
-                },
+                StateProj::Signing { signing, inner } => {
+                    MaybeRejected::new(ready!(signing.as_mut().poll(cx)), |request| inner.call(request))
+                }
                 StateProj::Calling { future } => return future.poll(cx),
             };
             state.set(State::Calling { future });

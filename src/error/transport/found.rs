@@ -1,6 +1,6 @@
 use std::io;
 
-use super::super::ErrorKind;
+use super::super::{ErrorKind, delivery::Proof};
 
 /// What the errors so far show.
 pub(super) struct Found {
@@ -8,6 +8,7 @@ pub(super) struct Found {
     pub(super) kind: ErrorKind,
     /// Whether the connection was still being made.
     pub(super) connecting: bool,
+    pub(super) proof: Option<Proof>,
 }
 
 impl Found {
@@ -15,6 +16,11 @@ impl Found {
     pub(super) fn connect(&mut self) {
         self.connecting = true;
         self.kind = ErrorKind::Connect;
+    }
+
+    /// Adds what an error proves, unless an error above it has proved something.
+    pub(super) fn prove(&mut self, proof: Proof) {
+        self.proof.get_or_insert(proof);
     }
 
     pub(super) fn io(&self, kind: io::ErrorKind) -> Option<ErrorKind> {

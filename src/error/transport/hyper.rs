@@ -5,31 +5,35 @@ use std::error::Error as StdError;
 use http::Uri;
 use hyper_util::client::legacy::{self, connect::HttpConnector};
 
-use super::{super::ErrorKind, found::Found};
+use super::{
+    super::{
+        ErrorKind,
+        delivery::{MAYBE, NOT_SENT, Proof},
+    },
+    found::Found,
+};
 
 /// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
 /// tonic's channel, wrap it in their error.
-pub(crate) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
-
-/// Returns whether hyper-util's client rejected the request itself. The kinds have no public name, so the text decides.
-pub(crate) fn is_rejected(error: &legacy::Error) -> bool {
-    error.to_string().starts_with("client error (User")
-}
+pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 impl Found {
-    /// Updates the kind by an error of these crates, and returns it if no deeper error can change it. Returns `None` for
-    /// any other error.
+    /// Updates the kind and the proof by an error of these crates, and returns the kind if no deeper error can change it.
+    /// Returns `None` for any other error.
     pub(super) fn look_at_hyper(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
         }
         if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            self.prove(by_connection(error, was_not_begun(error)));
             return Some(self.connection(error));
         }
         if let Some(error) = error.downcast_ref::<h2::Error>() {
+            self.prove(by_stream(error));
             return Some(self.http2(error));
         }
         if error.is::<ConnectError>() {
+            self.prove(NOT_SENT);
             self.connect();
             // Its fields are private, so the text decides. `Connect` stays for an unknown text.
             return Some((error.to_string() == "dns error").then_some(ErrorKind::Dns));
@@ -41,14 +45,26 @@ impl Found {
         None
     }
 
+    /// Reads the error of hyper-util's client, which names the connection that the error occurred on. Without one, the
+    /// client never had a connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
+        // The client rejected the request itself. The kinds have no public name, so the text decides. If it changes, the
+        // checks below decide.
+        if error.to_string().starts_with("client error (User") {
+            self.prove(Proof { lasting: true, ..NOT_SENT });
+            return Some(ErrorKind::InvalidRequest);
+        }
         if error.is_connect() {
             self.connect();
-        } else if is_rejected(error) {
-            return Some(ErrorKind::InvalidRequest);
         } else {
             self.kind = ErrorKind::Closed;
         }
+        self.prove(match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
+            _ if error.is_connect() || error.connect_info().is_none() => NOT_SENT,
+            // hyper also reports an upgrade as canceled, but this client waits for none.
+            Some(error) => by_connection(error, error.is_canceled()),
+            None => MAYBE,
+        });
         None
     }
 
@@ -104,4 +120,42 @@ impl Found {
         }
         None
     }
+}
+
+fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
+    match error.source().and_then(|error| error.downcast_ref()) {
+        _ if unbegun => NOT_SENT,
+        // The body failed with its own error, which is about something else, or hyper's task ended without a result.
+        _ if error.is_user() => MAYBE,
+        Some(error) => by_stream(error),
+        // Closed or reset, perhaps after the server read the request. HTTP/1.1 does not show the difference.
+        None => MAYBE,
+    }
+}
+
+/// Reads an HTTP/2 error. A server that resets a stream with REFUSED_STREAM states that it did not process the request
+/// (RFC 9113 §8.7). A REFUSED_STREAM of h2 itself states nothing.
+///
+/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those.
+/// However, h2 does not expose the id. hyper returns the same error for a request below it, if another thread read the
+/// GOAWAY while the request was queued. h2's task may still send that request before it resets the stream.
+fn by_stream(error: &h2::Error) -> Proof {
+    let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
+    if refused { NOT_SENT } else { MAYBE }
+}
+
+/// Returns whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed.
+/// hyper checks for a closed connection only in `poll_ready`.
+///
+/// hyper also cancels an upgrade, after the response. The error for that has no public type, so the texts of the other
+/// causes decide. If they change, the result is "maybe processed".
+fn was_not_begun(error: &hyper::Error) -> bool {
+    if error.is_closed() {
+        return true;
+    }
+    let why = error.source().filter(|_| error.is_canceled());
+    why.is_some_and(|why| {
+        why.is::<hyper::Error>()
+            || ["connection closed", "connection was not ready"].contains(&why.to_string().as_str())
+    })
 }

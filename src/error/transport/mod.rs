@@ -1,41 +1,85 @@
-//! Finds the kind of a transport failure in the chain of its causes.
+//! Reads from the error of the inner service why it failed, and whether the server may have processed the request.
+//!
+//! The deepest known error decides on the kind. Causes of a request body's error are skipped, because they may be about
+//! another connection.
+//!
+//! The first transport error or [`DeliveryError`] decides on the delivery. Errors below it may be about another
+//! connection, for example the one that the request's body was read from. Without either, the server may have processed
+//! the request. Callers do not rely on "not sent" if the request's body failed, because an unknown client may return the
+//! body's error as its own.
+//!
+//! | error | delivery |
+//! |---|---|
+//! | the service's own `DeliveryError::not_sent`, `ConnectionRefused`, or tower's `Overloaded` | not sent |
+//! | hyper-util's client: no connection was made, for whatever reason | not sent |
+//! | hyper-util's `HttpConnector`, also inside the error of another client | not sent |
+//! | hyper: canceled before the request was written, or the connection was closed before | not sent |
+//! | h2: the server reset the stream with `REFUSED_STREAM` (RFC 9113 §8.7) | not sent |
+//! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
+//! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
+//!
+//! Without the feature `hyper`, only the first row is "not sent".
 
 mod found;
 #[cfg(feature = "hyper")]
 mod hyper;
+#[cfg(test)]
+mod tests;
 
 use std::{error::Error as StdError, io};
 
 use tower::load_shed::error::Overloaded;
 
 use self::found::Found;
-#[cfg(feature = "hyper")]
-pub(crate) use self::hyper::{ConnectError, is_rejected};
 use super::{
-    ErrorKind,
+    BoxError, DeliveryError, Error, ErrorKind,
+    call::Failed,
     chain::{cause, chain},
-    redacted::Redacted,
+    delivery::{MAYBE, NOT_SENT, Proof},
 };
 
-/// Returns the kind of a transport failure, or [`ErrorKind::Other`].
-///
-/// The deepest known error decides. Causes of a request body's error are skipped, because they may be about another
-/// connection. `own` recognizes the errors of this crate.
-pub(super) fn kind(
-    error: &(dyn StdError + 'static),
-    own: impl Fn(&(dyn StdError + 'static)) -> Option<ErrorKind>,
-) -> ErrorKind {
-    let mut found = Found { kind: ErrorKind::Other, connecting: false };
-    for error in chain(error) {
-        if let Some(kind) = own(error).or_else(|| found.look(error)) {
-            return kind;
+impl Error {
+    /// Wraps an inner service's error. An `Error` is returned as it is.
+    pub(crate) fn from_service(error: impl Into<BoxError>) -> Self {
+        match error.into().downcast::<Self>() {
+            Ok(own) => *own,
+            Err(other) => {
+                let (kind, proof) = read(&*other);
+                let mut error = Self::new(kind, None, Some(other));
+                error.inner.failed = Failed::Service(proof);
+                error
+            }
         }
     }
-    found.kind
+}
+
+/// Returns why the service failed, and what its error proves.
+fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
+    let proof = states_not_sent(error).then_some(NOT_SENT);
+    let mut found = Found { kind: ErrorKind::Other, connecting: false, proof };
+    let mut last = None;
+    for error in chain(error) {
+        let kind = found.look(error);
+        last = last.or(kind);
+    }
+    (last.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE))
+}
+
+/// Returns whether the service itself states that nothing was sent. Inside another error each of these may be about
+/// another connection or request, for example the one that the request's body was read from.
+fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
+    // Established TCP connections never fail with this kind. The other kinds of failed connects occur on them, too.
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // A service may wrap its statement in it.
+    let marked = || chain(error).any(|error| error.is::<DeliveryError>());
+    error.downcast_ref().is_some_and(refused) && !marked()
+        || error.downcast_ref().is_some_and(|error: &DeliveryError| error.proof.not_sent)
+        // tower's `LoadShed` returns it instead of calling its service.
+        || error.is::<Overloaded>()
 }
 
 impl Found {
-    /// Updates the kind by one error. Returns it if no deeper error can change it.
+    /// Updates the kind and the proof by one error. Returns the kind if no deeper error can change it.
     fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         #[cfg(feature = "hyper")]
         if let Some(kind) = self.look_at_hyper(error) {
@@ -45,8 +89,15 @@ impl Found {
             self.kind = self.io(error.kind()).unwrap_or(self.kind);
             return None;
         }
-        if let Some(error) = error.downcast_ref::<Redacted>() {
+        if let Some(error) = error.downcast_ref::<Error>() {
+            // Of a retry layer below, which made several attempts.
+            if error.is_after_processing() {
+                self.prove(MAYBE);
+            }
             return Some(error.kind());
+        }
+        if let Some(error) = error.downcast_ref::<DeliveryError>() {
+            self.prove(Proof { not_sent: false, ..error.proof });
         }
         if error.is::<Overloaded>() {
             return Some(ErrorKind::NotReady);
@@ -55,7 +106,15 @@ impl Found {
             return Some(if self.connecting { ErrorKind::ConnectTimeout } else { ErrorKind::AttemptTimeout });
         }
         #[cfg(feature = "rustls")]
-        if error.is::<rustls::Error>() {
+        if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
+
+            // A wrong certificate, or no common version or cipher. The caller should learn at once that it may be talking
+            // to another server.
+            if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
+                proof.lasting =
+                    matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
+            }
             return Some(ErrorKind::Tls);
         }
         // The timeouts of reqwest around a connector and of tonic's channel are read by their texts.

@@ -133,7 +133,7 @@ impl<A: Algorithm> WaitList<A> {
     ) -> Result<Option<u64>, Refusal> {
         let largest = self.algorithm.largest();
         if cost.get() > largest {
-            return Err(Refusal::too_costly(largest));
+            return Err(Refusal::new(Reason::TooCostly { largest }, None));
         }
         if let Some(refusal) = self.algorithm.unavailable(cost, now) {
             return Err(refusal);
@@ -182,7 +182,7 @@ impl<A: Algorithm> WaitList<A> {
         for (&id, entry) in &self.entries {
             let due = self.forecast(now, ahead + u64::from(entry.waiter.cost.get()));
             let refusal = if entry.waiter.cost.get() > largest {
-                Some(Refusal::too_costly(largest))
+                Some(Refusal::new(Reason::TooCostly { largest }, None))
             } else {
                 let missed = entry.waiter.latest.missed_by(due, now, grace);
                 let missed = missed.map(|reason| Refusal::new(reason, Duration::from_nanos(due - now)));

@@ -6,7 +6,7 @@ use http::{
 use crate::{
     auth::{Origin, quoted},
     config::InvalidConfig,
-    error::{Error, Kind},
+    error::Error,
 };
 
 /// The URL of a service. Every URI that is joined to it stays below it.
@@ -110,7 +110,7 @@ impl BaseUrl {
                     Err(reason) => Err(invalid_url(&uri.to_string(), &reason)),
                 }
             }
-            _ => Err(Error::new(Kind::Request, NEITHER)),
+            _ => Err(Error::invalid_request(NEITHER)),
         }
     }
 
@@ -126,7 +126,7 @@ impl BaseUrl {
 }
 
 fn invalid_url(url: &str, reason: &str) -> Error {
-    Error::new(Kind::Request, format!("url `{}`: {reason}", quoted(url)))
+    Error::invalid_request(format!("url `{}`: {reason}", quoted(url)))
 }
 
 /// Quotes the path without its query. Quotes nothing if the path may contain a password, as in a URL without a scheme.
@@ -134,7 +134,7 @@ fn invalid_path(path: &str, reason: &str) -> Error {
     let route = path.split('?').next().unwrap_or_default();
     let is_clear = !route.contains([':', '@', '%']) && route.bytes().all(|byte| byte.is_ascii_graphic());
     let shown = if is_clear { route } else { "…" };
-    Error::new(Kind::Request, format!("path `{shown}`: {reason}"))
+    Error::invalid_request(format!("path `{shown}`: {reason}"))
 }
 
 /// Returns the route and the query of a path that stays below the base.

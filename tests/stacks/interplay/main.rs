@@ -47,5 +47,5 @@ fn methods(probe: &Probe) -> Vec<String> {
 }
 
 fn outcomes(report: &Report) -> Vec<Outcome> {
-    report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect()
+    report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
 }

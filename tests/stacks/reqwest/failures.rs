@@ -54,7 +54,7 @@ async fn fails(
     let request = Request::builder().method(method).uri(url).body(Body::from("letter")).unwrap();
     let error = within(service.oneshot(request)).await.unwrap_err();
     let report = error.report().unwrap().clone();
-    let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome()).collect();
+    let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
     (error, outcomes, report.stop_reason())
 }
 

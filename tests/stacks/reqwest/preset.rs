@@ -98,7 +98,7 @@ async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
     let error = within(client.post("/v1", "letter")).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     let attempts = error.report().unwrap().attempts();
-    let attempts = attempts.iter().map(|attempt| attempt.outcome());
+    let attempts = attempts.iter().map(|attempt| attempt.outcome);
     assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
 }
 
@@ -133,7 +133,7 @@ async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
     let error = within(quick_retry().layer(reqwest).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
     let attempts = error.report().unwrap().attempts();
-    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome()).collect();
+    let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome).collect();
     assert_eq!(outcomes, [Some(Outcome::Timeout); 3]);
 }
 

@@ -85,7 +85,7 @@ async fn a_ready_client_that_was_sent_to_another_scheme_has_sent() {
     let service = quick_retry().layer(Reqwest::from_client(following().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
     let attempts = error.report().unwrap().attempts();
-    let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+    let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
     assert_eq!((outcomes, site.seen().len()), (vec![Outcome::Failed], 1), "{error:?}");
     assert!(!shown(&error).contains(KEY), "{error:?}");
 }
@@ -221,7 +221,7 @@ async fn a_uri_that_reqwest_would_rewrite_is_not_sent() {
         let error =
             service.oneshot(request(Method::GET, &format!("{}{target}", site.url))).await.unwrap_err();
         assert!(error.is_invalid_request(), "{error:?}");
-        assert_eq!(error.report().unwrap().attempts()[0].outcome(), Some(Outcome::NotSent));
+        assert_eq!(error.report().unwrap().attempts()[0].outcome, Some(Outcome::NotSent));
     }
     assert!(site.seen().is_empty());
 }

@@ -118,7 +118,7 @@ async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
         assert_eq!(status.code(), Code::Unavailable, "{marked}");
         let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
         let attempts = error.report().unwrap().attempts();
-        let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome()).collect();
+        let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
         assert_eq!(outcomes, expected, "{marked}");
     }
 }

@@ -177,7 +177,7 @@ async fn a_pushback_is_never_undercut() {
     assert_eq!(seen.len(), 2);
     assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
     let report = response.extensions().get::<Report>().unwrap();
-    assert_eq!(report.attempts()[0].asked(), Some(millis(150)));
+    assert_eq!(report.attempts()[0].asked, Some(millis(150)));
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
+use ::hyper::client::conn::http1;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::{Method, Request, Uri, Version};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
-use hyper::client::conn::http1;
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
@@ -15,7 +15,7 @@ use tokio::{
 use tower::ServiceExt;
 
 use super::*;
-use crate::error::ConnectError;
+use crate::error::transport::hyper::ConnectError;
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
@@ -76,7 +76,7 @@ async fn connection()
 }
 
 /// Returns hyper's error, without hyper-util, for a queued request whose connection ends or sends `by` first.
-async fn cancelled(by: &[u8]) -> hyper::Error {
+async fn cancelled(by: &[u8]) -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
     theirs.write_all(by).await.unwrap();
@@ -85,14 +85,14 @@ async fn cancelled(by: &[u8]) -> hyper::Error {
 }
 
 /// Returns hyper's error, without hyper-util, for a connection that ended before there was a request.
-async fn closed() -> hyper::Error {
+async fn closed() -> ::hyper::Error {
     let (mut sender, connection, _) = connection().await;
     drop(connection);
     sender.ready().await.unwrap_err()
 }
 
 /// Returns hyper's error, without hyper-util, for a connection that ends after the request was read.
-async fn unanswered() -> hyper::Error {
+async fn unanswered() -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
     let read = async {
@@ -224,8 +224,8 @@ async fn does_not_retry_after_an_untrusted_certificate() {
     ] {
         // hyper-rustls wraps what tokio-rustls wraps.
         let error = connect(io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()))).await;
-        assert_eq!(proof(&Error::from_service(error)), expected, "{tls}");
+        check([("connecting", error.into(), expected)]);
     }
     let from_a_body = body(Tls::InvalidCertificate(CertificateError::Expired)).await;
-    assert_eq!(proof(&Error::from_service(from_a_body)), MAYBE);
+    check([("from a body", from_a_body.into(), MAYBE)]);
 }

@@ -10,8 +10,6 @@ use io::ErrorKind::{
 };
 
 use super::*;
-use crate::error::BoxError;
-
 /// The error of an unknown client or body.
 #[derive(Debug)]
 struct Unknown(BoxError);
@@ -43,7 +41,7 @@ fn maybe() -> DeliveryError {
 fn check(table: impl IntoIterator<Item = (&'static str, BoxError, Proof)>) {
     for (name, error, expected) in table {
         let error = Error::from_service(error);
-        assert_eq!(proof(&error), expected, "{name}: {error:?}");
+        assert_eq!(error.failed(), Failed::Service(expected), "{name}: {error:?}");
     }
 }
 
