@@ -40,13 +40,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.future.poll(cx))?;
-        if let Some((keys, key)) = this.key {
-            if rejects_key(&response) && keys.reject(key) {
+        let mut result = ready!(this.future.poll(cx));
+        if let (Ok(response), Some((keys, key))) = (&mut result, this.key) {
+            if rejects_key(response) && keys.reject(key) {
                 response.extensions_mut().insert(KeyReplaced);
             }
         }
-        Poll::Ready(Ok(response))
+        Poll::Ready(result)
     }
 }
 
