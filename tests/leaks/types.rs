@@ -35,13 +35,7 @@ use tower_outbound::{
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
 };
 
-#[cfg(any(
-    feature = "otel",
-    feature = "backoff",
-    feature = "backon",
-    feature = "redis",
-    feature = "reqwest"
-))]
+#[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
 use tower_outbound::adapter;
 
 use super::{
@@ -411,10 +405,6 @@ fn adapters(seen: &Seen) {
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
     }
-    #[cfg(feature = "backoff")]
-    seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default()));
-    #[cfg(feature = "backon")]
-    seen.debug(&adapter::FromBackoffBuilder::new(backon::ExponentialBuilder::default()));
 }
 
 #[cfg(feature = "reqwest")]
@@ -486,9 +476,7 @@ fn is_on(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
-        "adapter::FromBackoff" => cfg!(feature = "backoff"),
         "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),
-        "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
         "adapter::Fallback" | "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }
