@@ -56,6 +56,6 @@ pub use self::backoff::from_backoff;
 #[cfg(feature = "otel")]
 pub use self::otel::trace_context;
 #[cfg(feature = "redis")]
-pub use self::redis::{Fallback, RedisLimiter, Store};
+pub use self::redis::{RedisLimiter, Store};
 #[cfg(feature = "reqwest")]
 pub use self::reqwest::{Reqwest, ReqwestBody};

@@ -401,7 +401,6 @@ fn adapters(seen: &Seen) {
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
         seen.debug(&limiter.store());
         seen.debug(&limiter);
-        seen.debug(&adapter::Fallback::Refuse);
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
     }
@@ -477,7 +476,7 @@ fn is_on(name: &str) -> bool {
         "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
         "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),
-        "adapter::Fallback" | "adapter::RedisLimiter" | "adapter::Store" => {
+        "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.

@@ -2,7 +2,6 @@
 //! there is something to report.
 
 use std::{
-    num::NonZeroU32,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -14,12 +13,13 @@ use super::{
     inner::Inner,
     permits::{Free, Grant, Permits},
     protocol::{MOST, Query, Reply},
-    settings::Settings,
+    settings::{LONGEST_RETRY, SHORTEST_RETRY},
     telemetry::{self, StoreLost},
 };
 use crate::{
     clock::{self, Instant},
     limit::queue::external::{Demand, nanos},
+    policy::backoff::scatter,
 };
 
 /// How often waiters are checked during an exchange. A refusal may be late by as much.
@@ -71,7 +71,7 @@ impl Inner {
                 return Next::Over;
             }
             if now < at {
-                self.bell.listening.store(permits.session.return_unit, Ordering::SeqCst);
+                permits.listening = permits.session.return_unit;
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Next::Wait(self.queue.timer(until.max(now + TICK)));
             }
@@ -91,7 +91,11 @@ impl Inner {
         telemetry::exchanged(outcome, Duration::from_nanos(self.queue.now().saturating_sub(sent)));
         match fault {
             Some(fault) => self.lose(&fault),
-            None => self.regain(),
+            None => {
+                if let Some(lost) = self.queue.inspect(|permits, _, _| permits.session.lost.take()) {
+                    lost.back();
+                }
+            }
         }
     }
 
@@ -158,37 +162,23 @@ impl Inner {
 
     /// When to query for the permits that were not granted, with jitter so that processes do not query in step.
     fn return_at(&self, now: u64, query_in: Duration) -> u64 {
-        let spread = nanos(self.settings.horizon()) / 8;
-        let jitter = (u128::from(spread) * u128::from(self.random.next())) >> 64;
-        now.saturating_add(nanos(query_in)).saturating_add(spread).saturating_add(jitter as u64)
-    }
-
-    /// The store has replied.
-    fn regain(&self) {
-        let lost = self.queue.inspect(|permits, _, _| {
-            permits.session.failures = 0;
-            permits.session.lost.take()
-        });
-        if let Some(lost) = lost {
-            lost.back();
-        }
+        let spread = self.settings.horizon() / 8;
+        now.saturating_add(nanos(query_in + spread + scatter(spread, self.random.next())))
     }
 
     /// The store has not replied.
     fn lose(&self, fault: &str) {
-        let (horizon, holdoff) = (self.settings.horizon(), self.settings.holdoff());
-        let Settings { backoff, hold, kind, parts, .. } = &*self.settings;
-        let (state, known, wait) = self.update(|permits, now| {
-            let session = &mut permits.session;
-            let wait = backoff.delay(session.failures, self.random.next());
-            session.failures = session.failures.saturating_add(1);
-            (session.late, session.return_at) = (0, 0);
-            let known = session.lost.is_some();
+        let settings = &self.settings;
+        let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
+        let (state, known) = self.update(|permits, now| {
+            let after = |time: Duration| now.saturating_add(nanos(time));
             // The other processes may hold permits of the store for as long.
-            let spent = now.saturating_add(nanos(horizon)).saturating_add(nanos(*hold));
-            let share = || parts.as_ref().map(|parts| Share::begin(*kind, parts, spent));
-            permits.lose(share, now.saturating_add(nanos(wait)), now.saturating_add(nanos(holdoff)));
-            (permits.store().as_str(), known, wait)
+            let spent = after(settings.horizon() + settings.hold);
+            let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
+            permits.lose(share, after(wait), after(settings.holdoff()));
+            let session = &mut permits.session;
+            (session.late, session.return_at) = (0, 0);
+            (if permits.share.is_some() { "fallback" } else { "refusing" }, session.lost.is_some())
         });
         // Logged without the lock. Only this task sets it.
         if !known {
@@ -255,7 +245,7 @@ impl Drop for Task {
                 self.inner.lose("the task that asks has panicked");
             }
             self.inner.running.store(false, Ordering::SeqCst);
-            self.inner.bell.ring(NonZeroU32::MAX);
+            self.inner.bell.rung.store(true, Ordering::SeqCst);
             self.inner.update(|_, _| ());
         }
     }

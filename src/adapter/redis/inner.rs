@@ -1,8 +1,8 @@
 //! The state that the clones of a limiter share.
 
-use std::{
-    num::NonZeroU32,
-    sync::{Arc, Weak, atomic::AtomicBool},
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
 };
 
 use super::{
@@ -66,7 +66,7 @@ impl Inner {
 
     /// Reports to the store without waiting for the next request.
     fn report(&self) {
-        self.bell.ring(NonZeroU32::MAX);
+        self.bell.rung.store(true, Ordering::SeqCst);
         self.bell.news.notify_one();
         self.start();
     }
@@ -80,20 +80,12 @@ impl PermitIssuer for Inner {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         self.queue.completed(permit, response);
-        if !response.has_limits() {
-            return;
+        for remaining in response.remaining() {
+            let uncounted = self.queue.uncounted();
+            self.queue.inspect(|permits, _, now| permits.session.remember(*remaining, uncounted, now));
         }
-        let uncounted = self.queue.uncounted();
-        self.queue.inspect(|permits, _, now| {
-            for remaining in response.remaining() {
-                permits.session.remember(*remaining, uncounted, now);
-            }
-            if let Some(pause) = response.requested_pause() {
-                permits.session.pause(now.saturating_add(nanos(pause)));
-            }
-        });
-        if response.requested_pause().is_some() {
-            self.report();
+        if let Some(pause) = response.requested_pause() {
+            self.pause_until(clock::after(response.received_at(), pause));
         }
     }
 

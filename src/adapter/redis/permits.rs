@@ -5,7 +5,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -33,18 +33,6 @@ pub enum Store {
     Refusing,
 }
 
-impl Store {
-    /// The state as the log shows it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Unasked => "unasked",
-            Self::Shared => "shared",
-            Self::Fallback => "fallback",
-            Self::Refusing => "refusing",
-        }
-    }
-}
-
 /// Wakes the task that queries the store.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -52,19 +40,6 @@ pub(super) struct Bell {
     pub(super) rung: AtomicBool,
     /// There is something to report to the store, or to query earlier than planned.
     pub(super) news: Notify,
-    /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
-    pub(super) listening: AtomicU32,
-}
-
-impl Bell {
-    /// Rings for a request of this cost.
-    pub(super) fn ring(&self, cost: NonZeroU32) {
-        self.rung.store(true, Ordering::SeqCst);
-        if cost.get() < self.listening.load(Ordering::SeqCst) && self.listening.swap(0, Ordering::SeqCst) > 0
-        {
-            self.news.notify_one();
-        }
-    }
 }
 
 /// An algorithm that the store's replies fill. Times are nanoseconds since the queue's origin.
@@ -86,6 +61,8 @@ pub(super) struct Permits {
     /// Permits that expired unused.
     unused: u64,
     bell: Arc<Bell>,
+    /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
+    pub(super) listening: u32,
     pub(super) session: Session,
 }
 
@@ -121,6 +98,7 @@ impl Permits {
             share_until: 0,
             unused: 0,
             bell,
+            listening: 0,
             session: Session::default(),
         }
     }
@@ -168,6 +146,15 @@ impl Permits {
         })
     }
 
+    /// Wakes the task for a request of this cost.
+    fn ring(&mut self, cost: NonZeroU32) {
+        self.bell.rung.store(true, Ordering::SeqCst);
+        if cost.get() < self.listening {
+            self.listening = 0;
+            self.bell.news.notify_one();
+        }
+    }
+
     /// The permits that expired unused since the last call.
     pub(super) fn take_unused(&mut self) -> u64 {
         std::mem::take(&mut self.unused)
@@ -186,7 +173,7 @@ impl Algorithm for Permits {
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if self.is_lost() && now >= self.query_at {
-            self.bell.ring(cost);
+            self.ring(cost);
         }
         if let Some(share) = &mut self.share {
             return now < self.share_until && share.take(cost, now);
@@ -196,7 +183,7 @@ impl Algorithm for Permits {
             self.grants.pop_front();
         }
         if sum(self.grants.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
-            self.bell.ring(cost);
+            self.ring(cost);
             return false;
         }
         let mut missing = cost.get();

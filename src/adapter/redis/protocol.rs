@@ -76,24 +76,6 @@ pub(super) struct Reply {
     pub(super) grants: Vec<(Duration, u32)>,
 }
 
-impl Reply {
-    pub(super) fn read(values: &[i64]) -> Option<Self> {
-        let [born, granted, paused, free, query_in, grants @ ..] = values else { return None };
-        let span = |micros: &i64| u64::try_from(*micros).ok().map(Duration::from_micros);
-        let grant = |pair: &[i64]| match pair {
-            [due, permits] => Some((span(due)?, u32::try_from(*permits).ok()?)),
-            _ => None,
-        };
-        Some(Self {
-            known: Known { born: *born, granted: *granted },
-            paused: span(paused)?,
-            free: span(free)?,
-            query_in: span(query_in)?,
-            grants: grants.chunks(2).map(grant).collect::<Option<_>>()?,
-        })
-    }
-}
-
 /// Rounded up.
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)

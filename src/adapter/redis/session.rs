@@ -19,7 +19,6 @@ pub(super) struct Session {
     pub(super) return_at: u64,
     /// That moment is for so many permits together. Fewer may be available earlier.
     pub(super) return_unit: u32,
-    pub(super) failures: u32,
     pub(super) late: u32,
     pub(super) lost: Option<StoreLost>,
     /// The permits that the last query fetched ahead.

@@ -5,14 +5,12 @@ use std::time::Duration;
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::{
-    fallback::Fallback,
-    protocol::{Kind, Query, micros},
-};
-use crate::{
-    config::InvalidConfig,
-    policy::{ExponentialBackoff, Quota},
-};
+use super::protocol::{Kind, Query, micros};
+use crate::{config::InvalidConfig, policy::Quota};
+
+/// A store that does not reply is queried again after a random time between these two.
+pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
+pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -26,10 +24,8 @@ pub(super) struct Settings {
     /// How long a permit may be used after the moment for which it was granted.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
-    pub(super) fallback: Fallback,
-    /// Used while the store does not reply. `None` refuses.
-    pub(super) parts: Option<Vec<Quota>>,
-    pub(super) backoff: ExponentialBackoff,
+    /// The quotas of this process while the store does not reply. `None` refuses.
+    pub(super) share: Option<Vec<Quota>>,
 }
 
 impl Settings {
@@ -56,22 +52,13 @@ impl Settings {
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
             // Longer than a nearby server takes, and short enough for several queries within a call's deadline.
             timeout: Duration::from_millis(250),
-            fallback: Fallback::Refuse,
-            parts: None,
-            backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?,
+            share: None,
         })
     }
 
     /// The shortest window.
     pub(super) fn shortest(&self) -> Duration {
         self.quotas.iter().map(Quota::window).min().unwrap_or_default()
-    }
-
-    /// The prefix of the keys. The part in braces places them in one slot of a cluster.
-    pub(super) fn tag(&self) -> String {
-        let hash = Sha256::digest(self.name.as_bytes());
-        let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        format!("{}:{{{hex}}}", self.namespace)
     }
 
     /// How long ahead of its moment a permit is granted: 100 ms, or a quarter of a shorter window. A process is never idle
@@ -83,10 +70,10 @@ impl Settings {
 
     /// How long after a failure the share may be used, also by the other processes when one has come back.
     pub(super) fn holdoff(&self) -> Duration {
-        // A process that uses its share queries again after the longest backoff. Permits are granted a horizon ahead.
-        match self.fallback {
-            Fallback::Refuse => self.horizon(),
-            Fallback::Share(_) => self.horizon().max(self.backoff.ceiling(u32::MAX) + self.timeout),
+        // A process that uses its share queries again after the longest retry. Permits are granted a horizon ahead.
+        match self.share {
+            None => self.horizon(),
+            Some(_) => self.horizon().max(LONGEST_RETRY + self.timeout),
         }
     }
 
@@ -130,8 +117,11 @@ impl Settings {
         })
     }
 
-    /// The keys of one name, in one slot of a cluster.
-    pub(super) fn keys(&self, tag: &str) -> Vec<String> {
+    /// The keys of one name. The part in braces places them in one slot of a cluster.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let hash = Sha256::digest(self.name.as_bytes());
+        let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let tag = format!("{}:{{{hex}}}", self.namespace);
         match self.kind {
             Kind::TokenBucket => vec![format!("{tag}:bucket")],
             Kind::SlidingWindow => {

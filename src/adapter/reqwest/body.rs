@@ -1,57 +1,11 @@
 use std::{
-    fmt,
     pin::Pin,
     sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
 };
 
-use ::reqwest::Body as Content;
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
-
-use crate::error::{BoxError, redact};
-
-/// The body of an answer that came through [`Reqwest`](super::Reqwest), streamed as it arrives.
-///
-/// Dropped before its end it closes its connection, or resets its HTTP/2 stream. It is `Sync`, as
-/// `reqwest::Body::wrap` wants it.
-pub struct ReqwestBody {
-    inner: Content,
-}
-
-impl ReqwestBody {
-    pub(super) fn new(inner: Content) -> Self {
-        Self { inner }
-    }
-}
-
-impl Body for ReqwestBody {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
-        polled.map(|frame| frame.map(|frame| frame.map_err(|error| redact(error.without_url()))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
-
-/// Shows the length, never the content.
-impl fmt::Debug for ReqwestBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReqwestBody").field("size_hint", &self.size_hint()).finish()
-    }
-}
 
 /// A request's body that more than one thread may look at: reqwest asks for that and never does it, so nobody waits
 /// for the lock.

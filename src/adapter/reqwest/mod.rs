@@ -3,5 +3,4 @@ mod error;
 mod request;
 mod service;
 
-pub use self::body::ReqwestBody;
-pub use self::service::Reqwest;
+pub use self::service::{Reqwest, ReqwestBody};

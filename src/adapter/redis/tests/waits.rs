@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let large = tokio::spawn({
         let limiter = limiter.clone();
@@ -32,7 +32,7 @@ async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_query_is_und
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_always_late_leaves_the_share_in_use() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(120), all);
     let start = Instant::now();
     let mut granted = 0;
