@@ -58,7 +58,7 @@ where
         let identity =
             Identity { naming: Arc::clone(&settings.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(&settings.naming.service, settings.level, &request, &span);
+        let subject = Subject::of(settings.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, || self.inner.call(request)))
     }
 }

@@ -14,12 +14,13 @@ use super::{
     permits::{Free, Grant, Permits},
     protocol::{MOST, Query, Reply},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
-    telemetry::{self, StoreLost},
+    telemetry::StoreLost,
 };
 use crate::{
     clock::{self, Instant},
     limit::queue::external::{Demand, nanos},
     policy::backoff::scatter,
+    telemetry::{event::STORE_DURATION, metric},
 };
 
 /// How often waiters are checked during an exchange. A refusal may be late by as much.
@@ -88,7 +89,8 @@ impl Inner {
             Ok(reply) => self.apply(&query, sent, &reply),
             Err(fault) => ("failed", Some(fault)),
         };
-        telemetry::exchanged(outcome, Duration::from_nanos(self.queue.now().saturating_sub(sent)));
+        let took = Duration::from_nanos(self.queue.now().saturating_sub(sent));
+        metric::record(STORE_DURATION, None, [("outcome", outcome)], took);
         match fault {
             Some(fault) => self.lose(&fault),
             None => {
