@@ -134,7 +134,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
 }
 
 pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
-    metric::count(RETRIES, Some(call), [("reason", reason.as_str())]);
+    metric::count(RETRIES, Some(call), &[("reason", reason.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -150,7 +150,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
     if ended == StopReason::Success {
         return;
     }
-    metric::count(GIVE_UPS, Some(call), [("reason", ended.as_str())]);
+    metric::count(GIVE_UPS, Some(call), &[("reason", ended.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -162,7 +162,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
 }
 
 pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
-    metric::record(WAIT_DURATION, call, [], waited);
+    metric::record(WAIT_DURATION, call, &[], waited);
     debug!(
         target: LIMIT,
         service = call.and_then(CallContext::service).as_deref(),
@@ -172,16 +172,16 @@ pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
 }
 
 pub(crate) fn granted(call: Option<&CallContext>) {
-    metric::count(GRANTS, call, []);
+    metric::count(GRANTS, call, &[]);
 }
 
 /// Only counts the refusal: the event of the call shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
-    metric::count(REFUSALS, call, [("reason", refusal.reason().as_str())]);
+    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
 
 pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
-    metric::record(PAUSE_DURATION, call, [], pause);
+    metric::record(PAUSE_DURATION, call, &[], pause);
     info!(
         target: LIMIT,
         service = call.and_then(CallContext::service).as_deref(),
@@ -192,7 +192,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
 
 /// The file holds another key.
 pub(crate) fn key_changed() {
-    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");
 }
 
@@ -201,13 +201,13 @@ pub(crate) fn key_refresh_begins() {
 }
 
 pub(crate) fn key_refreshed() {
-    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key refreshed");
 }
 
 /// `kept` says whether there is a key in use all the same.
 pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
-    metric::count(KEY_REFRESHES, None, [("outcome", "failed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "failed")]);
     warn!(
         target: AUTH,
         error = %why,
@@ -219,7 +219,7 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
 
 /// The server has refused the key, and another one is asked for.
 pub(crate) fn key_refused() {
-    metric::count(KEY_REFUSALS, None, []);
+    metric::count(KEY_REFUSALS, None, &[]);
     info!(target: AUTH, "key refused by the server");
 }
 

@@ -28,9 +28,9 @@ pub(crate) fn on() -> bool {
     ON.load(Relaxed)
 }
 
-fn labels<const N: usize>(call: Option<&CallContext>, own: [(&'static str, &'static str); N]) -> Vec<Label> {
+fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> Vec<Label> {
     let service = call.and_then(CallContext::service).map(|service| Label::new("service", service));
-    let own = own.map(|(name, value)| Label::from_static_parts(name, value));
+    let own = own.iter().map(|(name, value)| Label::from_static_parts(name, value));
     service.into_iter().chain(own).collect()
 }
 
@@ -55,7 +55,7 @@ impl Stopwatch {
             return None;
         }
         let method = known(request.method()).unwrap_or(OTHER);
-        let mut labels = labels(call, [("http.request.method", method)]);
+        let mut labels = labels(call, &[("http.request.method", method)]);
         labels
             .extend(address(request.uri()).map(|address| Label::new("server.address", address.into_owned())));
         labels.extend(port(request.uri()).map(|port| Label::new("server.port", port.to_string())));
@@ -78,7 +78,7 @@ impl Raised {
     /// Returns `None` if metrics are disabled.
     pub(crate) fn new(name: &'static str, call: Option<&CallContext>) -> Option<Self> {
         on().then(|| {
-            let gauge = gauge!(name, labels(call, []));
+            let gauge = gauge!(name, labels(call, &[]));
             gauge.increment(1.0);
             Self(gauge)
         })
@@ -93,26 +93,22 @@ impl Drop for Raised {
 
 pub(super) fn called(call: &CallContext, result: Result<Answered<'_>, &Error>, took: Duration) {
     if on() {
-        let mut labels = labels(Some(call), []);
+        let mut labels = labels(Some(call), &[]);
         labels.extend(failure(result.map_err(Error::kind)));
         histogram!(CALL_DURATION, labels).record(took);
     }
 }
 
-pub(crate) fn count<const N: usize>(
-    name: &'static str,
-    call: Option<&CallContext>,
-    own: [(&'static str, &'static str); N],
-) {
+pub(crate) fn count(name: &'static str, call: Option<&CallContext>, own: &[(&'static str, &'static str)]) {
     if on() {
         counter!(name, labels(call, own)).increment(1);
     }
 }
 
-pub(crate) fn record<const N: usize>(
+pub(crate) fn record(
     name: &'static str,
     call: Option<&CallContext>,
-    own: [(&'static str, &'static str); N],
+    own: &[(&'static str, &'static str)],
     time: Duration,
 ) {
     if on() {

@@ -35,5 +35,5 @@ impl Raised {
 }
 
 pub(super) fn called(_: &CallContext, _: Result<Answered<'_>, &Error>, _: Duration) {}
-pub(crate) fn count<const N: usize>(_: &str, _: Option<&CallContext>, _: [(&str, &str); N]) {}
-pub(crate) fn record<const N: usize>(_: &str, _: Option<&CallContext>, _: [(&str, &str); N], _: Duration) {}
+pub(crate) fn count(_: &str, _: Option<&CallContext>, _: &[(&str, &str)]) {}
+pub(crate) fn record(_: &str, _: Option<&CallContext>, _: &[(&str, &str)], _: Duration) {}

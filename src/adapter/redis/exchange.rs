@@ -53,14 +53,10 @@ impl Inner {
     fn next(&self) -> Next {
         self.queue.inspect(|permits, demand, now| {
             let news = permits.session.has_news(now);
-            let smaller = demand.head.is_some_and(|head| head.get() < permits.session.return_unit);
-            let at = if permits.is_lost() {
-                permits.query_at
-            } else if news || smaller {
-                0
-            } else {
-                permits.session.return_at
-            };
+            // The moment of the next query is for so many permits together. Fewer may be available earlier.
+            let unit = permits.free.map_or(0, |free| free.unit);
+            let smaller = demand.head.is_some_and(|head| head.get() < unit);
+            let at = if !permits.is_lost() && (news || smaller) { 0 } else { permits.query_at };
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost() || !permits.will_serve(head, now) || demand.permits > permits.in_hand(now)
             });
@@ -72,7 +68,7 @@ impl Inner {
                 return Next::Over;
             }
             if now < at {
-                permits.listening = permits.session.return_unit;
+                permits.listening = unit;
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Next::Wait(self.queue.timer(until.max(now + TICK)));
             }
@@ -84,13 +80,12 @@ impl Inner {
 
     /// Sends the query, and applies its reply or failure.
     async fn exchange(&self, query: Query) {
-        let sent = self.queue.now();
         let (outcome, fault) = match self.reply(query.clone()).await {
-            Ok(reply) => self.apply(&query, sent, &reply),
+            Ok(reply) => self.apply(&query, &reply),
             Err(fault) => ("failed", Some(fault)),
         };
-        let took = Duration::from_nanos(self.queue.now().saturating_sub(sent));
-        metric::record(STORE_DURATION, None, [("outcome", outcome)], took);
+        let took = Duration::from_nanos(self.queue.now().saturating_sub(query.now));
+        metric::record(STORE_DURATION, None, &[("outcome", outcome)], took);
         match fault {
             Some(fault) => self.lose(&fault),
             None => {
@@ -117,7 +112,7 @@ impl Inner {
     }
 
     /// Returns the outcome as the metrics show it, and a fault if the replies are always late.
-    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<String>) {
+    fn apply(&self, query: &Query, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let content = given == u64::from(query.want) * u64::from(query.unit);
         let held = self.settings.hold;
@@ -125,9 +120,9 @@ impl Inner {
             if let (Some(share), Some(used)) = (&mut permits.share, query.back) {
                 share.reported(used);
             }
-            // The store decided between `sent` and now. No permit is used early, nor after it stopped counting. A reply
+            // The store decided between the query and now. No permit is used early, nor after it stopped counting. A reply
             // that took as long as permits are held brings none, and the share applies until a reply is in time.
-            let until = sent.saturating_add(nanos(held));
+            let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
                 let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Grant {
@@ -136,12 +131,11 @@ impl Inner {
                     permits: *permits,
                 });
                 permits.fill(grants, self.free(query, reply, content, now));
+                permits.query_at = if content { 0 } else { self.return_at(now, reply.query_in) };
             }
             let session = &mut permits.session;
             session.known = Some((reply.known, now));
-            (session.return_at, session.return_unit) =
-                if content { (0, 0) } else { (self.return_at(now, reply.query_in), query.unit) };
-            session.reported(query, sent);
+            session.reported(&query.news);
             session.late = if late { session.late + 1 } else { 0 };
             (late, session.late >= MOST_LATE || late && session.lost.is_some(), now)
         });
@@ -155,7 +149,7 @@ impl Inner {
     /// When the permits that were not granted become available, and how many together: those that have refilled by then.
     /// A reply that granted everything does not show how many more are available.
     fn free(&self, query: &Query, reply: &Reply, content: bool, now: u64) -> Free {
-        let refilled = nanos(reply.free).checked_div(nanos(self.settings.interval()));
+        let refilled = nanos(reply.free).checked_div(self.settings.interval());
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !content);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
@@ -178,9 +172,9 @@ impl Inner {
             let spent = after(settings.horizon() + settings.hold);
             let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
             permits.lose(share, after(wait), after(settings.holdoff()));
-            let session = &mut permits.session;
-            (session.late, session.return_at) = (0, 0);
-            (if permits.share.is_some() { "fallback" } else { "refusing" }, session.lost.is_some())
+            permits.session.late = 0;
+            let state = if permits.share.is_some() { "fallback" } else { "refusing" };
+            (state, permits.session.lost.is_some())
         });
         // Logged without the lock. Only this task sets it.
         if !known {
@@ -199,11 +193,8 @@ fn want(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u3
     }
     // A lease grows while it is used up, and shrinks to what was used of it.
     let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
-    permits.session.lease = if unused > 0 {
-        u32::try_from(u64::from(last).saturating_sub(unused)).unwrap_or(u32::MAX).max(1)
-    } else {
-        last.saturating_mul(2).min(lease)
-    };
+    permits.session.lease =
+        if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
     let missing = demand.permits.max(u64::from(permits.session.lease)).saturating_sub(permits.in_hand(now));
     (missing.clamp(1, MOST.into()) as u32, 1)
 }

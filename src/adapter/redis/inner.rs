@@ -7,7 +7,7 @@ use std::sync::{
 
 use super::{
     permits::{Bell, Permits, Store},
-    protocol::Decide,
+    protocol::{Decide, News},
     settings::Settings,
 };
 use crate::{
@@ -48,24 +48,23 @@ impl Inner {
 
     /// Changes the permits with `work` and serves the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
-        self.queue.update(|permits| permits.store() != Store::Shared, work)
+        self.queue.update(|permits| permits.store != Store::Shared, work)
     }
 
     pub(super) fn pause_until(&self, until: Instant) {
         self.queue.pause_until(until);
         let wait = nanos(until.saturating_duration_since(clock::now()));
-        self.queue.inspect(|permits, _, now| permits.session.pause(now.saturating_add(wait)));
-        self.report();
+        self.report(|news, now| news.pause_until = news.pause_until.max(now.saturating_add(wait)));
     }
 
     pub(super) fn resume(&self) {
         self.queue.resume();
-        self.queue.inspect(|permits, _, _| permits.session.resume());
-        self.report();
+        self.report(|news, _| *news = News { resume: true, ..News::default() });
     }
 
-    /// Reports to the store without waiting for the next request.
-    fn report(&self) {
+    /// Reports a change to the store without waiting for the next request.
+    fn report(&self, change: impl FnOnce(&mut News, u64)) {
+        self.queue.inspect(|permits, _, now| change(&mut permits.session.news, now));
         self.bell.rung.store(true, Ordering::SeqCst);
         self.bell.news.notify_one();
         self.start();

@@ -254,7 +254,7 @@ impl RedisLimiter {
 
     /// Returns whether the server replies, and what this process does otherwise.
     pub fn store(&self) -> Store {
-        self.inner.queue.inspect(|permits, _, _| permits.store())
+        self.inner.queue.inspect(|permits, _, _| permits.store)
     }
 
     /// Grants nothing before `until`, in any process. The others learn of it with their next query. Extends a pause and never

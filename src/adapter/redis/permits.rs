@@ -45,28 +45,28 @@ pub(super) struct Bell {
 /// An algorithm that the store's replies fill. Times are nanoseconds since the queue's origin.
 pub(super) struct Permits {
     grants: VecDeque<Grant>,
-    /// When the first permit that the store did not grant becomes available, at the earliest.
-    free: Option<Free>,
+    /// What the store replied about the permits that it did not grant.
+    pub(super) free: Option<Free>,
     /// The least time between two such permits.
     interval: u64,
     largest: u32,
     grace: u64,
-    store: Store,
-    /// When a store that does not reply is queried again.
+    pub(super) store: Store,
+    /// No query before this moment.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
     /// The share may be used until then, unless another query fails. After that the other processes may use the whole
     /// quota.
     share_until: u64,
     /// Permits that expired unused.
-    unused: u64,
+    unused: u32,
     bell: Arc<Bell>,
     /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
     pub(super) listening: u32,
     pub(super) session: Session,
 }
 
-/// What the store replied about the permits that it did not grant.
+/// When the first permit that the store did not grant becomes available, at the earliest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
@@ -85,11 +85,11 @@ pub(super) struct Grant {
 }
 
 impl Permits {
-    pub(super) fn new(largest: u32, interval: Duration, timeout: Duration, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(largest: u32, interval: u64, timeout: Duration, bell: Arc<Bell>) -> Self {
         Self {
             grants: VecDeque::new(),
             free: None,
-            interval: nanos(interval),
+            interval,
             largest,
             grace: nanos(timeout),
             store: Store::Unasked,
@@ -118,10 +118,6 @@ impl Permits {
         self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
         self.grants.clear();
         (self.free, self.query_at) = (None, query_at);
-    }
-
-    pub(super) fn store(&self) -> Store {
-        self.store
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -156,7 +152,7 @@ impl Permits {
     }
 
     /// The permits that expired unused since the last call.
-    pub(super) fn take_unused(&mut self) -> u64 {
+    pub(super) fn take_unused(&mut self) -> u32 {
         std::mem::take(&mut self.unused)
     }
 }
@@ -168,7 +164,7 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
 impl Algorithm for Permits {
     /// [`Permits::new`] creates the ones that are used.
     fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
-        Self::new(u32::MAX, Duration::ZERO, Duration::ZERO, Arc::default())
+        Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
@@ -179,7 +175,7 @@ impl Algorithm for Permits {
             return now < self.share_until && share.take(cost, now);
         }
         while let Some(expired) = self.grants.front().filter(|grant| grant.until <= now) {
-            self.unused += u64::from(expired.permits);
+            self.unused = self.unused.saturating_add(expired.permits);
             self.grants.pop_front();
         }
         if sum(self.grants.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {

@@ -99,12 +99,12 @@ impl Settings {
         Duration::from_micros(lengths.max().unwrap_or(0))
     }
 
-    /// The shortest time between two permits of a bucket. Zero for a window, whose permits may become available together.
-    pub(super) fn interval(&self) -> Duration {
-        let shortest = self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0);
+    /// The shortest time between two permits of a bucket, in ns. Zero for a window, whose permits may become available
+    /// together.
+    pub(super) fn interval(&self) -> u64 {
         match self.kind {
-            Kind::TokenBucket => Duration::from_nanos(shortest),
-            Kind::SlidingWindow => Duration::ZERO,
+            Kind::TokenBucket => self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0),
+            Kind::SlidingWindow => 0,
         }
     }
 
@@ -135,8 +135,10 @@ impl Settings {
     /// Writes the arguments in the order in which the script reads them. `fresh`: the connection is new, so that the server
     /// may have lost its memory.
     pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
-        let known = query.known.map_or([0, 0, -1], |(known, age)| {
-            [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
+        let left = |until: u64| until.saturating_sub(query.now).div_ceil(1_000);
+        let known = query.known.map_or([0, 0, -1], |(known, at)| {
+            let age = query.now.saturating_sub(at) / 1_000;
+            [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
         });
         // A process that uses its share has sent no query for longer, and its share grants nothing before that.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
@@ -151,8 +153,8 @@ impl Settings {
             .arg(u8::from(query.back.is_some()))
             .arg(micros(self.holdoff()))
             .arg(micros(quiet))
-            .arg(micros(query.pause))
-            .arg(u8::from(query.resume))
+            .arg(left(query.news.pause_until))
+            .arg(u8::from(query.news.resume))
             .arg(self.quotas.len());
         for (quota, id) in self.quotas.iter().zip(self.ids()) {
             command
@@ -162,9 +164,9 @@ impl Settings {
                 .arg(self.refill(quota))
                 .arg(id);
         }
-        command.arg(query.gates.len());
-        for gate in &query.gates {
-            command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
+        command.arg(query.news.gates.len());
+        for gate in &query.news.gates {
+            command.arg(gate.policy).arg(gate.left).arg(left(gate.until));
         }
     }
 }

@@ -9,18 +9,11 @@ use http_body::{Body, Frame, SizeHint};
 
 /// A request's body that more than one thread may look at: reqwest asks for that and never does it, so nobody waits
 /// for the lock.
-pub(super) struct Shared<B> {
-    // Boxed, or it could not be pinned within the lock.
-    inner: Mutex<Pin<Box<B>>>,
-}
+pub(super) struct Shared<B>(pub(super) Mutex<Pin<Box<B>>>);
 
-impl<B: Body> Shared<B> {
-    pub(super) fn new(body: B) -> Self {
-        Self { inner: Mutex::new(Box::pin(body)) }
-    }
-
+impl<B> Shared<B> {
     fn look(&self) -> MutexGuard<'_, Pin<Box<B>>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -32,7 +25,7 @@ impl<B: Body> Body for Shared<B> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let inner = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Free for `Bytes`.
         let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
         inner.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))

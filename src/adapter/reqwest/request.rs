@@ -1,5 +1,7 @@
 //! A request as reqwest takes it, if it will send it as it is.
 
+use std::sync::Mutex;
+
 use ::reqwest::{Body as Content, Url};
 use http::{Request, Uri};
 use http_body::Body;
@@ -19,7 +21,7 @@ where
     let uri = request.uri().clone();
     // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
     // proof that nothing was processed.
-    let request = request.map(|body| Content::wrap(Shared::new(body)));
+    let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
     let request = ::reqwest::Request::try_from(request)
         .map_err(|error| Error::new(Kind::Request, error.without_url()))?;
     match difference(&uri, request.url()) {
