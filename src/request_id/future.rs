@@ -63,7 +63,7 @@ where
                 response.extensions_mut().insert(this.call.report());
             }
         }
-        let (span, outcome) = (this.future.span(), result.as_ref().map(Answered::of));
+        let (span, outcome) = (&this.future.span, result.as_ref().map(Answered::of));
         if let Some(subject) = this.subject {
             span.in_scope(|| telemetry::call(subject, this.call, outcome));
         }

@@ -131,7 +131,10 @@ impl Inner {
                     permits: *permits,
                 });
                 permits.fill(grants, self.free(query, reply, content, now));
-                permits.query_at = if content { 0 } else { self.return_at(now, reply.query_in) };
+                // With jitter, so that processes do not query in step.
+                let spread = self.settings.horizon() / 8;
+                let query_in = reply.query_in + spread + scatter(spread, self.random.next());
+                permits.query_at = if content { 0 } else { now.saturating_add(nanos(query_in)) };
             }
             let session = &mut permits.session;
             session.known = Some((reply.known, now));
@@ -154,12 +157,6 @@ impl Inner {
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
         Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
-    }
-
-    /// When to query for the permits that were not granted, with jitter so that processes do not query in step.
-    fn return_at(&self, now: u64, query_in: Duration) -> u64 {
-        let spread = self.settings.horizon() / 8;
-        now.saturating_add(nanos(query_in + spread + scatter(spread, self.random.next())))
     }
 
     /// The store has not replied.

@@ -57,13 +57,8 @@ impl Inner {
         self.report(|news, now| news.pause_until = news.pause_until.max(now.saturating_add(wait)));
     }
 
-    pub(super) fn resume(&self) {
-        self.queue.resume();
-        self.report(|news, _| *news = News { resume: true, ..News::default() });
-    }
-
     /// Reports a change to the store without waiting for the next request.
-    fn report(&self, change: impl FnOnce(&mut News, u64)) {
+    pub(super) fn report(&self, change: impl FnOnce(&mut News, u64)) {
         self.queue.inspect(|permits, _, now| change(&mut permits.session.news, now));
         self.bell.rung.store(true, Ordering::SeqCst);
         self.bell.news.notify_one();

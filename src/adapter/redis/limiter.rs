@@ -11,7 +11,7 @@ use super::{
     fallback::parts,
     inner::Inner,
     permits::Store,
-    protocol::{Kind, MOST},
+    protocol::{Kind, MOST, News},
     settings::Settings,
 };
 use crate::{
@@ -266,7 +266,8 @@ impl RedisLimiter {
     /// Lifts the pause and discards the remaining permits that the service reported, here and in the store. A process that
     /// knows of the pause still obeys it.
     pub fn resume(&self) {
-        self.inner.resume();
+        self.inner.queue.resume();
+        self.inner.report(|news, _| *news = News { resume: true, ..News::default() });
     }
 }
 

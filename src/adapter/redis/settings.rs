@@ -35,13 +35,9 @@ impl Settings {
         kind: Kind,
         quotas: Vec<Quota>,
     ) -> Result<Self, InvalidConfig> {
-        let Some(shortest) = quotas.iter().map(Quota::window).min() else {
-            return Err(InvalidConfig::new(
-                "quotas",
-                "none",
-                "at least one: without any there is nothing to share",
-            ));
-        };
+        let expected = "at least one: without any there is nothing to share";
+        let shortest = quotas.iter().map(Quota::window).min();
+        let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
         Ok(Self {
             info,
             name: name.to_owned(),

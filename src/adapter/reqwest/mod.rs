@@ -1,4 +1,3 @@
-mod body;
 mod error;
 mod request;
 mod service;
