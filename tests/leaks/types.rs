@@ -475,7 +475,7 @@ fn is_on(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "retry::RetryConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
-        "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),
+        "adapter::Reqwest" => cfg!(feature = "reqwest"),
         "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }

@@ -203,21 +203,20 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        let inner = Arc::clone(&self.inner);
         loop {
-            inner.bell.rung.store(false, Ordering::SeqCst);
-            match inner.next() {
-                Next::Query(query) => inner.exchange(query).await,
+            self.inner.bell.rung.store(false, Ordering::SeqCst);
+            match self.inner.next() {
+                Next::Query(query) => self.inner.exchange(query).await,
                 Next::Wait(until) => {
                     // The next query serves requests that arrive meanwhile. News is not delayed.
-                    let _ = time::timeout_at(until, inner.bell.news.notified()).await;
-                    inner.update(|_, _| ());
+                    let _ = time::timeout_at(until, self.inner.bell.news.notified()).await;
+                    self.inner.update(|_, _| ());
                 }
                 Next::Over => {
                     // In this order, a later ring either finds no task running or is noticed here.
-                    inner.running.store(false, Ordering::SeqCst);
-                    let again = inner.bell.rung.load(Ordering::SeqCst);
-                    if !again || inner.running.swap(true, Ordering::SeqCst) {
+                    self.inner.running.store(false, Ordering::SeqCst);
+                    let again = self.inner.bell.rung.load(Ordering::SeqCst);
+                    if !again || self.inner.running.swap(true, Ordering::SeqCst) {
                         self.over = true;
                         return;
                     }
