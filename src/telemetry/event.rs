@@ -61,7 +61,7 @@ impl fmt::Debug for Subject {
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Answered<'_>, &Error>) {
     let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
     let ended = report.stop_reason();
-    let unnamed = || call.service().is_none().then_some(&subject.uri);
+    let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
     let failed = result.map_or(true, |answer| answer.has_failed(ended));
     // The status of a completed call shows it already.
     let telling = |ended: &StopReason| match ended {
@@ -79,8 +79,8 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Answere
                 request_id = text(unshown.1.as_ref()),
                 // A token, which needs no quotes.
                 http.request.method = %subject.method,
-                server.address = unnamed().and_then(address).as_deref(),
-                server.port = unnamed().and_then(port),
+                server.address = unnamed.and_then(address).as_deref(),
+                server.port = unnamed.and_then(port),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
                 rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
