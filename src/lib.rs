@@ -199,7 +199,7 @@
 //! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
 //! | `redis` | a limiter that several processes share, see [`adapter`] |
 //! | `reqwest` | the layers over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
-//! | `backoff`, `backon` | retry delays of those crates, see [`adapter`] |
+//! | `backoff` | retry delays of that crate's policies, see [`adapter`] |
 //! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
 //!
 //! The layers need none of them. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`. Without

@@ -1,17 +1,20 @@
 //! The schedules of other crates' types, with the real crates and on paused time.
-#![cfg(any(feature = "backoff", feature = "backon"))]
+#![cfg(feature = "backoff")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod probe;
 
 use std::time::Duration;
 
+use backoff::{Clock, ExponentialBackoff, SystemClock, backoff::Backoff, exponential};
+use backon::{BackoffBuilder, ExponentialBuilder};
 use probe::{Answer, Answer::*, Probe, get, millis, secs};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
+    adapter::from_backoff,
     call::{DelayReason, StopReason},
-    retry::{Backoff, RetryLayer},
+    retry::{self, RetryLayer},
 };
 
 const URI: &str = "https://api.example.com/v1";
@@ -21,7 +24,7 @@ const ASKS: &[Answer] = &[With(503, &[("retry-after", "7")]), Is(503)];
 const THIRD: &[Answer] = &[Is(503), Is(503), Is(200)];
 
 /// Bound by nothing but its schedules.
-fn unbound(schedule: impl Backoff + 'static) -> RetryLayer {
+fn unbound(schedule: impl retry::Backoff + 'static) -> RetryLayer {
     RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(schedule)
 }
 
@@ -38,7 +41,7 @@ async fn pauses(layer: &RetryLayer, script: &[Answer]) -> Vec<Duration> {
 }
 
 /// Of a schedule of 1 s, 2 s, 4 s and no more.
-async fn holds_its_place(schedule: impl Backoff + Clone + 'static) {
+async fn holds_its_place(schedule: impl retry::Backoff + Clone + 'static) {
     let layer = unbound(schedule.clone());
     // The second and the third call begin anew, whether the one before used it up or not.
     for (script, expected, ended) in [
@@ -75,132 +78,85 @@ async fn holds_its_place(schedule: impl Backoff + Clone + 'static) {
     assert_eq!(pauses, [1, 1, 2, 2].map(secs));
 }
 
-#[cfg(feature = "backoff")]
-mod backoff {
-    use ::backoff::{
-        Clock, ExponentialBackoff, ExponentialBackoffBuilder, SystemClock, backoff::Backoff, exponential,
-    };
-    use tower_outbound::adapter::FromBackoff;
+/// Tokio's, so that it can be paused.
+#[derive(Debug, Clone, Copy, Default)]
+struct Paused;
 
-    use super::*;
-
-    /// Tokio's, so that it can be paused.
-    #[derive(Debug, Clone, Copy, Default)]
-    struct Paused;
-
-    impl Clock for Paused {
-        fn now(&self) -> std::time::Instant {
-            tokio::time::Instant::now().into_std()
-        }
-    }
-
-    /// 1 s, doubled up to 1 min, without jitter.
-    fn doubled<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::ExponentialBackoff<C> {
-        exponential::ExponentialBackoffBuilder::new()
-            .with_initial_interval(secs(1))
-            .with_multiplier(2.0)
-            .with_randomization_factor(0.0)
-            .with_max_interval(secs(60))
-            .with_max_elapsed_time(max_elapsed)
-            .build()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn its_back_offs_come_out_and_end_when_they_end() {
-        // 7 s of back-off fit, 15 s don't.
-        holds_its_place(FromBackoff::new(doubled::<Paused>(Some(secs(14))))).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_that_was_used_before_begins_anew() {
-        let mut used = doubled::<Paused>(Some(secs(14)));
-        while used.next_backoff().is_some() {}
-        tokio::time::advance(secs(3_600)).await;
-        holds_its_place(FromBackoff::new(used)).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn its_own_clock_does_not_see_paused_time() {
-        // Over three hours of paused time, and hardly a moment of the machine's: nothing ends it.
-        let layer = unbound(FromBackoff::new(doubled::<SystemClock>(Some(secs(3_600)))))
-            .with_max_attempts(200)
-            .unwrap();
-        let pauses = pauses(&layer, DOWN).await;
-        assert_eq!(pauses.len(), 199);
-        assert!(pauses.iter().sum::<Duration>() > secs(3 * 3_600));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_policy_that_it_comes_with_waits_within_its_jitter() {
-        let layer = unbound(FromBackoff::new(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
-        let (first, second) = (pauses(&layer, DOWN).await, pauses(&layer, DOWN).await);
-        for pauses in [&first, &second] {
-            // 500 ms, times 1.5, give or take a half; a timer's tick more.
-            for (pause, middle) in pauses.iter().zip([500.0, 750.0, 1_125.0]) {
-                let within = middle * 0.5..=middle * 1.5 + 1.0;
-                assert!(within.contains(&(pause.as_secs_f64() * 1e3)), "{pauses:?}");
-            }
-        }
-        assert_ne!(first, second, "the jitter is drawn anew");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn any_policy_will_do() {
-        #[derive(Debug, Clone)]
-        struct Listed(std::vec::IntoIter<Duration>);
-        impl Backoff for Listed {
-            fn next_backoff(&mut self) -> Option<Duration> {
-                self.0.next()
-            }
-        }
-        let listed = Listed(vec![millis(5), Duration::ZERO, millis(3)].into_iter());
-        let layer = unbound(FromBackoff::new(listed));
-        assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
-        assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
-        let told = format!("{:?}", FromBackoff::new(ExponentialBackoffBuilder::new().build()));
-        assert!(told.starts_with("FromBackoff { policy: ExponentialBackoff {"), "{told}");
+impl Clock for Paused {
+    fn now(&self) -> std::time::Instant {
+        tokio::time::Instant::now().into_std()
     }
 }
 
-#[cfg(feature = "backon")]
-mod backon {
-    use ::backon::{ConstantBuilder, ExponentialBuilder, FibonacciBuilder};
-    use tower_outbound::adapter::FromBackoffBuilder;
+/// 1 s, doubled up to 1 min, without jitter.
+fn doubled<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::ExponentialBackoff<C> {
+    exponential::ExponentialBackoffBuilder::new()
+        .with_initial_interval(secs(1))
+        .with_multiplier(2.0)
+        .with_randomization_factor(0.0)
+        .with_max_interval(secs(60))
+        .with_max_elapsed_time(max_elapsed)
+        .build()
+}
 
-    use super::*;
+#[tokio::test(start_paused = true)]
+async fn its_back_offs_come_out_and_end_when_they_end() {
+    // 7 s of back-off fit, 15 s don't.
+    holds_its_place(from_backoff(doubled::<Paused>(Some(secs(14))))).await;
+}
 
-    #[tokio::test(start_paused = true)]
-    async fn its_back_offs_come_out_and_end_when_they_end() {
-        // 1 s, doubled, three of them.
-        holds_its_place(FromBackoffBuilder::new(ExponentialBuilder::default())).await;
-        let total = ExponentialBuilder::new().without_max_times().with_total_delay(Some(secs(14)));
-        holds_its_place(FromBackoffBuilder::new(total)).await;
-    }
+#[tokio::test(start_paused = true)]
+async fn one_that_was_used_before_begins_anew() {
+    let mut used = doubled::<Paused>(Some(secs(14)));
+    while used.next_backoff().is_some() {}
+    tokio::time::advance(secs(3_600)).await;
+    holds_its_place(from_backoff(used)).await;
+}
 
-    #[tokio::test(start_paused = true)]
-    async fn any_builder_will_do() {
-        let constant = ConstantBuilder::new().with_delay(millis(20)).with_max_times(2);
-        assert_eq!(pauses(&unbound(FromBackoffBuilder::new(constant)), DOWN).await, [20, 20].map(millis));
-        let fibonacci = FibonacciBuilder::new().with_min_delay(secs(1)).with_max_times(5);
-        let layer = unbound(FromBackoffBuilder::new(fibonacci));
-        assert_eq!(pauses(&layer, DOWN).await, [1, 1, 2, 3, 5].map(secs));
-        // To `backon` the iterators are builders, too.
-        let listed = FromBackoffBuilder::new([millis(5), millis(3)].into_iter());
-        assert_eq!(pauses(&unbound(listed.clone()), DOWN).await, [5, 3].map(millis));
-        assert!(format!("{listed:?}").starts_with("FromBackoffBuilder { builder: "), "{listed:?}");
-    }
+#[tokio::test(start_paused = true)]
+async fn its_own_clock_does_not_see_paused_time() {
+    // Over three hours of paused time, and hardly a moment of the machine's: nothing ends it.
+    let layer =
+        unbound(from_backoff(doubled::<SystemClock>(Some(secs(3_600))))).with_max_attempts(200).unwrap();
+    let pauses = pauses(&layer, DOWN).await;
+    assert_eq!(pauses.len(), 199);
+    assert!(pauses.iter().sum::<Duration>() > secs(3 * 3_600));
+}
 
-    #[tokio::test(start_paused = true)]
-    async fn its_jitter_differs_from_call_to_call() {
-        let layer = unbound(FromBackoffBuilder::new(ExponentialBuilder::default().with_jitter()));
-        let (first, second) = (pauses(&layer, DOWN).await, pauses(&layer, DOWN).await);
-        for pauses in [&first, &second] {
-            for (pause, least) in pauses.iter().zip([1, 2, 4].map(secs)) {
-                // Up to as much again; a timer's tick more.
-                assert!((least..=least * 2 + millis(1)).contains(pause), "{pauses:?}");
-            }
+#[tokio::test(start_paused = true)]
+async fn the_policy_that_it_comes_with_waits_within_its_jitter() {
+    let layer = unbound(from_backoff(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
+    let (first, second) = (pauses(&layer, DOWN).await, pauses(&layer, DOWN).await);
+    for pauses in [&first, &second] {
+        // 500 ms, times 1.5, give or take a half; a timer's tick more.
+        for (pause, middle) in pauses.iter().zip([500.0, 750.0, 1_125.0]) {
+            let within = middle * 0.5..=middle * 1.5 + 1.0;
+            assert!(within.contains(&(pause.as_secs_f64() * 1e3)), "{pauses:?}");
         }
-        // `backon` without its feature `std` draws the same for all.
-        assert_ne!(first, second);
     }
+    assert_ne!(first, second, "the jitter is drawn anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_policy_will_do() {
+    #[derive(Debug, Clone)]
+    struct Listed(std::vec::IntoIter<Duration>);
+    impl Backoff for Listed {
+        fn next_backoff(&mut self) -> Option<Duration> {
+            self.0.next()
+        }
+    }
+    let listed = Listed(vec![millis(5), Duration::ZERO, millis(3)].into_iter());
+    let layer = unbound(from_backoff(listed));
+    assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
+    assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closure_that_builds_delays_of_backon_is_a_backoff() {
+    // 1 s, doubled, three of them.
+    let builder = ExponentialBuilder::default();
+    holds_its_place(move || builder.build()).await;
+    let total = ExponentialBuilder::new().without_max_times().with_total_delay(Some(secs(14)));
+    holds_its_place(move || total.build()).await;
 }

@@ -1,4 +1,4 @@
-use std::{iter, time::Duration};
+use std::iter;
 
 use ::backoff::backoff::Backoff as Policy;
 
@@ -7,7 +7,7 @@ use crate::retry::Backoff;
 /// Retries after the delays of a policy of the `backoff` crate. The call ends when the policy returns none.
 ///
 /// Each call gets a reset clone of the policy. The layer's number of attempts limits it, too: see
-/// [the surprises](crate::adapter#surprises).
+/// [the notes](crate::adapter#notes).
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::retry::Backoff;
 /// use backoff::ExponentialBackoffBuilder;
 /// use http_body_util::Empty;
 /// use tower::{ServiceBuilder, ServiceExt};
-/// use tower_outbound::{Report, adapter::FromBackoff, retry::RetryLayer};
+/// use tower_outbound::{Report, adapter::from_backoff, retry::RetryLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -23,7 +23,7 @@ use crate::retry::Backoff;
 ///     .with_initial_interval(Duration::from_millis(200))
 ///     .with_max_elapsed_time(None)
 ///     .build();
-/// let layer = RetryLayer::new().with_max_attempts(5)?.with_custom_backoff(FromBackoff::new(policy));
+/// let layer = RetryLayer::new().with_max_attempts(5)?.with_custom_backoff(from_backoff(policy));
 /// let service = ServiceBuilder::new().layer(layer).service_fn(|_| async {
 ///     http::Response::builder().status(503).body(Empty::<bytes::Bytes>::new())
 /// });
@@ -45,25 +45,13 @@ use crate::retry::Backoff;
 /// # Panics
 ///
 /// Panics if the policy does. `backoff::ExponentialBackoff` may, if its intervals are close to `Duration::MAX`.
-#[derive(Debug, Clone, Copy)]
-pub struct FromBackoff<B> {
-    policy: B,
-}
-
-impl<B> FromBackoff<B> {
-    /// Adapts a policy. Its elapsed time is reset for each call.
-    pub const fn new(policy: B) -> Self {
-        Self { policy }
-    }
-}
-
-impl<B> Backoff for FromBackoff<B>
+pub fn from_backoff<B>(policy: B) -> impl Backoff + Clone
 where
     B: Policy + Clone + Send + Sync + 'static,
 {
-    fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send> {
-        let mut policy = self.policy.clone();
+    move || {
+        let mut policy = policy.clone();
         policy.reset();
-        Box::new(iter::from_fn(move || policy.next_backoff()))
+        iter::from_fn(move || policy.next_backoff())
     }
 }

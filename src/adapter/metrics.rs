@@ -72,9 +72,6 @@
 
 use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
-pub(super) const STORE_DURATION: &str = "tower_outbound.limit.store.duration";
-pub(super) const STORE_LOST: &str = "tower_outbound.limit.store.lost";
-
 use crate::telemetry::{event, metric};
 
 /// Upper bounds for a histogram of durations, in seconds: those that OpenTelemetry's semantic conventions advise for
@@ -92,17 +89,17 @@ pub fn enable() {
     use Unit::{Count, Seconds};
     describe_histogram!(metric::REQUEST_DURATION, Seconds, "Duration of HTTP client requests.");
     describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, with their waits and back-offs.");
-    describe_histogram!(metric::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
-    describe_histogram!(metric::PAUSE_DURATION, Seconds, "Pauses that the server asked for.");
-    describe_gauge!(metric::QUEUE, Count, "Requests that wait for a permit.");
+    describe_histogram!(event::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
+    describe_histogram!(event::PAUSE_DURATION, Seconds, "Pauses that the server asked for.");
+    describe_gauge!(event::QUEUE, Count, "Requests that wait for a permit.");
     describe_counter!(event::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");
     describe_histogram!(
-        STORE_DURATION,
+        event::STORE_DURATION,
         Seconds,
         "Duration of the exchanges with the store of a shared limiter."
     );
-    describe_gauge!(STORE_LOST, Count, "Shared limiters whose store does not reply.");
+    describe_gauge!(event::STORE_LOST, Count, "Shared limiters whose store does not reply.");
     describe_counter!(event::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
     describe_counter!(event::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");

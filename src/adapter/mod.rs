@@ -2,33 +2,32 @@
 //!
 //! | feature | type | purpose |
 //! |---|---|---|
-//! | `backoff` | [`FromBackoff`] | retry delays from a policy of the `backoff` crate |
-//! | `backon` | [`FromBackoffBuilder`] | retry delays from a builder of the `backon` crate |
+//! | `backoff` | [`from_backoff`] | retry delays from a policy of the `backoff` crate |
 //! | `otel` | [`trace_context`] | sends OpenTelemetry's span context as W3C `traceparent` |
 //! | `reqwest` | [`Reqwest`] | the layers over a `reqwest::Client` |
 //! | `redis` | [`RedisLimiter`] | a [`Limiter`](crate::limit::Limiter) whose quota several processes share |
 //! | `metrics` | [`adapter::metrics`] | counters, gauges and histograms of the `metrics` facade |
 //!
-//! [`FromBackoff`]: struct.FromBackoff.html
-//! [`FromBackoffBuilder`]: struct.FromBackoffBuilder.html
+//! [`from_backoff`]: fn.from_backoff.html
 //! [`trace_context`]: fn.trace_context.html
 //! [`Reqwest`]: struct.Reqwest.html
 //! [`RedisLimiter`]: struct.RedisLimiter.html
 //! [`adapter::metrics`]: metrics/index.html
 //!
+//! A builder of the `backon` crate needs no adapter, because a closure is a [`Backoff`](crate::retry::Backoff):
+//!
 //! ```
-//! # #[cfg(feature = "backon")] {
-//! use backon::ExponentialBuilder;
-//! use tower_outbound::{adapter::FromBackoffBuilder, retry::RetryLayer};
+//! use backon::{BackoffBuilder, ExponentialBuilder};
+//! use tower_outbound::retry::RetryLayer;
 //!
 //! // 1 s, 2 s and 4 s, the default of `backon`. The layer's 3 attempts use two of them.
-//! let layer = RetryLayer::new().with_custom_backoff(FromBackoffBuilder::new(ExponentialBuilder::default()));
-//! # }
+//! let builder = ExponentialBuilder::new().with_jitter();
+//! let layer = RetryLayer::new().with_custom_backoff(move || builder.build());
 //! ```
 //!
 //! # Notes
 //!
-//! For `backoff` and `backon`:
+//! For policies of `backoff` and builders of `backon`:
 //!
 //! - Retrying ends with the schedule or after the layer's
 //!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, the schedule, the
@@ -43,8 +42,6 @@
 
 #[cfg(feature = "backoff")]
 mod backoff;
-#[cfg(feature = "backon")]
-mod backon;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(feature = "otel")]
@@ -55,12 +52,10 @@ mod redis;
 mod reqwest;
 
 #[cfg(feature = "backoff")]
-pub use self::backoff::FromBackoff;
-#[cfg(feature = "backon")]
-pub use self::backon::FromBackoffBuilder;
+pub use self::backoff::from_backoff;
 #[cfg(feature = "otel")]
 pub use self::otel::trace_context;
 #[cfg(feature = "redis")]
-pub use self::redis::{Fallback, RedisLimiter, Store};
+pub use self::redis::{RedisLimiter, Store};
 #[cfg(feature = "reqwest")]
 pub use self::reqwest::{Reqwest, ReqwestBody};

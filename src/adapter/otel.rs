@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
-use opentelemetry::trace::{SpanContext, TraceContextExt};
+use opentelemetry::trace::TraceContextExt;
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
@@ -29,22 +29,18 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     }
     let context = span.context();
     let span = context.span();
-    let Some(parent) = traceparent(span.span_context()) else { return };
-    if headers.try_insert(TRACEPARENT, parent).is_err() {
+    let span = span.span_context();
+    // Version 00, whose only flag is whether the trace is sampled.
+    let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
+    let Ok(parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
+    if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
         return;
     }
     // A state belongs to its parent: what is there without one is nobody's.
     headers.remove(TRACESTATE);
-    let state = span.span_context().trace_state().header();
+    let state = span.trace_state().header();
     if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
         // `tracestate` is optional. The caller has checked that the map has room.
         let _ = headers.try_insert(TRACESTATE, state);
     }
-}
-
-/// Version 00 of it, whose only flag is whether the trace is sampled.
-fn traceparent(context: &SpanContext) -> Option<HeaderValue> {
-    let (trace, span, sampled) = (context.trace_id(), context.span_id(), u8::from(context.is_sampled()));
-    let text = format!("00-{trace}-{span}-{sampled:02x}");
-    HeaderValue::try_from(text).ok().filter(|_| context.is_valid())
 }

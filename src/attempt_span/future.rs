@@ -25,7 +25,7 @@ pin_project! {
     impl<F> PinnedDrop for ResponseFuture<F> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            this.sending.dropped(this.future.span());
+            this.sending.dropped(&this.future.span);
         }
     }
 }
@@ -50,7 +50,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let result = ready!(this.future.as_mut().poll(cx));
-        this.sending.ended(this.future.span(), result.as_ref().map(Answered::of));
+        this.sending.ended(&this.future.span, result.as_ref().map(Answered::of));
         Poll::Ready(result)
     }
 }

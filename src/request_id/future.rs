@@ -63,9 +63,9 @@ where
                 response.extensions_mut().insert(this.call.report());
             }
         }
-        let (span, outcome) = (this.future.span(), result.as_ref().map(Answered::of));
+        let (span, outcome) = (&this.future.span, result.as_ref().map(Answered::of));
         if let Some(subject) = this.subject {
-            span.in_scope(|| telemetry::call(subject, span, this.call, outcome));
+            span.in_scope(|| telemetry::call(subject, this.call, outcome));
         }
         telemetry::end_call(span, this.call, outcome);
         Poll::Ready(result.map_err(|error| error.with_report(this.call.report())))

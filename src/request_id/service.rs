@@ -63,7 +63,7 @@ where
         let identity =
             Identity { naming: Arc::clone(&layer.naming), request_id: id, in_span: !span.is_disabled() };
         let call = CallContext::identified(request.extensions_mut(), identity);
-        let subject = Subject::of(&layer.naming.service, layer.level, &request, &span);
+        let subject = Subject::of(layer.level, &request, &span);
         ResponseFuture::new(call, subject, span, || MaybeRejected::new(added, |()| self.inner.call(request)))
     }
 }

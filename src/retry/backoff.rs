@@ -4,8 +4,8 @@ use crate::policy::{ExponentialBackoff, backoff::scatter, retry::Delay};
 
 /// A custom backoff, in place of an [`ExponentialBackoff`].
 ///
-/// A closure that returns an iterator implements it. The features `backoff` and `backon` adapt the types of those crates:
-/// see [`adapter`](crate::adapter).
+/// A closure that returns an iterator implements it. [`adapter`](crate::adapter) shows one for the `backon` crate. The
+/// feature `backoff` adapts the policies of that crate.
 ///
 /// ```
 /// use std::time::Duration;

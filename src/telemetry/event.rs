@@ -1,7 +1,7 @@
 //! The log events. Their macros read the fields only if a subscriber listens, so no event has a check in front. A check
 //! has other metadata than its event, so a filter by fields would reject it.
 
-use std::{cell::LazyCell, fmt, sync::Arc, time::Duration};
+use std::{cell::LazyCell, fmt, time::Duration};
 
 use http::{Method, Request, Uri};
 use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn};
@@ -19,10 +19,16 @@ pub(crate) const RETRIES: &str = "tower_outbound.retry.retries";
 pub(crate) const GIVE_UPS: &str = "tower_outbound.retry.give_ups";
 pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
 pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
+pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
+pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
+#[cfg(any(feature = "metrics", feature = "redis"))]
+pub(crate) const STORE_DURATION: &str = "tower_outbound.limit.store.duration";
+#[cfg(any(feature = "metrics", feature = "redis"))]
+pub(crate) const STORE_LOST: &str = "tower_outbound.limit.store.lost";
+pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 
 /// The request of a call's event. Its query and user info are not shown, because both may contain keys.
 pub(crate) struct Subject {
-    service: Option<Arc<str>>,
     /// The level of the event if the call completes.
     level: Level,
     method: Method,
@@ -33,17 +39,11 @@ pub(crate) struct Subject {
 impl Subject {
     /// Returns `None` if no subscriber and no recorder listens when the call starts. Boxed, so that the futures of such
     /// calls stay small. With tracing's feature `log`, a disabled span may still be written, by the crate `log`.
-    pub(crate) fn of<B>(
-        service: &Option<Arc<str>>,
-        level: Level,
-        request: &Request<B>,
-        span: &Span,
-    ) -> Option<Box<Self>> {
+    pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
         let heard = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         heard.then(|| {
-            let (service, started) = (service.clone(), clock::now());
             let (method, uri) = (request.method().clone(), request.uri().clone());
-            Box::new(Self { service, level, method, uri, started })
+            Box::new(Self { level, method, uri, started: clock::now() })
         })
     }
 }
@@ -51,18 +51,17 @@ impl Subject {
 impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Subject")
-            .field("service", &self.service)
             .field("method", &self.method)
             .field("host", &self.uri.host())
             .finish_non_exhaustive()
     }
 }
 
-/// Logs the end of a call. Adds the service and the request id if `span`, which has them, is disabled.
-pub(crate) fn call(subject: &Subject, span: &Span, call: &CallContext, result: Result<Answered<'_>, &Error>) {
-    let (report, bare) = (call.report(), span.is_disabled());
+/// Logs the end of a call.
+pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Answered<'_>, &Error>) {
+    let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
     let ended = report.stop_reason();
-    let unnamed = || subject.service.is_none().then_some(&subject.uri);
+    let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
     let failed = result.map_or(true, |answer| answer.has_failed(ended));
     // The status of a completed call shows it already.
     let telling = |ended: &StopReason| match ended {
@@ -76,12 +75,12 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &CallContext, result: R
             event!(
                 target: CALL,
                 $level,
-                service = subject.service.as_deref().filter(|_| bare),
-                request_id = text(bare.then(|| report.request_id()).flatten().as_ref()),
+                service = unshown.0.as_deref(),
+                request_id = text(unshown.1.as_ref()),
                 // A token, which needs no quotes.
                 http.request.method = %subject.method,
-                server.address = unnamed().and_then(address).as_deref(),
-                server.port = unnamed().and_then(port),
+                server.address = unnamed.and_then(address).as_deref(),
+                server.port = unnamed.and_then(port),
                 url.path = subject.uri.path(),
                 http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
                 rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
@@ -95,7 +94,7 @@ pub(crate) fn call(subject: &Subject, span: &Span, call: &CallContext, result: R
             )
         };
     }
-    metric::called(subject.service.as_ref(), result, subject.started);
+    metric::called(call, result, subject.started.elapsed());
     if failed {
         return emit!(Level::WARN, "call failed");
     }
@@ -135,7 +134,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
 }
 
 pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
-    metric::count(RETRIES, Some(call), [("reason", reason.as_str())]);
+    metric::count(RETRIES, Some(call), &[("reason", reason.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -151,7 +150,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
     if ended == StopReason::Success {
         return;
     }
-    metric::count(GIVE_UPS, Some(call), [("reason", ended.as_str())]);
+    metric::count(GIVE_UPS, Some(call), &[("reason", ended.as_str())]);
     let unshown = LazyCell::new(|| call.unshown());
     debug!(
         target: RETRY,
@@ -163,6 +162,7 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
 }
 
 pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
+    metric::record(WAIT_DURATION, call, &[], waited);
     debug!(
         target: LIMIT,
         service = call.and_then(CallContext::service).as_deref(),
@@ -172,16 +172,16 @@ pub(super) fn waited(call: Option<&CallContext>, waited: Duration) {
 }
 
 pub(crate) fn granted(call: Option<&CallContext>) {
-    metric::count(GRANTS, call, []);
+    metric::count(GRANTS, call, &[]);
 }
 
 /// Only counts the refusal: the event of the call shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
-    metric::count(REFUSALS, call, [("reason", refusal.reason().as_str())]);
+    metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
 
 pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
-    metric::paused(call, pause);
+    metric::record(PAUSE_DURATION, call, &[], pause);
     info!(
         target: LIMIT,
         service = call.and_then(CallContext::service).as_deref(),
@@ -192,7 +192,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
 
 /// The file holds another key.
 pub(crate) fn key_changed() {
-    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");
 }
 
@@ -201,13 +201,13 @@ pub(crate) fn key_refresh_begins() {
 }
 
 pub(crate) fn key_refreshed() {
-    metric::count(KEY_REFRESHES, None, [("outcome", "refreshed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key refreshed");
 }
 
 /// `kept` says whether there is a key in use all the same.
 pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
-    metric::count(KEY_REFRESHES, None, [("outcome", "failed")]);
+    metric::count(KEY_REFRESHES, None, &[("outcome", "failed")]);
     warn!(
         target: AUTH,
         error = %why,
@@ -219,7 +219,7 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
 
 /// The server has refused the key, and another one is asked for.
 pub(crate) fn key_refused() {
-    metric::count(KEY_REFUSALS, None, []);
+    metric::count(KEY_REFUSALS, None, &[]);
     info!(target: AUTH, "key refused by the server");
 }
 

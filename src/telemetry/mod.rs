@@ -6,7 +6,7 @@ pub(crate) mod event;
 pub(crate) mod metric;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_metrics.rs"]
-mod metric;
+pub(crate) mod metric;
 mod span;
 mod waiting;
 mod within;

@@ -1,13 +1,16 @@
 //! Feature `metrics` is off: the names of `metric.rs`, and nothing behind them.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use http::Request;
 
 use super::Answered;
-use crate::{call::CallContext, clock::Instant, error::Error};
+use crate::{
+    call::CallContext,
+    error::{Error, ErrorKind},
+};
 
-pub(super) fn on() -> bool {
+pub(crate) fn on() -> bool {
     false
 }
 
@@ -19,22 +22,18 @@ impl Stopwatch {
         None
     }
 
-    pub(super) fn stop(self, _: Result<Answered<'_>, &Error>) {}
-
-    pub(super) fn cut_off(self) {}
+    pub(super) fn stop(self, _: Result<Answered<'_>, ErrorKind>) {}
 }
 
 #[derive(Debug)]
-pub(super) struct Queued;
+pub(crate) enum Raised {}
 
-impl Queued {
-    pub(super) fn begin(_: Option<&CallContext>) -> Self {
-        Self
+impl Raised {
+    pub(crate) fn new(_: &'static str, _: Option<&CallContext>) -> Option<Self> {
+        None
     }
-
-    pub(super) fn over(self, _: Duration) {}
 }
 
-pub(super) fn called(_: Option<&Arc<str>>, _: Result<Answered<'_>, &Error>, _: Instant) {}
-pub(super) fn count<const N: usize>(_: &str, _: Option<&CallContext>, _: [(&str, &str); N]) {}
-pub(super) fn paused(_: Option<&CallContext>, _: Duration) {}
+pub(super) fn called(_: &CallContext, _: Result<Answered<'_>, &Error>, _: Duration) {}
+pub(crate) fn count(_: &str, _: Option<&CallContext>, _: &[(&str, &str)]) {}
+pub(crate) fn record(_: &str, _: Option<&CallContext>, _: &[(&str, &str)], _: Duration) {}

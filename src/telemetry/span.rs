@@ -39,7 +39,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<Answered<
     if let Some(ended) = report.stop_reason().filter(|ended| *ended != StopReason::Success) {
         span.record("ended", ended.as_str());
     }
-    end(span, result);
+    end(span, result.map_err(Error::kind));
 }
 
 /// Creates the span of an attempt, with OpenTelemetry's attributes of an HTTP client span. Its numbers are `i64`,
@@ -93,20 +93,19 @@ impl Sending {
     pub(crate) fn ended(&mut self, span: &Span, result: Result<Answered<'_>, &Error>) {
         self.call = None;
         if let Some(stopwatch) = self.stopwatch.take() {
-            stopwatch.stop(result);
+            stopwatch.stop(result.map_err(Error::kind));
         }
-        if !span.is_disabled() {
-            if let Ok(answer) = result {
-                span.record("http.response.status_code", i64::from(answer.status.as_u16()));
-                if let Some(protocol) = answer.protocol() {
-                    span.record("network.protocol.version", protocol);
-                }
-                if let Some(code) = answer.code() {
-                    span.record("rpc.response.status_code", code);
-                }
+        if span.is_disabled() {
+            return;
+        }
+        if let Ok(answer) = result {
+            span.record("http.response.status_code", i64::from(answer.status.as_u16()));
+            span.record("network.protocol.version", answer.protocol());
+            if let Some(code) = answer.code() {
+                span.record("rpc.response.status_code", code);
             }
-            end(span, result);
         }
+        end(span, result.map_err(Error::kind));
     }
 
     /// Records a failure if the deadline passed. An attempt that its caller dropped is no failure.
@@ -114,23 +113,22 @@ impl Sending {
         let deadline = self.call.as_ref().and_then(CallContext::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
             if let Some(stopwatch) = self.stopwatch.take() {
-                stopwatch.cut_off();
+                stopwatch.stop(Err(ErrorKind::Deadline));
             }
-            error(span, ErrorKind::Deadline.as_str());
+            end(span, Err(ErrorKind::Deadline));
         }
     }
 }
 
-fn end(span: &Span, result: Result<Answered<'_>, &Error>) {
-    match result {
-        Ok(answer) => answer.failure().into_iter().for_each(|kind| error(span, kind)),
-        Err(failure) => error(span, failure.kind().as_str()),
+fn end(span: &Span, result: Result<Answered<'_>, ErrorKind>) {
+    let failure = match &result {
+        Ok(answer) => answer.failure(),
+        Err(kind) => Some(kind.as_str()),
+    };
+    if let Some(failure) = failure {
+        span.record("error.type", failure);
+        span.record("otel.status_code", "error");
     }
-}
-
-fn error(span: &Span, kind: &str) {
-    span.record("error.type", kind);
-    span.record("otel.status_code", "error");
 }
 
 /// The URL without user info and query, because both may contain keys.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{event, metric::Queued};
+use super::{event, metric::Raised};
 use crate::{
     call::CallContext,
     clock::{self, Instant},
@@ -10,18 +10,17 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Instant,
-    queued: Queued,
+    _queued: Option<Raised>,
 }
 
 impl Waiting {
     pub(crate) fn begin(call: Option<&CallContext>) -> Self {
-        Self { since: clock::now(), queued: Queued::begin(call) }
+        Self { since: clock::now(), _queued: Raised::new(event::QUEUE, call) }
     }
 
     /// Ends the wait, with a grant or a refusal. Returns how long it took.
     pub(crate) fn over(self, call: Option<&CallContext>) -> Duration {
         let waited = self.since.elapsed();
-        self.queued.over(waited);
         event::waited(call, waited);
         waited
     }

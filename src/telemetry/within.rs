@@ -17,7 +17,7 @@ pin_project! {
         // `None` after completion.
         #[pin]
         future: Option<F>,
-        span: Span,
+        pub(crate) span: Span,
     }
 
     impl<F> PinnedDrop for Within<F> {
@@ -44,10 +44,6 @@ impl<F> Within<F> {
     #[inline]
     pub(crate) fn disabled(span: Span, make: impl FnOnce() -> F) -> Self {
         Self { span, future: Some(make()) }
-    }
-
-    pub(crate) fn span(&self) -> &Span {
-        &self.span
     }
 }
 

@@ -35,13 +35,7 @@ use tower_outbound::{
     timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
 };
 
-#[cfg(any(
-    feature = "otel",
-    feature = "backoff",
-    feature = "backon",
-    feature = "redis",
-    feature = "reqwest"
-))]
+#[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
 use tower_outbound::adapter;
 
 use super::{
@@ -407,14 +401,9 @@ fn adapters(seen: &Seen) {
         let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
         seen.debug(&limiter.store());
         seen.debug(&limiter);
-        seen.debug(&adapter::Fallback::Refuse);
         let wrong = url.replace("redis://", "http://");
         chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
     }
-    #[cfg(feature = "backoff")]
-    seen.debug(&adapter::FromBackoff::new(backoff::ExponentialBackoff::default()));
-    #[cfg(feature = "backon")]
-    seen.debug(&adapter::FromBackoffBuilder::new(backon::ExponentialBuilder::default()));
 }
 
 #[cfg(feature = "reqwest")]
@@ -483,10 +472,8 @@ fn is_on(name: &str) -> bool {
     match name {
         "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
         "client::JsonError" => cfg!(feature = "json"),
-        "adapter::FromBackoff" => cfg!(feature = "backoff"),
-        "adapter::Reqwest" | "adapter::ReqwestBody" => cfg!(feature = "reqwest"),
-        "adapter::FromBackoffBuilder" => cfg!(feature = "backon"),
-        "adapter::Fallback" | "adapter::RedisLimiter" | "adapter::Store" => {
+        "adapter::Reqwest" => cfg!(feature = "reqwest"),
+        "adapter::RedisLimiter" | "adapter::Store" => {
             cfg!(feature = "redis")
         }
         // Public by name in rooms that are closed: what limiters are made of, which nobody can hold or show.

@@ -26,7 +26,8 @@ pub(crate) async fn lost_and_found() -> bool {
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
     // A busy machine responds slowly. Only a server that has ended counts as lost.
-    let limiter = limiter.with_timeout(Duration::from_secs(10)).unwrap().with_hold(quota.window()).unwrap();
+    let limiter =
+        limiter.with_timeout(Duration::from_secs(10)).unwrap().with_lease(1, quota.window()).unwrap();
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     server.kill().unwrap();
     limiter.acquire_with(&PermitRequest::new()).await.unwrap_err();

@@ -99,6 +99,18 @@ async fn a_script_that_is_flushed_is_sent_again() {
 }
 
 #[tokio::test]
+async fn serves_a_user_that_may_not_load_scripts() {
+    let server = server();
+    let mut connection = connect(&server).await;
+    redis::cmd("ACL").arg(&["SETUSER", "default", "-script"]).exec_async(&mut connection).await.unwrap();
+    let limiter = bucket(&server);
+    for _ in 0..3 {
+        take(&limiter, ask(1, None)).await.unwrap();
+    }
+    assert_eq!((limiter.store(), limiter.snapshot().refused), (Store::Shared, 0));
+}
+
+#[tokio::test]
 async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_take() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();

@@ -24,7 +24,7 @@ use redis_server::RedisServer;
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     InvalidConfig, Quota,
-    adapter::{Fallback, RedisLimiter, Store},
+    adapter::{RedisLimiter, Store},
     error::{Reason, Refusal},
     limit::{Limiter, PermitRequest},
     test_util::{Arrival, Arrivals},
@@ -65,7 +65,7 @@ fn bucket(
 ) -> Result<RedisLimiter, InvalidConfig> {
     let quotas: Vec<_> = quotas.into_iter().collect();
     let hold = quarter(&quotas);
-    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(PATIENCE)?.with_hold(hold)
+    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(PATIENCE)?.with_lease(1, hold)
 }
 
 /// The same of a window.
@@ -76,7 +76,7 @@ fn window(
 ) -> Result<RedisLimiter, InvalidConfig> {
     let quotas: Vec<_> = quotas.into_iter().collect();
     let hold = quarter(&quotas);
-    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(PATIENCE)?.with_hold(hold)
+    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(PATIENCE)?.with_lease(1, hold)
 }
 
 fn quarter(quotas: &[Quota]) -> Duration {

@@ -53,8 +53,9 @@ impl Store {
         for (number, term) in self.terms.iter().enumerate() {
             command.arg(&[term.limit, term.burst, term.length, term.interval()]).arg(format!("id{number}"));
         }
-        let answer: Vec<u64> = command.arg(0).query(&mut self.connection).unwrap();
-        answer[5..].chunks(2).map(|pair| (self.now + pair[0], pair[1])).collect()
+        type Reply = (u64, u64, u64, u64, u64, Vec<(u64, u64)>);
+        let (.., grants): Reply = command.arg(0).query(&mut self.connection).unwrap();
+        grants.into_iter().map(|(due, permits)| (self.now + due, permits)).collect()
     }
 
     fn most_in(&self, given: &[(u64, u64)], length: u64) -> u64 {

@@ -8,10 +8,6 @@ use tokio::{
 
 use super::*;
 
-fn half() -> Fallback {
-    Fallback::Share(NonZeroU32::new(2).unwrap())
-}
-
 #[tokio::test]
 async fn without_a_store_each_keeps_to_its_share_and_no_window_is_broken() {
     shares(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
@@ -26,7 +22,7 @@ async fn while_a_store_stands_still_each_keeps_to_its_share_and_no_window_is_bro
 /// Half of the quota each without the store. A question that is not answered within a second and a half has failed, on
 /// a machine that is busy with other things, too; as long is what follows from it.
 fn halved(limiter: Result<RedisLimiter, InvalidConfig>) -> RedisLimiter {
-    limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback(half()).unwrap()
+    limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback_share(2).unwrap()
 }
 
 /// Until there are so many more.

@@ -19,11 +19,11 @@ fn a_setting_that_cant_work_says_what_would() {
             good().with_lease(10, millis(1_001)).err(),
             "invalid hold `1.001s`: expected more than zero and at most the",
         ),
-        (good().with_hold(Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
+        (good().with_lease(1, Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
         (good().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
         (
-            good().with_fallback(Fallback::Share(NonZeroU32::new(2).unwrap())).err(),
-            "invalid processes `2`: expected at most 1, the burst of the smallest quota",
+            good().with_fallback_share(2).err(),
+            "invalid processes `2`: expected 1 to 1, the burst of the smallest quota",
         ),
     ];
     for (error, text) in cases {

@@ -2,11 +2,11 @@
 //! crate's own tests.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::{num::NonZeroU32, time::Duration};
+use std::time::Duration;
 
 use tower_outbound::{
     ApiKey, BoxError, Client,
-    adapter::{Fallback, RedisLimiter, Store},
+    adapter::{RedisLimiter, Store},
     preset,
 };
 
@@ -14,7 +14,7 @@ fn shared(key: &str) -> Result<Client, BoxError> {
     let rates = preset::currency_rates("https://rates.example.com")?;
     let limiter = RedisLimiter::token_bucket("redis://localhost:6379", key, rates.quotas().to_vec())?
         // While Redis does not answer each of four processes keeps to a quarter; or refuses, which is the default.
-        .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("four is not zero")?))?
+        .with_fallback_share(4)?
         // Up to 20 permits with one question, each held for up to a second: 1.6 % of 100 a minute.
         .with_lease(20, Duration::from_secs(1))?;
     assert_eq!(limiter.store(), Store::Unasked);

@@ -1,9 +1,6 @@
-use std::{env, fmt, net::SocketAddr, num::NonZeroU32, str::FromStr, time::Duration};
+use std::{env, fmt, net::SocketAddr, str::FromStr, time::Duration};
 
-use tower_outbound::{
-    BoxError, Quota,
-    adapter::{Fallback, RedisLimiter},
-};
+use tower_outbound::{BoxError, Quota, adapter::RedisLimiter};
 
 /// Holds what a process of the fleet is to do, one line of it.
 const VARIABLE: &str = "TOWER_OUTBOUND_FLEET";
@@ -35,8 +32,8 @@ impl Job {
             Kind::TokenBucket => RedisLimiter::token_bucket(&self.redis, &self.name, [self.quota]),
             Kind::SlidingWindow => RedisLimiter::sliding_window(&self.redis, &self.name, [self.quota]),
         };
-        let fallback = NonZeroU32::new(self.parts).map_or(Fallback::Refuse, Fallback::Share);
-        Ok(limiter?.with_namespace("tower-outbound-fleet")?.with_hold(Self::HOLD)?.with_fallback(fallback)?)
+        let limiter = limiter?.with_namespace("tower-outbound-fleet")?.with_lease(1, Self::HOLD)?;
+        Ok(if self.parts > 0 { limiter.with_fallback_share(self.parts)? } else { limiter })
     }
 
     /// A permit is used within this time, or not at all: a process that is put aside for longer loses those in its

@@ -43,10 +43,10 @@ pub(crate) async fn run(number: usize, job: Job) -> Result<(), BoxError> {
     loop {
         tokio::select! {
             _ = looks.tick() => {
-                let state = Some(limiter.store());
-                if state != seen {
-                    tell(&Said::State(state.map_or("none", |state| state.as_str()).to_owned()))?;
-                    seen = state;
+                let state = limiter.store();
+                if seen != Some(state) {
+                    tell(&Said::State(format!("{state:?}").to_lowercase()))?;
+                    seen = Some(state);
                 }
             }
             _ = orders.recv() => break,

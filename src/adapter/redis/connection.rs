@@ -1,7 +1,10 @@
 //! The connection to the server. It is opened when it is first needed, and again after it was lost. The redis crate's
 //! connection manager would add its own waits and retries to those of the task that queries the store.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
@@ -9,7 +12,7 @@ use redis::{
 };
 
 use super::{
-    protocol::{Decide, Decided, Query, Reply},
+    protocol::{Decide, Decided, Known, Query, Reply},
     settings::Settings,
 };
 use crate::config::InvalidConfig;
@@ -19,6 +22,10 @@ const SCRIPT: &str = include_str!("script.lua");
 /// How many redirections of a cluster one query follows.
 const MOST_MOVES: u32 = 3;
 
+/// What the script returns. Times are microseconds from the decision, except for the first value, which only identifies
+/// the store's memory.
+type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
+
 pub(super) struct Connection {
     settings: Arc<Settings>,
     keys: Vec<String>,
@@ -27,46 +34,47 @@ pub(super) struct Connection {
 
 struct Open {
     connection: MultiplexedConnection,
+    /// Names the script. Empty if the server's user may run scripts and not load them.
     digest: String,
-    /// No query was sent over it yet. The server may be another one than before.
-    fresh: bool,
 }
 
 impl Connection {
     pub(super) fn new(settings: Arc<Settings>) -> Self {
-        Self { keys: settings.keys(&settings.tag()), settings, open: Mutex::new(None) }
+        Self { keys: settings.keys(), settings, open: Mutex::new(None) }
     }
 
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
-        provide_tls(info.addr());
+        #[cfg(feature = "rustls")]
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // rustls panics if several providers are compiled in and none is chosen. Fails if one is chosen already.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         // The task bounds the whole exchange.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query_async(&mut connection).await;
-        // A user that may run scripts is not always allowed to load them.
-        let digest = load.unwrap_or_default();
-        Ok(Open { connection, digest, fresh: true })
+        Ok(Open { connection, digest: load.unwrap_or_default() })
     }
 
-    async fn run(&self, open: &mut Open, query: &Query) -> Result<Reply, RedisError> {
-        let mut values = Err(no_script());
-        if !open.digest.is_empty() {
-            values = self
-                .command("EVALSHA", &open.digest, query, open.fresh)
-                .query_async(&mut open.connection)
-                .await;
-        }
-        if let Err(error) = &values {
-            if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-                values = self.command("EVAL", SCRIPT, query, true).query_async(&mut open.connection).await;
+    /// `fresh`: no query was sent over the connection yet, so the server may have lost its memory.
+    async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
+        let Open { connection, digest } = open;
+        let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
+        let (born, granted, paused, free, query_in, grants): Values = match by_digest {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.command("EVAL", SCRIPT, query, true).query_async(connection).await?
             }
-        }
-        let values: Vec<i64> = values?;
-        open.fresh = false;
-        let garbled =
-            || RedisError::from((ErrorKind::UnexpectedReturnType, "the script's reply is malformed"));
-        Reply::read(&values).ok_or_else(garbled)
+            values => values?,
+        };
+        let grants = grants.into_iter().map(|(due, permits)| (Duration::from_micros(due), permits));
+        Ok(Reply {
+            known: Known { born, granted },
+            paused: Duration::from_micros(paused),
+            free: Duration::from_micros(free),
+            query_in: Duration::from_micros(query_in),
+            grants: grants.collect(),
+        })
     }
 
     fn command(&self, name: &str, script: &str, query: &Query, fresh: bool) -> Cmd {
@@ -77,32 +85,33 @@ impl Connection {
     }
 
     async fn exchange(&self, query: Query) -> Result<Reply, RedisError> {
+        let home = &self.settings.info;
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut reused = open.is_some();
+        let mut fresh = open.is_none();
         let mut open = match open {
             Some(open) => open,
-            None => self.connect(self.settings.info.clone()).await?,
+            None => self.connect(home.clone()).await?,
         };
         let mut moves = 0;
         let reply = loop {
-            let error = match self.run(&mut open, &query).await {
+            let error = match self.run(&mut open, &query, fresh).await {
                 Ok(reply) => break reply,
                 Err(error) => error,
             };
-            let to = error.redirect_node().filter(|_| moves < MOST_MOVES).and_then(|(node, _)| self.at(node));
-            if let Some(info) = to {
+            let node = error.redirect_node().filter(|_| moves < MOST_MOVES);
+            if let Some(info) = node.and_then(|(node, _)| self.at(node)) {
                 moves += 1;
                 open = self.connect(info).await?;
                 if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                     redis::cmd("ASKING").exec_async(&mut open.connection).await?;
                 }
-            } else if reused && may_be_stale(&error) {
+            } else if !fresh && may_be_stale(&error) {
                 // The server may have been restarted or replaced. If it did decide, its permits are lost.
-                reused = false;
-                open = self.connect(self.settings.info.clone()).await?;
+                open = self.connect(home.clone()).await?;
             } else {
                 return Err(error);
             }
+            fresh = true;
         };
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         Ok(reply)
@@ -110,21 +119,19 @@ impl Connection {
 
     /// Another node, `host:port`, with the same credentials and the same TLS.
     fn at(&self, node: &str) -> Option<ConnectionInfo> {
-        let (host, port) = node.rsplit_once(':')?;
-        let port = port.parse().ok()?;
-        // A node that does not know its own address omits it.
-        let known = match self.settings.info.addr() {
-            ConnectionAddr::Tcp(known, _) => known.as_str(),
-            ConnectionAddr::TcpTls { host: known, .. } => known.as_str(),
-            _ => host,
-        };
-        let host = if host.is_empty() { known } else { host }.to_owned();
-        let addr = match self.settings.info.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        let (name, number) = node.rsplit_once(':')?;
+        let number = number.parse().ok()?;
+        let mut addr = self.settings.info.addr().clone();
+        match &mut addr {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                // A node that does not know its own address omits it.
+                if !name.is_empty() {
+                    name.clone_into(host);
+                }
+                *port = number;
             }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
+            _ => addr = ConnectionAddr::Tcp(name.to_owned(), number),
+        }
         Some(self.settings.info.clone().set_addr(addr))
     }
 
@@ -157,25 +164,8 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     Ok(info)
 }
 
-fn no_script() -> RedisError {
-    (ErrorKind::Server(ServerErrorKind::NoScript), "the script is not loaded").into()
-}
-
 /// Whether a new connection may help immediately.
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
 }
-
-/// rustls panics if several providers are compiled in and none is chosen.
-#[cfg(feature = "rustls")]
-fn provide_tls(addr: &ConnectionAddr) {
-    let tls = matches!(addr, ConnectionAddr::TcpTls { .. });
-    if tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread was first.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-}
-
-#[cfg(not(feature = "rustls"))]
-fn provide_tls(_: &ConnectionAddr) {}

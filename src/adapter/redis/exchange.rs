@@ -2,7 +2,6 @@
 //! there is something to report.
 
 use std::{
-    num::NonZeroU32,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -14,12 +13,14 @@ use super::{
     inner::Inner,
     permits::{Free, Grant, Permits},
     protocol::{MOST, Query, Reply},
-    settings::Settings,
-    telemetry::{self, StoreLost},
+    settings::{LONGEST_RETRY, SHORTEST_RETRY},
+    telemetry::StoreLost,
 };
 use crate::{
     clock::{self, Instant},
     limit::queue::external::{Demand, nanos},
+    policy::backoff::scatter,
+    telemetry::{event::STORE_DURATION, metric},
 };
 
 /// How often waiters are checked during an exchange. A refusal may be late by as much.
@@ -52,14 +53,10 @@ impl Inner {
     fn next(&self) -> Next {
         self.queue.inspect(|permits, demand, now| {
             let news = permits.session.has_news(now);
-            let smaller = demand.head.is_some_and(|head| head.get() < permits.session.return_unit);
-            let at = if permits.is_lost() {
-                permits.query_at
-            } else if news || smaller {
-                0
-            } else {
-                permits.session.return_at
-            };
+            // The moment of the next query is for so many permits together. Fewer may be available earlier.
+            let unit = permits.free.map_or(0, |free| free.unit);
+            let smaller = demand.head.is_some_and(|head| head.get() < unit);
+            let at = if !permits.is_lost() && (news || smaller) { 0 } else { permits.query_at };
             let short = demand.head.is_some_and(|head| {
                 permits.is_lost() || !permits.will_serve(head, now) || demand.permits > permits.in_hand(now)
             });
@@ -71,7 +68,7 @@ impl Inner {
                 return Next::Over;
             }
             if now < at {
-                self.bell.listening.store(permits.session.return_unit, Ordering::SeqCst);
+                permits.listening = unit;
                 let until = demand.last.map_or(at, |last| at.min(last));
                 return Next::Wait(self.queue.timer(until.max(now + TICK)));
             }
@@ -83,15 +80,19 @@ impl Inner {
 
     /// Sends the query, and applies its reply or failure.
     async fn exchange(&self, query: Query) {
-        let sent = self.queue.now();
         let (outcome, fault) = match self.reply(query.clone()).await {
-            Ok(reply) => self.apply(&query, sent, &reply),
+            Ok(reply) => self.apply(&query, &reply),
             Err(fault) => ("failed", Some(fault)),
         };
-        telemetry::exchanged(outcome, Duration::from_nanos(self.queue.now().saturating_sub(sent)));
+        let took = Duration::from_nanos(self.queue.now().saturating_sub(query.now));
+        metric::record(STORE_DURATION, None, &[("outcome", outcome)], took);
         match fault {
             Some(fault) => self.lose(&fault),
-            None => self.regain(),
+            None => {
+                if let Some(lost) = self.queue.inspect(|permits, _, _| permits.session.lost.take()) {
+                    lost.back();
+                }
+            }
         }
     }
 
@@ -111,7 +112,7 @@ impl Inner {
     }
 
     /// Returns the outcome as the metrics show it, and a fault if the replies are always late.
-    fn apply(&self, query: &Query, sent: u64, reply: &Reply) -> (&'static str, Option<String>) {
+    fn apply(&self, query: &Query, reply: &Reply) -> (&'static str, Option<String>) {
         let given: u64 = reply.grants.iter().map(|(_, permits)| u64::from(*permits)).sum();
         let content = given == u64::from(query.want) * u64::from(query.unit);
         let held = self.settings.hold;
@@ -119,9 +120,9 @@ impl Inner {
             if let (Some(share), Some(used)) = (&mut permits.share, query.back) {
                 share.reported(used);
             }
-            // The store decided between `sent` and now. No permit is used early, nor after it stopped counting. A reply
+            // The store decided between the query and now. No permit is used early, nor after it stopped counting. A reply
             // that took as long as permits are held brings none, and the share applies until a reply is in time.
-            let until = sent.saturating_add(nanos(held));
+            let until = query.now.saturating_add(nanos(held));
             let late = query.want > 0 && now >= until;
             if !late || permits.share.is_none() {
                 let grants = reply.grants.iter().filter(|_| !late).map(|(due, permits)| Grant {
@@ -130,12 +131,14 @@ impl Inner {
                     permits: *permits,
                 });
                 permits.fill(grants, self.free(query, reply, content, now));
+                // With jitter, so that processes do not query in step.
+                let spread = self.settings.horizon() / 8;
+                let query_in = reply.query_in + spread + scatter(spread, self.random.next());
+                permits.query_at = if content { 0 } else { now.saturating_add(nanos(query_in)) };
             }
             let session = &mut permits.session;
             session.known = Some((reply.known, now));
-            (session.return_at, session.return_unit) =
-                if content { (0, 0) } else { (self.return_at(now, reply.query_in), query.unit) };
-            session.reported(query, sent);
+            session.reported(&query.news);
             session.late = if late { session.late + 1 } else { 0 };
             (late, session.late >= MOST_LATE || late && session.lost.is_some(), now)
         });
@@ -149,46 +152,26 @@ impl Inner {
     /// When the permits that were not granted become available, and how many together: those that have refilled by then.
     /// A reply that granted everything does not show how many more are available.
     fn free(&self, query: &Query, reply: &Reply, content: bool, now: u64) -> Free {
-        let refilled = nanos(reply.free).checked_div(nanos(self.settings.interval()));
+        let refilled = nanos(reply.free).checked_div(self.settings.interval());
         let refilled = refilled.and_then(|refilled| u32::try_from(refilled).ok()).filter(|_| !content);
         let together = refilled.map_or(u32::MAX, |refilled| refilled.saturating_add(query.unit));
         let at = now.saturating_add(nanos(reply.free));
         Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
     }
 
-    /// When to query for the permits that were not granted, with jitter so that processes do not query in step.
-    fn return_at(&self, now: u64, query_in: Duration) -> u64 {
-        let spread = nanos(self.settings.horizon()) / 8;
-        let jitter = (u128::from(spread) * u128::from(self.random.next())) >> 64;
-        now.saturating_add(nanos(query_in)).saturating_add(spread).saturating_add(jitter as u64)
-    }
-
-    /// The store has replied.
-    fn regain(&self) {
-        let lost = self.queue.inspect(|permits, _, _| {
-            permits.session.failures = 0;
-            permits.session.lost.take()
-        });
-        if let Some(lost) = lost {
-            lost.back();
-        }
-    }
-
     /// The store has not replied.
     fn lose(&self, fault: &str) {
-        let (horizon, holdoff) = (self.settings.horizon(), self.settings.holdoff());
-        let Settings { backoff, hold, kind, parts, .. } = &*self.settings;
-        let (state, known, wait) = self.update(|permits, now| {
-            let session = &mut permits.session;
-            let wait = backoff.delay(session.failures, self.random.next());
-            session.failures = session.failures.saturating_add(1);
-            (session.late, session.return_at) = (0, 0);
-            let known = session.lost.is_some();
+        let settings = &self.settings;
+        let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
+        let (state, known) = self.update(|permits, now| {
+            let after = |time: Duration| now.saturating_add(nanos(time));
             // The other processes may hold permits of the store for as long.
-            let spent = now.saturating_add(nanos(horizon)).saturating_add(nanos(*hold));
-            let share = || parts.as_ref().map(|parts| Share::begin(*kind, parts, spent));
-            permits.lose(share, now.saturating_add(nanos(wait)), now.saturating_add(nanos(holdoff)));
-            (permits.store().as_str(), known, wait)
+            let spent = after(settings.horizon() + settings.hold);
+            let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
+            permits.lose(share, after(wait), after(settings.holdoff()));
+            permits.session.late = 0;
+            let state = if permits.share.is_some() { "fallback" } else { "refusing" };
+            (state, permits.session.lost.is_some())
         });
         // Logged without the lock. Only this task sets it.
         if !known {
@@ -207,11 +190,8 @@ fn want(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u3
     }
     // A lease grows while it is used up, and shrinks to what was used of it.
     let (unused, last) = (permits.take_unused(), permits.session.lease.max(1));
-    permits.session.lease = if unused > 0 {
-        u32::try_from(u64::from(last).saturating_sub(unused)).unwrap_or(u32::MAX).max(1)
-    } else {
-        last.saturating_mul(2).min(lease)
-    };
+    permits.session.lease =
+        if unused > 0 { last.saturating_sub(unused).max(1) } else { last.saturating_mul(2).min(lease) };
     let missing = demand.permits.max(u64::from(permits.session.lease)).saturating_sub(permits.in_hand(now));
     (missing.clamp(1, MOST.into()) as u32, 1)
 }
@@ -223,21 +203,20 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        let inner = Arc::clone(&self.inner);
         loop {
-            inner.bell.rung.store(false, Ordering::SeqCst);
-            match inner.next() {
-                Next::Query(query) => inner.exchange(query).await,
+            self.inner.bell.rung.store(false, Ordering::SeqCst);
+            match self.inner.next() {
+                Next::Query(query) => self.inner.exchange(query).await,
                 Next::Wait(until) => {
                     // The next query serves requests that arrive meanwhile. News is not delayed.
-                    let _ = time::timeout_at(until, inner.bell.news.notified()).await;
-                    inner.update(|_, _| ());
+                    let _ = time::timeout_at(until, self.inner.bell.news.notified()).await;
+                    self.inner.update(|_, _| ());
                 }
                 Next::Over => {
                     // In this order, a later ring either finds no task running or is noticed here.
-                    inner.running.store(false, Ordering::SeqCst);
-                    let again = inner.bell.rung.load(Ordering::SeqCst);
-                    if !again || inner.running.swap(true, Ordering::SeqCst) {
+                    self.inner.running.store(false, Ordering::SeqCst);
+                    let again = self.inner.bell.rung.load(Ordering::SeqCst);
+                    if !again || self.inner.running.swap(true, Ordering::SeqCst) {
                         self.over = true;
                         return;
                     }
@@ -255,7 +234,7 @@ impl Drop for Task {
                 self.inner.lose("the task that asks has panicked");
             }
             self.inner.running.store(false, Ordering::SeqCst);
-            self.inner.bell.ring(NonZeroU32::MAX);
+            self.inner.bell.rung.store(true, Ordering::SeqCst);
             self.inner.update(|_, _| ());
         }
     }

@@ -9,35 +9,20 @@ use crate::{
     policy::Quota,
 };
 
-/// What a process does while the store does not reply. Never unlimited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Fallback {
-    /// Refuses every request immediately with [`Reason::Unavailable`](crate::error::Reason::Unavailable).
-    #[default]
-    Refuse,
-    /// Uses its part of every quota, as one of so many processes. Starts with nothing available, because the last requests
-    /// of the others are unknown.
-    Share(NonZeroU32),
-}
-
-impl Fallback {
-    /// The part of each quota that this process may use. `None` if it refuses.
-    pub(super) fn parts(self, kind: Kind, quotas: &[Quota]) -> Result<Option<Vec<Quota>>, InvalidConfig> {
-        let Self::Share(processes) = self else { return Ok(None) };
-        let part = |quota: &Quota| {
-            let limit = quota.limit() / processes;
-            // Each bucket gets at least one permit, and all of them together no more than the whole one.
-            let (most, what) = kind.most(quota);
-            if processes.get() > most {
-                let expected = format!("at most {most}, the {what} of the smallest quota");
-                return Err(InvalidConfig::new("processes", processes.to_string(), expected));
-            }
-            let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
-            Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
-        };
-        quotas.iter().map(part).collect::<Result<_, _>>().map(Some)
-    }
+/// The part of each quota that one of `processes` may use.
+pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
+    let part = |quota: &Quota| {
+        // Each bucket gets at least one permit, and all of them together no more than the whole one.
+        let (most, what) = kind.most(quota);
+        if !(1..=most).contains(&processes) {
+            let expected = format!("1 to {most}, the {what} of the smallest quota");
+            return Err(InvalidConfig::new("processes", processes.to_string(), expected));
+        }
+        let limit = quota.limit() / processes;
+        let burst = (quota.burst() / processes).clamp(1, (limit - 1).max(1));
+        Quota::new(limit, quota.window())?.with_margin(quota.margin())?.with_burst(burst)
+    };
+    quotas.iter().map(part).collect()
 }
 
 /// The algorithm of the share, and the permits that it granted.

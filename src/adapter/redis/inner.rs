@@ -1,13 +1,13 @@
 //! The state that the clones of a limiter share.
 
-use std::{
-    num::NonZeroU32,
-    sync::{Arc, Weak, atomic::AtomicBool},
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
 };
 
 use super::{
     permits::{Bell, Permits, Store},
-    protocol::Decide,
+    protocol::{Decide, News},
     settings::Settings,
 };
 use crate::{
@@ -48,25 +48,19 @@ impl Inner {
 
     /// Changes the permits with `work` and serves the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
-        self.queue.update(|permits| permits.store() != Store::Shared, work)
+        self.queue.update(|permits| permits.store != Store::Shared, work)
     }
 
     pub(super) fn pause_until(&self, until: Instant) {
         self.queue.pause_until(until);
         let wait = nanos(until.saturating_duration_since(clock::now()));
-        self.queue.inspect(|permits, _, now| permits.session.pause(now.saturating_add(wait)));
-        self.report();
+        self.report(|news, now| news.pause_until = news.pause_until.max(now.saturating_add(wait)));
     }
 
-    pub(super) fn resume(&self) {
-        self.queue.resume();
-        self.queue.inspect(|permits, _, _| permits.session.resume());
-        self.report();
-    }
-
-    /// Reports to the store without waiting for the next request.
-    fn report(&self) {
-        self.bell.ring(NonZeroU32::MAX);
+    /// Reports a change to the store without waiting for the next request.
+    pub(super) fn report(&self, change: impl FnOnce(&mut News, u64)) {
+        self.queue.inspect(|permits, _, now| change(&mut permits.session.news, now));
+        self.bell.rung.store(true, Ordering::SeqCst);
         self.bell.news.notify_one();
         self.start();
     }
@@ -80,20 +74,12 @@ impl PermitIssuer for Inner {
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
         self.queue.completed(permit, response);
-        if !response.has_limits() {
-            return;
+        for remaining in response.remaining() {
+            let uncounted = self.queue.uncounted();
+            self.queue.inspect(|permits, _, now| permits.session.remember(*remaining, uncounted, now));
         }
-        let uncounted = self.queue.uncounted();
-        self.queue.inspect(|permits, _, now| {
-            for remaining in response.remaining() {
-                permits.session.remember(*remaining, uncounted, now);
-            }
-            if let Some(pause) = response.requested_pause() {
-                permits.session.pause(now.saturating_add(nanos(pause)));
-            }
-        });
-        if response.requested_pause().is_some() {
-            self.report();
+        if let Some(pause) = response.requested_pause() {
+            self.pause_until(clock::after(response.received_at(), pause));
         }
     }
 

@@ -8,10 +8,10 @@ use std::{
 
 use super::{
     connection::{Connection, parse},
-    fallback::Fallback,
+    fallback::parts,
     inner::Inner,
     permits::Store,
-    protocol::{Kind, MOST},
+    protocol::{Kind, MOST, News},
     settings::Settings,
 };
 use crate::{
@@ -25,13 +25,12 @@ use crate::{
 /// A limiter whose quota is shared by all processes that name it alike, through Redis or Valkey.
 ///
 /// ```no_run
-/// use std::num::NonZeroU32;
-/// use tower_outbound::{BoxError, adapter::{Fallback, RedisLimiter}, preset};
+/// use tower_outbound::{BoxError, adapter::RedisLimiter, preset};
 ///
 /// # async fn run(key: &str) -> Result<(), BoxError> {
 /// let rates = preset::currency_rates("https://rates.example.com")?;
 /// let limiter = RedisLimiter::token_bucket("rediss://:password@redis.internal:6379", key, rates.quotas().to_vec())?
-///     .with_fallback(Fallback::Share(NonZeroU32::new(4).ok_or("not zero")?))?;
+///     .with_fallback_share(4)?;
 /// let client = rates.with_limiter(limiter.clone()).client()?;
 /// let answer = client.get("/v1/resources").await?;
 /// println!("{} {:?}", answer.status(), limiter.store());
@@ -47,7 +46,7 @@ use crate::{
 /// process that gets fewer permits than it needs learns when to query again. Without a waiter no query is sent.
 ///
 /// The window holds across all processes. A permit counts from the moment for which the store granted it, and expires
-/// [`hold`](Self::with_hold) later. Every window is longer by `hold` and by the quota's margin. The margin covers
+/// [`hold`](Self::with_lease) later. Every window is longer by `hold` and by the quota's margin. The margin covers
 /// delays after the grant: late polls, an inner service that is not ready, and the network.
 ///
 /// Server limits apply to all processes. A process reports a requested delay to the store at once, and remaining
@@ -73,7 +72,7 @@ use crate::{
 /// | rejects connections, is full, a replica, or still loading | the query fails immediately |
 /// | the connection was lost | one more try over a new one, within the same timeout |
 /// | another node of a cluster has the name | the query follows it; all keys of a name are in one slot |
-/// | a query has failed | [`Fallback`], and another query every 50 to 250 ms while there are requests |
+/// | a query has failed | requests are refused, or use a [share](Self::with_fallback_share), and another query is sent every 50 to 250 ms while there are requests |
 /// | replies always later than `hold` | the third consecutive late reply counts as a failure |
 /// | restarted, with any persistence | everything counts as spent at its start |
 /// | lost its memory, by a flush or a failover | everything counts as spent when the first process with a longer memory queries; a partial loss only until others have been granted as much again |
@@ -87,14 +86,14 @@ use crate::{
 ///
 /// - A server that has been up for less than a window counts as one that lost its memory: the first requests wait until a
 ///   window after its start. So does the first use of each name if the server's user may not call `INFO`.
-/// - When processes that used their [shares](Fallback::Share) come back after an outage, nothing is granted until the last
+/// - When processes that used their [shares](Self::with_fallback_share) come back after an outage, nothing is granted until the last
 ///   of them must be back, half a second by default, and then for a window as after a restart. If only one of them could
 ///   not reach the server, its share was in addition to what the others got: at most 1/n of the quota for each such
 ///   process. Refuse if that is too much. A request that costs more than a share can grant is refused meanwhile.
 /// - A server that stood still and did not restart cannot distinguish the first process that queries again, and has not
 ///   used a share, from any other. Its permits are in addition to the others' shares. If few processes query, one whose
 ///   query fails costs all of them a window when it is back.
-/// - All processes must use the same quotas, margins, hold and fallback, because each decides by its own settings. A
+/// - All processes must use the same quotas, margins, hold and share, because each decides by its own settings. A
 ///   token bucket and a sliding window of the same name do not share a quota.
 /// - A request whose permits take longer than 100 ms to refill may wait long, or for ever, if other processes take them
 ///   one by one. In its own process it keeps its position in the queue.
@@ -119,7 +118,7 @@ use crate::{
 /// - A permit expires a fiftieth of the shortest window after its moment, at least 5 ms and at most 250 ms. Every
 ///   window is longer by this time, in addition to the quota's margin.
 /// - No [lease](Self::with_lease): permits are queried when a request waits for them.
-/// - While the server does not reply, requests are [refused](Fallback::Refuse).
+/// - While the server does not reply, requests are refused.
 /// - The namespace is `tower-outbound`.
 ///
 /// # Clone
@@ -197,7 +196,10 @@ impl RedisLimiter {
     }
 
     /// Fetches up to `permits` with one query, ahead of requests, and holds each for up to `hold` after its moment. Fetches
-    /// fewer if they were not used up. Unused permits expire.
+    /// fewer if they were not used up. Unused permits expire. Default: 1 permit, and a fiftieth of the shortest window, at
+    /// least 5 ms and at most 250 ms.
+    ///
+    /// A server with a round trip longer than `hold` grants nothing in time, which counts as a failure.
     ///
     /// A busy process sends one query for many requests. In return every window is longer by `hold`: 1 s costs 1.6 % of 100
     /// per minute, 100 ms costs 9 % of 200 per second. Other processes cannot use a held permit.
@@ -210,22 +212,12 @@ impl RedisLimiter {
         if !(1..=MOST).contains(&permits) {
             return Err(InvalidConfig::new("lease permits", permits.to_string(), format!("1 to {MOST}")));
         }
-        Ok(self.with_hold(hold)?.with(|settings| settings.lease = permits))
-    }
-
-    /// Sets how long after its moment a permit may be used. Default: a fiftieth of the shortest window, at least 5 ms and at
-    /// most 250 ms. A server with a longer round trip grants nothing in time, which counts as a failure.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it is zero or longer than the shortest window.
-    pub fn with_hold(self, hold: Duration) -> Result<Self, InvalidConfig> {
         let shortest = self.inner.settings.shortest();
         if hold.is_zero() || hold > shortest {
             let expected = format!("more than zero and at most the shortest window, {shortest:?}");
             return Err(InvalidConfig::new("hold", format!("{hold:?}"), expected));
         }
-        Ok(self.with(|settings| settings.hold = hold))
+        Ok(self.with(|settings| (settings.lease, settings.hold) = (permits, hold)))
     }
 
     /// Sets the longest query, connecting included. Default: 250 ms.
@@ -240,15 +232,19 @@ impl RedisLimiter {
         Ok(self.with(|settings| settings.timeout = timeout))
     }
 
-    /// Sets what happens while the server does not reply. Default: [`Fallback::Refuse`].
+    /// Uses a share of every quota while the server does not reply, as one of `processes`. Default: refuses every request
+    /// immediately with [`Reason::Unavailable`](crate::error::Reason::Unavailable).
+    ///
+    /// Starts with nothing available, because the last requests of the other processes are unknown.
     ///
     /// # Errors
     ///
-    /// Returns an error if a quota's limit, or a token bucket's burst, is less than one permit for each process.
-    pub fn with_fallback(self, fallback: Fallback) -> Result<Self, InvalidConfig> {
+    /// Returns an error if `processes` is 0, or if a quota's limit, or a token bucket's burst, is less than one permit for
+    /// each process.
+    pub fn with_fallback_share(self, processes: u32) -> Result<Self, InvalidConfig> {
         let Settings { kind, quotas, .. } = &*self.inner.settings;
-        let parts = fallback.parts(*kind, quotas)?;
-        Ok(self.with(|settings| (settings.fallback, settings.parts) = (fallback, parts)))
+        let share = parts(processes, *kind, quotas)?;
+        Ok(self.with(|settings| settings.share = Some(share)))
     }
 
     /// Returns the state of this process. `available` counts the permits in hand.
@@ -258,7 +254,7 @@ impl RedisLimiter {
 
     /// Returns whether the server replies, and what this process does otherwise.
     pub fn store(&self) -> Store {
-        self.inner.queue.inspect(|permits, _, _| permits.store())
+        self.inner.queue.inspect(|permits, _, _| permits.store)
     }
 
     /// Grants nothing before `until`, in any process. The others learn of it with their next query. Extends a pause and never
@@ -270,7 +266,8 @@ impl RedisLimiter {
     /// Lifts the pause and discards the remaining permits that the service reported, here and in the store. A process that
     /// knows of the pause still obeys it.
     pub fn resume(&self) {
-        self.inner.resume();
+        self.inner.queue.resume();
+        self.inner.report(|news, _| *news = News { resume: true, ..News::default() });
     }
 }
 
@@ -303,7 +300,7 @@ impl fmt::Debug for RedisLimiter {
         f.debug_struct("RedisLimiter")
             .field("server", &self.inner.settings.info.addr().to_string())
             .field("quotas", &self.inner.settings.quotas)
-            .field("fallback", &self.inner.settings.fallback)
+            .field("share", &self.inner.settings.share)
             .field("snapshot", &self.snapshot())
             .finish_non_exhaustive()
     }

@@ -13,6 +13,5 @@ mod telemetry;
 #[cfg(test)]
 mod tests;
 
-pub use self::fallback::Fallback;
 pub use self::limiter::RedisLimiter;
 pub use self::permits::Store;

@@ -5,7 +5,7 @@ use std::{
     num::NonZeroU32,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -33,18 +33,6 @@ pub enum Store {
     Refusing,
 }
 
-impl Store {
-    /// The state as the log shows it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Unasked => "unasked",
-            Self::Shared => "shared",
-            Self::Fallback => "fallback",
-            Self::Refusing => "refusing",
-        }
-    }
-}
-
 /// Wakes the task that queries the store.
 #[derive(Debug, Default)]
 pub(super) struct Bell {
@@ -52,44 +40,33 @@ pub(super) struct Bell {
     pub(super) rung: AtomicBool,
     /// There is something to report to the store, or to query earlier than planned.
     pub(super) news: Notify,
-    /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
-    pub(super) listening: AtomicU32,
-}
-
-impl Bell {
-    /// Rings for a request of this cost.
-    pub(super) fn ring(&self, cost: NonZeroU32) {
-        self.rung.store(true, Ordering::SeqCst);
-        if cost.get() < self.listening.load(Ordering::SeqCst) && self.listening.swap(0, Ordering::SeqCst) > 0
-        {
-            self.news.notify_one();
-        }
-    }
 }
 
 /// An algorithm that the store's replies fill. Times are nanoseconds since the queue's origin.
 pub(super) struct Permits {
     grants: VecDeque<Grant>,
-    /// When the first permit that the store did not grant becomes available, at the earliest.
-    free: Option<Free>,
+    /// What the store replied about the permits that it did not grant.
+    pub(super) free: Option<Free>,
     /// The least time between two such permits.
     interval: u64,
     largest: u32,
     grace: u64,
-    store: Store,
-    /// When a store that does not reply is queried again.
+    pub(super) store: Store,
+    /// No query before this moment.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
     /// The share may be used until then, unless another query fails. After that the other processes may use the whole
     /// quota.
     share_until: u64,
     /// Permits that expired unused.
-    unused: u64,
+    unused: u32,
     bell: Arc<Bell>,
+    /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
+    pub(super) listening: u32,
     pub(super) session: Session,
 }
 
-/// What the store replied about the permits that it did not grant.
+/// When the first permit that the store did not grant becomes available, at the earliest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
@@ -108,11 +85,11 @@ pub(super) struct Grant {
 }
 
 impl Permits {
-    pub(super) fn new(largest: u32, interval: Duration, timeout: Duration, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(largest: u32, interval: u64, timeout: Duration, bell: Arc<Bell>) -> Self {
         Self {
             grants: VecDeque::new(),
             free: None,
-            interval: nanos(interval),
+            interval,
             largest,
             grace: nanos(timeout),
             store: Store::Unasked,
@@ -121,6 +98,7 @@ impl Permits {
             share_until: 0,
             unused: 0,
             bell,
+            listening: 0,
             session: Session::default(),
         }
     }
@@ -140,10 +118,6 @@ impl Permits {
         self.store = if self.share.is_some() { Store::Fallback } else { Store::Refusing };
         self.grants.clear();
         (self.free, self.query_at) = (None, query_at);
-    }
-
-    pub(super) fn store(&self) -> Store {
-        self.store
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -168,8 +142,17 @@ impl Permits {
         })
     }
 
+    /// Wakes the task for a request of this cost.
+    fn ring(&mut self, cost: NonZeroU32) {
+        self.bell.rung.store(true, Ordering::SeqCst);
+        if cost.get() < self.listening {
+            self.listening = 0;
+            self.bell.news.notify_one();
+        }
+    }
+
     /// The permits that expired unused since the last call.
-    pub(super) fn take_unused(&mut self) -> u64 {
+    pub(super) fn take_unused(&mut self) -> u32 {
         std::mem::take(&mut self.unused)
     }
 }
@@ -181,22 +164,22 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
 impl Algorithm for Permits {
     /// [`Permits::new`] creates the ones that are used.
     fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
-        Self::new(u32::MAX, Duration::ZERO, Duration::ZERO, Arc::default())
+        Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if self.is_lost() && now >= self.query_at {
-            self.bell.ring(cost);
+            self.ring(cost);
         }
         if let Some(share) = &mut self.share {
             return now < self.share_until && share.take(cost, now);
         }
         while let Some(expired) = self.grants.front().filter(|grant| grant.until <= now) {
-            self.unused += u64::from(expired.permits);
+            self.unused = self.unused.saturating_add(expired.permits);
             self.grants.pop_front();
         }
         if sum(self.grants.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
-            self.bell.ring(cost);
+            self.ring(cost);
             return false;
         }
         let mut missing = cost.get();

@@ -32,19 +32,28 @@ impl Kind {
     }
 }
 
+/// Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Query {
     /// The number of blocks of permits.
     pub(super) want: u32,
     /// The permits of a block, which become available together.
     pub(super) unit: u32,
-    /// What the store last replied, and how long ago.
-    pub(super) known: Option<(Known, Duration)>,
+    pub(super) now: u64,
+    /// What the store last replied, and when.
+    pub(super) known: Option<(Known, u64)>,
     /// The process used so many permits of its share.
     pub(super) back: Option<u64>,
-    pub(super) pause: Duration,
+    pub(super) news: News,
+}
+
+/// What a process reports to the store.
+#[derive(Debug, Clone, Default)]
+pub(super) struct News {
+    pub(super) pause_until: u64,
     /// Discards the server limits.
     pub(super) resume: bool,
+    /// The remaining permits that the service reported.
     pub(super) gates: Vec<Gate>,
 }
 
@@ -55,12 +64,12 @@ pub(super) struct Known {
     pub(super) granted: i64,
 }
 
-/// The remaining permits of one of the service's policies, and for how long they apply.
-#[derive(Debug, Clone, Copy)]
+/// The remaining permits of one of the service's policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gate {
     pub(super) policy: u64,
     pub(super) left: u64,
-    pub(super) lasts: Duration,
+    pub(super) until: u64,
 }
 
 /// Durations count from the decision.
@@ -74,24 +83,6 @@ pub(super) struct Reply {
     pub(super) query_in: Duration,
     /// When permits may be used, and how many.
     pub(super) grants: Vec<(Duration, u32)>,
-}
-
-impl Reply {
-    pub(super) fn read(values: &[i64]) -> Option<Self> {
-        let [born, granted, paused, free, query_in, grants @ ..] = values else { return None };
-        let span = |micros: &i64| u64::try_from(*micros).ok().map(Duration::from_micros);
-        let grant = |pair: &[i64]| match pair {
-            [due, permits] => Some((span(due)?, u32::try_from(*permits).ok()?)),
-            _ => None,
-        };
-        Some(Self {
-            known: Known { born: *born, granted: *granted },
-            paused: span(paused)?,
-            free: span(free)?,
-            query_in: span(query_in)?,
-            grants: grants.chunks(2).map(grant).collect::<Option<_>>()?,
-        })
-    }
 }
 
 /// Rounded up.

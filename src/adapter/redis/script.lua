@@ -299,6 +299,4 @@ redis.call('HSET', KEYS[1], unpack(fields))
 local keep = whole(math.ceil(lasts / 1000) + 1000)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, keep) end
 
-local answer = {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0)}
-for _, value in ipairs(dues) do table.insert(answer, value) end
-return answer
+return {born, granted, math.max(paused - now, 0), free, math.max(free - horizon, 0), dues}

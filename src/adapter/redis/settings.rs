@@ -5,14 +5,12 @@ use std::time::Duration;
 use redis::{Cmd, ConnectionInfo};
 use sha2::{Digest, Sha256};
 
-use super::{
-    fallback::Fallback,
-    protocol::{Kind, Query, micros},
-};
-use crate::{
-    config::InvalidConfig,
-    policy::{ExponentialBackoff, Quota},
-};
+use super::protocol::{Kind, Query, micros};
+use crate::{config::InvalidConfig, policy::Quota};
+
+/// A store that does not reply is queried again after a random time between these two.
+pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(50);
+pub(super) const LONGEST_RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -26,10 +24,8 @@ pub(super) struct Settings {
     /// How long a permit may be used after the moment for which it was granted.
     pub(super) hold: Duration,
     pub(super) timeout: Duration,
-    pub(super) fallback: Fallback,
-    /// Used while the store does not reply. `None` refuses.
-    pub(super) parts: Option<Vec<Quota>>,
-    pub(super) backoff: ExponentialBackoff,
+    /// The quotas of this process while the store does not reply. `None` refuses.
+    pub(super) share: Option<Vec<Quota>>,
 }
 
 impl Settings {
@@ -39,13 +35,9 @@ impl Settings {
         kind: Kind,
         quotas: Vec<Quota>,
     ) -> Result<Self, InvalidConfig> {
-        let Some(shortest) = quotas.iter().map(Quota::window).min() else {
-            return Err(InvalidConfig::new(
-                "quotas",
-                "none",
-                "at least one: without any there is nothing to share",
-            ));
-        };
+        let expected = "at least one: without any there is nothing to share";
+        let shortest = quotas.iter().map(Quota::window).min();
+        let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
         Ok(Self {
             info,
             name: name.to_owned(),
@@ -56,22 +48,13 @@ impl Settings {
             hold: (shortest / 50).clamp(Duration::from_millis(5), Duration::from_millis(250)).min(shortest),
             // Longer than a nearby server takes, and short enough for several queries within a call's deadline.
             timeout: Duration::from_millis(250),
-            fallback: Fallback::Refuse,
-            parts: None,
-            backoff: ExponentialBackoff::new(Duration::from_millis(100), Duration::from_millis(250))?,
+            share: None,
         })
     }
 
     /// The shortest window.
     pub(super) fn shortest(&self) -> Duration {
         self.quotas.iter().map(Quota::window).min().unwrap_or_default()
-    }
-
-    /// The prefix of the keys. The part in braces places them in one slot of a cluster.
-    pub(super) fn tag(&self) -> String {
-        let hash = Sha256::digest(self.name.as_bytes());
-        let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        format!("{}:{{{hex}}}", self.namespace)
     }
 
     /// How long ahead of its moment a permit is granted: 100 ms, or a quarter of a shorter window. A process is never idle
@@ -83,10 +66,10 @@ impl Settings {
 
     /// How long after a failure the share may be used, also by the other processes when one has come back.
     pub(super) fn holdoff(&self) -> Duration {
-        // A process that uses its share queries again after the longest backoff. Permits are granted a horizon ahead.
-        match self.fallback {
-            Fallback::Refuse => self.horizon(),
-            Fallback::Share(_) => self.horizon().max(self.backoff.ceiling(u32::MAX) + self.timeout),
+        // A process that uses its share queries again after the longest retry. Permits are granted a horizon ahead.
+        match self.share {
+            None => self.horizon(),
+            Some(_) => self.horizon().max(LONGEST_RETRY + self.timeout),
         }
     }
 
@@ -112,12 +95,12 @@ impl Settings {
         Duration::from_micros(lengths.max().unwrap_or(0))
     }
 
-    /// The shortest time between two permits of a bucket. Zero for a window, whose permits may become available together.
-    pub(super) fn interval(&self) -> Duration {
-        let shortest = self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0);
+    /// The shortest time between two permits of a bucket, in ns. Zero for a window, whose permits may become available
+    /// together.
+    pub(super) fn interval(&self) -> u64 {
         match self.kind {
-            Kind::TokenBucket => Duration::from_nanos(shortest),
-            Kind::SlidingWindow => Duration::ZERO,
+            Kind::TokenBucket => self.quotas.iter().map(|quota| self.refill(quota)).min().unwrap_or(0),
+            Kind::SlidingWindow => 0,
         }
     }
 
@@ -130,8 +113,11 @@ impl Settings {
         })
     }
 
-    /// The keys of one name, in one slot of a cluster.
-    pub(super) fn keys(&self, tag: &str) -> Vec<String> {
+    /// The keys of one name. The part in braces places them in one slot of a cluster.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let hash = Sha256::digest(self.name.as_bytes());
+        let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let tag = format!("{}:{{{hex}}}", self.namespace);
         match self.kind {
             Kind::TokenBucket => vec![format!("{tag}:bucket")],
             Kind::SlidingWindow => {
@@ -145,8 +131,10 @@ impl Settings {
     /// Writes the arguments in the order in which the script reads them. `fresh`: the connection is new, so that the server
     /// may have lost its memory.
     pub(super) fn write(&self, command: &mut Cmd, query: &Query, fresh: bool) {
-        let known = query.known.map_or([0, 0, -1], |(known, age)| {
-            [known.born, known.granted, i64::try_from(age.as_micros()).unwrap_or(i64::MAX)]
+        let left = |until: u64| until.saturating_sub(query.now).div_ceil(1_000);
+        let known = query.known.map_or([0, 0, -1], |(known, at)| {
+            let age = query.now.saturating_sub(at) / 1_000;
+            [known.born, known.granted, i64::try_from(age).unwrap_or(i64::MAX)]
         });
         // A process that uses its share has sent no query for longer, and its share grants nothing before that.
         let quiet = (self.timeout / 2).min(self.horizon() + self.hold);
@@ -161,8 +149,8 @@ impl Settings {
             .arg(u8::from(query.back.is_some()))
             .arg(micros(self.holdoff()))
             .arg(micros(quiet))
-            .arg(micros(query.pause))
-            .arg(u8::from(query.resume))
+            .arg(left(query.news.pause_until))
+            .arg(u8::from(query.news.resume))
             .arg(self.quotas.len());
         for (quota, id) in self.quotas.iter().zip(self.ids()) {
             command
@@ -172,9 +160,9 @@ impl Settings {
                 .arg(self.refill(quota))
                 .arg(id);
         }
-        command.arg(query.gates.len());
-        for gate in &query.gates {
-            command.arg(gate.policy).arg(gate.left).arg(micros(gate.lasts));
+        command.arg(query.news.gates.len());
+        for gate in &query.news.gates {
+            command.arg(gate.policy).arg(gate.left).arg(left(gate.until));
         }
     }
 }

@@ -17,7 +17,9 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
-    if is_own_timeout(&error) {
+    // Of the client's `timeout` or `read_timeout`. One of a connection, or of connecting, has hyper's error above it.
+    let of_connection = error.source().is_some_and(|source| source.is::<legacy::Error>());
+    if error.is_timeout() && !of_connection {
         return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
     }
     match redirects {
@@ -30,9 +32,4 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 pub(super) fn followed() -> Error {
     let why = "reqwest followed a redirect by itself: build its client with redirect::Policy::none()";
     Error::from_service(DeliveryError::maybe_processed(why).lasting())
-}
-
-/// Of the client's `timeout` or `read_timeout`. One of a connection, or of connecting, has hyper's error above it.
-fn is_own_timeout(error: &::reqwest::Error) -> bool {
-    error.is_timeout() && !error.source().is_some_and(|source| source.is::<legacy::Error>())
 }

@@ -1,7 +1,5 @@
-mod body;
 mod error;
 mod request;
 mod service;
 
-pub use self::body::ReqwestBody;
-pub use self::service::Reqwest;
+pub use self::service::{Reqwest, ReqwestBody};

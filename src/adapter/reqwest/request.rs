@@ -1,10 +1,16 @@
 //! A request as reqwest takes it, if it will send it as it is.
 
-use ::reqwest::{Body as Content, Url};
-use http::{Request, Uri};
-use http_body::Body;
+use std::{
+    pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+};
 
-use super::body::Shared;
+use ::reqwest::{Body as Content, Url};
+use bytes::{Buf, Bytes};
+use http::{Request, Uri};
+use http_body::{Body, Frame, SizeHint};
+
 use crate::{
     error::{BoxError, Error},
     headers,
@@ -19,7 +25,7 @@ where
     let uri = request.uri().clone();
     // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
     // proof that nothing was processed.
-    let request = request.map(|body| Content::wrap(Shared::new(body)));
+    let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
     let request =
         ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
     match difference(&uri, request.url()) {
@@ -43,6 +49,39 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(part, same)| (!same).then_some(part))
+}
+
+/// A request's body that more than one thread may look at: reqwest asks for that and never does it, so nobody waits
+/// for the lock.
+struct Shared<B>(Mutex<Pin<Box<B>>>);
+
+impl<B> Shared<B> {
+    fn look(&self) -> MutexGuard<'_, Pin<Box<B>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Body> Body for Shared<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let inner = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Free for `Bytes`.
+        let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        inner.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.look().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.look().size_hint()
+    }
 }
 
 #[cfg(test)]

@@ -8,16 +8,23 @@ use std::{
 use ::reqwest::{Body as Content, Client, ClientBuilder, redirect, retry};
 use http::{Request, Response};
 use http_body::Body;
+use http_body_util::{BodyExt, combinators::MapErr};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{ReqwestBody, error, request};
+use super::{error, request};
 use crate::{
     clock,
     config::InvalidConfig,
-    error::{BoxError, Error, polled_after_completion},
+    error::{BoxError, Error, polled_after_completion, redact},
     stack::{StackBuilder, StackService},
 };
+
+/// The body of a response that came through [`Reqwest`], streamed as it arrives. Its errors contain no URL.
+///
+/// Dropping it before its end closes its connection, or resets its HTTP/2 stream. It is `Sync`, as `reqwest::Body::wrap`
+/// requires.
+pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 
 /// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
 ///
@@ -211,7 +218,9 @@ where
                     Ok(response) if sent_to.as_ref().is_some_and(|url| url != response.url()) => {
                         Err(error::followed())
                     }
-                    Ok(response) => Ok(Response::<Content>::from(response).map(ReqwestBody::new)),
+                    Ok(response) => {
+                        Ok(Response::<Content>::from(response).map(|body| body.map_err(without_url as _)))
+                    }
                     Err(error) => Err(error::of(error, since.elapsed(), sent_to.is_some())),
                 },
                 _ => match call.take() {
@@ -223,6 +232,10 @@ where
             Poll::Ready(outcome)
         }))
     }
+}
+
+fn without_url(error: ::reqwest::Error) -> BoxError {
+    redact(error.without_url())
 }
 
 /// Shows nothing of the client, whose own shows its default headers and its proxies.

@@ -33,7 +33,7 @@ const ECOSYSTEM: &[&str] = &[
 ];
 
 /// An adapter names what it adapts, behind the feature of that name: in the file or the folder of that name, nowhere else.
-const ADAPTED: &[&str] = &["backoff", "backon", "reqwest"];
+const ADAPTED: &[&str] = &["backoff", "reqwest"];
 
 impl Named {
     fn is_allowed(&self) -> bool {
@@ -78,7 +78,7 @@ fn the_public_api_names_no_type_of_any_other_crate() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let named = named::all(&documented("tower-outbound", &root, target, &["--locked", "--all-features"]));
     let crates: BTreeSet<_> = named.iter().map(|named| named.from.as_str()).collect();
-    for expected in ["http", "http_body", "bytes", "tower_service", "reqwest", "backoff", "backon"] {
+    for expected in ["http", "http_body", "bytes", "tower_service", "reqwest", "backoff"] {
         assert!(crates.contains(expected), "{expected} is not even seen: {crates:?}");
     }
     let foreign: Vec<_> = named.iter().filter(|named| !named.is_allowed()).collect();

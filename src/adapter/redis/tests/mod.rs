@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    Fallback, RedisLimiter,
+    RedisLimiter,
     permits::{Free, Grant, Permits, Store},
     protocol::{Decide, Decided, Kind, Known, Query, Reply},
     settings::Settings,
@@ -66,7 +66,10 @@ fn millis(millis: u64) -> Duration {
 
 fn limiter() -> RedisLimiter {
     let quota = Quota::new(100, Duration::from_secs(10)).unwrap().without_margin();
-    RedisLimiter::token_bucket("redis://localhost", "key", [quota]).unwrap().with_hold(millis(100)).unwrap()
+    RedisLimiter::token_bucket("redis://localhost", "key", [quota])
+        .unwrap()
+        .with_lease(1, millis(100))
+        .unwrap()
 }
 
 fn over(
@@ -235,7 +238,7 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let start = Instant::now();
     // 25 in 10 s, 2 of them as a burst: one every 435 ms.
@@ -277,13 +280,14 @@ fn window_is_longer_by_margin_and_hold() {
         settings.write(&mut command, &Query::default(), false);
         let written = String::from_utf8(command.get_packed_command()).unwrap();
         let arguments: Vec<_> = written.split("\r\n").skip(2).step_by(2).collect();
-        (arguments.join(" "), settings.longest(), settings.keys("{a}"))
+        (arguments.join(" "), settings.longest(), settings.keys())
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
     // 1,080 ms and a microsecond, for both ends count; over 80 permits, rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
     let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");
-    assert_eq!(keys, ["{a}:bucket"]);
-    assert_eq!(of(Kind::SlidingWindow).2, ["{a}:window", "{a}:window:1000000.0", "{a}:window:1000000.1"]);
+    let key = |suffix: &str| format!("tower-outbound:{{2c70e12b7a0646f92279f427c7b38e73}}:{suffix}");
+    assert_eq!(keys, [key("bucket")]);
+    assert_eq!(of(Kind::SlidingWindow).2, ["window", "window:1000000.0", "window:1000000.1"].map(key));
 }

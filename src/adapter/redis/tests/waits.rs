@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let large = tokio::spawn({
         let limiter = limiter.clone();
@@ -32,7 +32,7 @@ async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_query_is_und
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_always_late_leaves_the_share_in_use() {
-    let shares = limiter().with_fallback(Fallback::Share(NonZeroU32::new(4).unwrap())).unwrap();
+    let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(120), all);
     let start = Instant::now();
     let mut granted = 0;
@@ -64,7 +64,7 @@ async fn what_could_not_be_told_is_told_when_somebody_waits() {
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
-    assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.resume));
+    assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.news.resume));
 }
 
 /// A head that waits for many permits together does not call the task that waits for the same.
@@ -93,7 +93,7 @@ async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
 
 #[test]
 fn of_two_answers_the_later_moment_counts() {
-    let mut permits = Permits::new(10, Duration::ZERO, millis(250), Arc::default());
+    let mut permits = Permits::new(10, 0, millis(250), Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
     let grant = |due| Grant { due, until: 1_000, permits: 1 };
     permits.fill([grant(300)], free);
