@@ -30,20 +30,16 @@ impl Recording {
 
     /// Adds a frame. Returns `false` if it exceeds the limit. The recording is unusable then.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
-        let size = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => data.len(),
-            (_, Some(trailers)) => {
-                trailers.iter().fold(0, |sum: usize, (n, v)| sum.saturating_add(n.as_str().len() + v.len()))
-            }
-            _ => 0,
-        };
+        let fields = |trailers: &HeaderMap| trailers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
+        let trailers = frame.trailers_ref();
+        let size = frame.data_ref().map_or_else(|| trailers.map_or(0, fields), Bytes::len);
         let Some(room) = self.room.checked_sub(size) else { return false };
         self.room = room;
         if let Some(data) = frame.data_ref() {
             self.len += size as u64;
             self.push_data(data);
         } else {
-            self.trailers = frame.trailers_ref().cloned();
+            self.trailers = trailers.cloned();
         }
         true
     }
@@ -141,7 +137,6 @@ impl Iterator for Recorded {
     }
 }
 
-/// Shows how many bytes are left, never the content.
 #[cfg(test)]
 mod tests {
     use super::*;
