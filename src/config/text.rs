@@ -1,16 +1,8 @@
 //! Values that files write as text, read by the parser that code uses.
 
-use std::fmt;
-
 /// A value that is written as text. A number is read as its digits.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
-
-impl<T: fmt::Debug> fmt::Debug for Written<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 #[cfg(feature = "serde")]
 pub(crate) use self::form::{List, Text, text};
@@ -29,18 +21,12 @@ mod form {
     use crate::config::InvalidConfig;
 
     /// Values that are written as a list of texts. A single text is also accepted.
-    #[derive(Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct List<T>(pub(crate) Vec<T>);
 
     impl<T> Default for List<T> {
         fn default() -> Self {
             Self(Vec::new())
-        }
-    }
-
-    impl<T: fmt::Debug> fmt::Debug for List<T> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.fmt(f)
         }
     }
 
