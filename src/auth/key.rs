@@ -132,7 +132,7 @@ impl fmt::Debug for ApiKey {
 /// The id, key and secret of an application. `Debug` shows the id only.
 ///
 /// Realtime messaging services use them. How a service sends the three or signs with them differs, so a hook does it: see
-/// [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials) and [`Sign`](super::Sign).
+/// [`StackBuilder::with_authorize`](crate::stack::StackBuilder::with_authorize) and [`Sign`](super::Sign).
 #[derive(Clone, PartialEq, Eq)]
 pub struct AppCredentials {
     app_id: Arc<str>,
