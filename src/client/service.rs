@@ -55,10 +55,10 @@ impl StackBuilder {
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(&self.base.origin)?;
         let service = tower::service_fn(move |request| connections.request(request));
-        if self.headers.has(&USER_AGENT) {
-            return self.client_with_service(service);
+        let mut named = self.clone();
+        if !named.headers.has(&USER_AGENT) {
+            named.headers.set(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
         }
-        let named = self.clone().with_header(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
         named.client_with_service(service)
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct DefaultHeadersLayer {
 }
 
 impl DefaultHeadersLayer {
-    pub(super) fn set(&mut self, name: HeaderName, value: HeaderValue) {
+    pub(crate) fn set(&mut self, name: HeaderName, value: HeaderValue) {
         Arc::make_mut(&mut self.headers).insert(name, value);
     }
 

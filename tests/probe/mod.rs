@@ -168,6 +168,7 @@ where
         Service::<Request<B>>::poll_ready(&mut self.limited, cx)
     }
 
+    #[allow(clippy::redundant_async_block, reason = "the block drops the permit at the response")]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         self.polls_left = self.polls;
         let call = self.limited.call(request);
