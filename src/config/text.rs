@@ -1,8 +1,16 @@
 //! Values that files write as text, read by the parser that code uses.
 
+use std::fmt;
+
 /// A value that is written as text. A number is read as its digits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
+
+impl<T: fmt::Debug> fmt::Debug for Written<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 #[cfg(feature = "serde")]
 pub(crate) use self::form::{List, Text, text};
