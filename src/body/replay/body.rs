@@ -182,16 +182,10 @@ impl<B: Default> Default for ReplayBody<B> {
     }
 }
 
-/// Shows the state, never the content.
+/// Never shows the content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state.as_deref() {
-            Some(State::Unread { .. }) => "unread",
-            Some(State::Reading { .. }) => "reading",
-            Some(State::Playing { .. }) => "playing",
-            None => "ended",
-        };
-        f.debug_struct("ReplayBody").field("state", &state).finish()
+        f.debug_struct("ReplayBody").field("ended", &self.state.is_none()).finish_non_exhaustive()
     }
 }
 
