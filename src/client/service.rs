@@ -56,8 +56,8 @@ impl StackBuilder {
         let connections = transport.connections(&self.base.origin)?;
         let service = tower::service_fn(move |request| connections.request(request));
         let mut named = self.clone();
-        if !named.headers.has(&USER_AGENT) {
-            named.headers.set(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
+        if !named.headers.0.contains_key(USER_AGENT) {
+            named = named.with_header(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
         }
         named.client_with_service(service)
     }
@@ -107,7 +107,7 @@ impl StackBuilder {
             stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
             base_url: Arc::new(self.base.clone()),
             #[cfg(feature = "json")]
-            accepts_json: !self.headers.has(&http::header::ACCEPT),
+            accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
         })
     }
 }

@@ -101,7 +101,12 @@ impl StackBuilder {
         let url = config.base_url.as_ref().map(|url| url.0.uri.to_string());
         let mut builder = preset(&url.unwrap_or_default()).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
-            builder = builder.with_name(checked(name).map_err(|error| error.within("name"))?);
+            // A log and a metric can show such a name.
+            if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let (value, expected) = (name.escape_debug().to_string(), "1 to 64 visible ascii characters");
+                return Err(InvalidConfig::new("name", value, expected).within("name"));
+            }
+            builder = builder.with_name(name.as_str());
         }
         if config.allow_plaintext {
             builder = builder.allow_plaintext();
@@ -191,17 +196,4 @@ impl StackConfig {
         };
         error.within(path)
     }
-}
-
-/// The length of the longest name, so that names fit into a log line.
-const LONGEST_NAME: usize = 64;
-
-/// Returns the name if a log and a metric can show it.
-fn checked(name: &str) -> Result<&str, InvalidConfig> {
-    let visible = name.bytes().all(|byte| byte.is_ascii_graphic());
-    if name.is_empty() || name.len() > LONGEST_NAME || !visible {
-        let expected = "1 to 64 visible ascii characters";
-        return Err(InvalidConfig::new("name", name.escape_debug().to_string(), expected));
-    }
-    Ok(name)
 }

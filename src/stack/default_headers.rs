@@ -23,19 +23,9 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 
 /// The headers that each request gets unless its caller has set them. A request with a body also gets a `content-type`.
 #[derive(Clone, Default)]
-pub(crate) struct DefaultHeadersLayer {
-    headers: Arc<HeaderMap>,
-}
+pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
-    pub(crate) fn set(&mut self, name: HeaderName, value: HeaderValue) {
-        Arc::make_mut(&mut self.headers).insert(name, value);
-    }
-
-    pub(crate) fn has(&self, name: &HeaderName) -> bool {
-        self.headers.contains_key(name)
-    }
-
     /// Rejects headers that frame a request, hold a credential or are set by the stack. `key` is the header of the
     /// preset's own key: the stack sets some headers before the key, which would then not be sent.
     pub(super) fn check(
@@ -48,7 +38,7 @@ impl DefaultHeadersLayer {
             let expected = "a header that the stack does not set itself, such as x-api-key";
             return Err(InvalidConfig::new("key header", name.to_string(), expected));
         }
-        for name in self.headers.keys() {
+        for name in self.0.keys() {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
@@ -65,10 +55,10 @@ impl DefaultHeadersLayer {
 
     fn put_on(&self, headers: &mut HeaderMap, has_body: bool) -> Result<(), Error> {
         headers::check_room(headers)?;
-        for (name, value) in self.headers.iter() {
+        for (name, value) in self.0.iter() {
             headers::get_or_insert_with(headers, name, || value.clone())?;
         }
-        if has_body && !self.has(&CONTENT_TYPE) {
+        if has_body && !self.0.contains_key(CONTENT_TYPE) {
             headers::get_or_insert_with(headers, &CONTENT_TYPE, || JSON)?;
         }
         Ok(())
@@ -86,7 +76,7 @@ impl<S> Layer<S> for DefaultHeadersLayer {
 /// Shows the names and no values.
 impl fmt::Debug for DefaultHeadersLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.headers.keys()).finish()
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 

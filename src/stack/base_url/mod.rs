@@ -87,10 +87,8 @@ impl BaseUrl {
                 } else {
                     self.check_below(&uri).map_err(str::to_owned)
                 };
-                match checked {
-                    Ok(()) => Ok(uri),
-                    Err(reason) => Err(invalid_url(&uri.to_string(), &reason)),
-                }
+                checked.map_err(|reason| invalid_url(&uri.to_string(), &reason))?;
+                Ok(uri)
             }
             _ => Err(Error::new(Kind::Request, NEITHER)),
         }
@@ -100,10 +98,8 @@ impl BaseUrl {
     fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
         check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
         let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
-        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-            true => Ok(()),
-            false => Err("its path is not below that of the base url"),
-        }
+        let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        is_below.then_some(()).ok_or("its path is not below that of the base url")
     }
 }
 
@@ -127,10 +123,7 @@ fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
     if path.starts_with("//") {
         return Err("two leading slashes would name another host");
     }
-    let (route, query) = match path.split_once('?') {
-        Some((route, query)) => (route, Some(query)),
-        None => (path, None),
-    };
+    let (route, query) = path.split_once('?').map_or((path, None), |(route, query)| (route, Some(query)));
     check_path(route)?;
     Ok((route, query))
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue, header::CONTENT_TYPE};
 
 use super::StackBuilder;
@@ -41,7 +43,7 @@ impl StackBuilder {
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.set(name, value);
+        Arc::make_mut(&mut self.headers.0).insert(name, value);
         self
     }
 
