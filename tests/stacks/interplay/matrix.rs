@@ -122,7 +122,7 @@ async fn a_permit_that_is_kept_is_caught() {
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "called without having been polled ready")]
+#[should_panic(expected = "poll_ready must be called first")]
 async fn a_neighbour_that_calls_a_clone_is_caught() {
     #[derive(Clone)]
     struct CallsAClone<S>(S);
