@@ -20,7 +20,8 @@ pub(super) struct Recording {
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,
-    trailers: Option<HeaderMap>,
+    /// Boxed, because few requests have trailers and each recording has room for them.
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Recording {
@@ -39,7 +40,7 @@ impl Recording {
             self.len += size as u64;
             self.push_data(data);
         } else {
-            self.trailers = trailers.cloned();
+            self.trailers = trailers.cloned().map(Box::new);
         }
         true
     }
@@ -91,7 +92,7 @@ pub(super) struct Recorded {
 
 struct Rest {
     chunks: Vec<Bytes>,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Recorded {
@@ -126,7 +127,7 @@ impl Iterator for Recorded {
         let Some(chunk) = rest.chunks.get(self.at).cloned() else {
             let trailers = rest.trailers.clone();
             self.rest = None;
-            return trailers.map(Frame::trailers);
+            return trailers.map(|trailers| Frame::trailers(*trailers));
         };
         self.at += 1;
         self.left = self.left.saturating_sub(chunk.len() as u64);
