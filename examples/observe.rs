@@ -24,7 +24,10 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use support::{Answer, Plan, StandIn, When::Nth};
 use tokio::time::Instant;
 use tower_outbound::{
-    ApiKey, BoxError, Client, InvalidConfig, Quota, adapter::metrics, auth::FreshKey, preset,
+    ApiKey, BoxError, Client, InvalidConfig, Quota,
+    adapter::metrics,
+    auth::{FreshKey, RefreshingKey},
+    preset,
 };
 use tower_outbound_examples::{chain, no_arguments, run};
 use tracing::{Event, Subscriber};
@@ -171,10 +174,10 @@ fn start_exporter() -> Result<Uri, BoxError> {
 fn client(base_url: &str) -> Result<Client, InvalidConfig> {
     let fetched = AtomicU32::new(0);
     preset::currency_rates(base_url)?
-        .with_key_provider(move || {
+        .with_keys(RefreshingKey::new(move || {
             let key = format!("key-{}", fetched.fetch_add(1, Relaxed) + 1);
             async move { ApiKey::new(key).map(FreshKey::new) }
-        })
+        }))
         .with_quota(Quota::per_second(20)?.with_burst(2)?)
         .client()
 }

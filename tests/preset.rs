@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_outbound::{
     ApiKey, BoxError, Client, Error, ExponentialBackoff, InvalidConfig, Jitter, Quota, Report,
-    auth::{AppCredentials, FreshKey, KeyPlacement, Sign, Signing},
+    auth::{AppCredentials, FreshKey, KeyPlacement, RefreshingKey, Sign, Signing},
     body::{IdleBody, ReplayBody},
     call::{DelayReason, Outcome, StopReason},
     preset,
@@ -266,7 +266,7 @@ async fn credentials_become_what_the_hook_makes_of_them_on_every_attempt() {
     let client = preset::realtime_messaging(&server.url())
         .unwrap()
         .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
-        .with_credentials(credentials, |credentials, head| {
+        .with_authorize(move |head| {
             let signature = format!("{}{}{}", head.method, head.uri.path(), credentials.secret().expose());
             head.headers.insert("x-app-id", credentials.app_id().parse()?);
             head.headers.insert("x-key", credentials.key().expose().parse()?);
@@ -296,10 +296,10 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
     let count = Arc::clone(&given);
     let client = preset::email_delivery(&server.url())
         .unwrap()
-        .with_key_provider(move || {
+        .with_keys(RefreshingKey::new(move || {
             let key = ApiKey::new(format!("key-{}", count.fetch_add(1, Ordering::Relaxed) + 1));
             async { Ok::<_, BoxError>(FreshKey::new(key?)) }
-        })
+        }))
         .client()
         .unwrap();
     let response = within(client.post("/v1/resources", "a letter")).await.unwrap();
@@ -342,7 +342,10 @@ fn debug_shows_no_key() {
     for preset in [
         preset.clone(),
         preset.clone().with_key_placement("query:key".parse().unwrap()),
-        preset.with_credentials(credentials, |_, _| Ok(())),
+        preset.with_authorize(move |_| {
+            let _ = &credentials;
+            Ok(())
+        }),
     ] {
         let layer = preset.layer().unwrap();
         let client = preset.client().unwrap();

@@ -24,7 +24,7 @@ use tower::{BoxError, ServiceExt, util::BoxCloneSyncService};
 use tower_layer::Layer;
 use tower_outbound::{
     ApiKey, Body, Error, Quota, Report,
-    auth::FreshKey,
+    auth::{FreshKey, RefreshingKey},
     body::{IdleBody, ReplayBody},
     call::{Outcome, StopReason},
     preset,
@@ -243,10 +243,10 @@ async fn promise_5_never_twice() {
     // A 401 says that it was not processed: once more when the key is replaced, and never twice more.
     let rotating = || {
         let given = AtomicUsize::new(0);
-        realtime().with_key_provider(move || {
+        realtime().with_keys(RefreshingKey::new(move || {
             let key = ApiKey::new(format!("{KEY}-{}", given.fetch_add(1, Ordering::Relaxed)));
             async { Ok::<_, BoxError>(FreshKey::new(key?)) }
-        })
+        }))
     };
     for then in [200, 401, 503] {
         let (service, seen) =

@@ -176,11 +176,10 @@ async fn realtime_messaging() -> Built {
     })
     .await?;
     let credentials = AppCredentials::new("quickstart", ApiKey::new(key)?, ApiKey::new(secret)?)?;
-    let preset = preset::realtime_messaging(&stand_in.base_url())?.with_credentials(
-        credentials,
+    let preset = preset::realtime_messaging(&stand_in.base_url())?.with_authorize(
         // The bearer header is the one of the service's samples. The other two are made up for the stand-in:
         // yours are in the service's manual.
-        |credentials, head| {
+        move |head| {
             let bearer = format!("Bearer {}", credentials.key().expose());
             head.headers.insert(AUTHORIZATION, sensitive(&bearer)?);
             head.headers.insert("x-app-id", credentials.app_id().parse()?);

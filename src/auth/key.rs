@@ -122,7 +122,7 @@ const VISIBLE: &str = "visible ascii characters only";
 /// The id, key and secret of an application. `Debug` redacts the key and the secret.
 ///
 /// Realtime messaging services use them. How a service sends the three or signs with them differs, so a hook does it: see
-/// [`StackBuilder::with_credentials`](crate::stack::StackBuilder::with_credentials) and [`Sign`](super::Sign).
+/// [`StackBuilder::with_authorize`](crate::stack::StackBuilder::with_authorize) and [`Sign`](super::Sign).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppCredentials {
     app_id: Arc<str>,

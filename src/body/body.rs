@@ -58,7 +58,7 @@ impl Body {
     /// assert!(tower_outbound::Body::empty().is_end_stream());
     /// ```
     pub fn empty() -> Self {
-        Self::from(Bytes::new())
+        Self { kind: Kind::Full(Bytes::new()) }
     }
 
     /// Passes on the data and trailers of `body`.
@@ -166,29 +166,12 @@ impl Default for Body {
     }
 }
 
-impl From<()> for Body {
-    fn from((): ()) -> Self {
-        Self::empty()
+/// Takes bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without a copy.
+impl<T: Into<Bytes>> From<T> for Body {
+    fn from(data: T) -> Self {
+        Self { kind: Kind::Full(data.into()) }
     }
 }
-
-impl From<Bytes> for Body {
-    fn from(data: Bytes) -> Self {
-        Self { kind: Kind::Full(data) }
-    }
-}
-
-macro_rules! from_bytes {
-    ($($from:ty),*) => {$(
-        impl From<$from> for Body {
-            fn from(data: $from) -> Self {
-                Self::from(Bytes::from(data))
-            }
-        }
-    )*};
-}
-
-from_bytes!(Vec<u8>, String, &'static str, &'static [u8]);
 
 #[cfg(test)]
 mod tests {
@@ -213,8 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_empty_body_has_ended() {
-        let nothing =
-            [Body::default(), ().into(), "".into(), Vec::new().into(), Body::new(Empty::<Bytes>::new())];
+        let nothing = [Body::default(), "".into(), Vec::new().into(), Body::new(Empty::<Bytes>::new())];
         for mut body in nothing {
             assert_eq!(body.name(), "empty");
             assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(0), true));

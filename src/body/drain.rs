@@ -50,24 +50,22 @@ impl<B: Body> Future for Drain<B> {
         }
         for _ in 0..FRAMES_PER_POLL {
             let whole = match ready!(this.body.as_mut().poll_frame(cx)) {
-                None => Some(true),
-                Some(Err(_)) => Some(false),
-                Some(Ok(frame)) => match frame.data_ref().map(Buf::remaining) {
-                    // Trailers are the last frame.
-                    None => Some(true),
-                    Some(len) => match this.left.checked_sub(u64::try_from(len).unwrap_or(u64::MAX).max(1)) {
-                        None => Some(false),
-                        Some(left) => {
+                Some(Ok(frame)) if frame.is_data() => {
+                    let len = frame.data_ref().map_or(0, Buf::remaining) as u64;
+                    match this.left.checked_sub(len.max(1)) {
+                        Some(left) if !this.body.is_end_stream() => {
                             *this.left = left;
-                            this.body.is_end_stream().then_some(true)
+                            continue;
                         }
-                    },
-                },
+                        left => left.is_some(),
+                    }
+                }
+                // Trailers are the last frame.
+                Some(Ok(_)) | None => true,
+                Some(Err(_)) => false,
             };
-            if let Some(whole) = whole {
-                *this.whole = Some(whole);
-                return Poll::Ready(whole);
-            }
+            *this.whole = Some(whole);
+            return Poll::Ready(whole);
         }
         cx.waker().wake_by_ref();
         Poll::Pending

@@ -8,8 +8,13 @@ use hyper_util::{
 };
 
 #[cfg(feature = "rustls")]
-use rustls::{RootCertStore, pki_types::CertificateDer};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 
+#[cfg(feature = "rustls")]
+use crate::error::BoxError;
 use crate::{
     auth::Origin,
     body::{Body, ReplayBody},
@@ -57,7 +62,7 @@ pub struct Transport {
     root_certificates: Option<PathBuf>,
     #[cfg(feature = "rustls")]
     #[cfg_attr(feature = "serde", serde(skip))]
-    added_roots: Vec<CertificateDer<'static>>,
+    added_roots: RootCertStore,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +87,7 @@ impl Transport {
             #[cfg(feature = "rustls")]
             root_certificates: None,
             #[cfg(feature = "rustls")]
-            added_roots: Vec::new(),
+            added_roots: RootCertStore::empty(),
         }
     }
 
@@ -118,20 +123,17 @@ impl Transport {
     /// Returns an error if the text has no certificate, or one that cannot be a root.
     #[cfg(feature = "rustls")]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
-        use rustls::pki_types::pem::PemObject;
-
-        let invalid =
-            |reason: String| InvalidConfig::new("root certificates", reason, "certificates in pem form");
-        let before = self.added_roots.len();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-            let root = RootCertStore::empty().add(certificate.clone());
-            root.map_err(|error| invalid(error.to_string()))?;
-            self.added_roots.push(certificate);
-        }
-        if self.added_roots.len() == before {
-            return Err(invalid("none found".to_owned()));
-        }
+        let read = || -> Result<RootCertStore, BoxError> {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                roots.add(certificate?)?;
+            }
+            if roots.is_empty() { Err("none found".into()) } else { Ok(roots) }
+        };
+        let invalid = |error: BoxError| {
+            InvalidConfig::new("root certificates", error.to_string(), "certificates in pem form")
+        };
+        self.added_roots.extend(read().map_err(invalid)?.roots);
         Ok(self)
     }
 
@@ -158,7 +160,7 @@ impl Transport {
             };
             self = self.with_root_certificates(&std::fs::read(&path).map_err(unreadable)?)?;
         }
-        let mut roots = RootCertStore::empty();
+        let mut roots = self.added_roots;
         if self.bundled_roots {
             roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
         }
@@ -171,7 +173,6 @@ impl Transport {
                 return Err(InvalidConfig::new("native roots", why, "at least one certificate"));
             }
         }
-        roots.add_parsable_certificates(self.added_roots);
         Ok(roots)
     }
 
@@ -180,11 +181,8 @@ impl Transport {
             [("connect timeout", self.connect_timeout.0), ("idle timeout", self.idle_timeout.0)]
         {
             if limit.is_zero() || limit > LONGEST {
-                return Err(InvalidConfig::new(
-                    field,
-                    format!("{limit:?}"),
-                    "more than zero, at most 366 days",
-                ));
+                let expected = "more than zero, at most 366 days";
+                return Err(InvalidConfig::new(field, format!("{limit:?}"), expected));
             }
         }
         let mut http = HttpConnector::new();

@@ -63,7 +63,7 @@ impl Client {
     /// # }
     /// ```
     pub async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, JsonError> {
-        self.call_json(self.made(Method::GET, path, Body::empty())).await
+        self.request_json(self.made(Method::GET, path, Body::empty())?).await
     }
 
     /// Sends a POST to `path` with `body` as JSON, and reads the response as [`get_json`](Self::get_json) does.
@@ -86,7 +86,7 @@ impl Client {
     ) -> Result<T, JsonError> {
         let body =
             serde_json::to_vec(body).map_err(|error| JsonError::new(Kind::Unwritable(error.into())))?;
-        self.call_json(self.made(Method::POST, path, body.into())).await
+        self.request_json(self.made(Method::POST, path, body.into())?).await
     }
 
     /// Sends a request, and reads the response as [`get_json`](Self::get_json) does.
@@ -101,21 +101,12 @@ impl Client {
         &self,
         request: Request<impl Into<Body>>,
     ) -> Result<T, JsonError> {
-        let (head, body) = request.into_parts();
-        self.call_json(Ok(Request::from_parts(head, body.into()))).await
-    }
-
-    async fn call_json<T: DeserializeOwned>(
-        &self,
-        request: Result<Request<Body>, Error>,
-    ) -> Result<T, JsonError> {
-        let no_answer = |error| JsonError::new(Kind::NoAnswer(error));
-        let mut request = request.map_err(no_answer)?;
+        let mut request = request.map(Into::into);
         if self.accepts_json {
             let json = || HeaderValue::from_static("application/json");
-            headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json).map_err(no_answer)?;
+            headers::get_or_insert_with(request.headers_mut(), &ACCEPT, json)?;
         }
-        let response = self.request(request).await.map_err(no_answer)?;
+        let response = self.request::<Body>(request).await?;
         let (status, report) = (response.status(), Report::from_response(&response).cloned());
         let deadline = report.as_ref().and_then(Report::deadline);
         let answered = |kind, body: &[u8]| {
@@ -201,11 +192,6 @@ impl JsonError {
     /// Returns the status of the response, if one arrived.
     pub fn status(&self) -> Option<StatusCode> {
         self.status
-    }
-
-    /// Returns whether the status of the response is not a 2xx.
-    pub fn is_status(&self) -> bool {
-        matches!(self.kind, Kind::Status)
     }
 
     /// Returns whether the body is larger than [`Client::MAX_JSON`].
@@ -294,5 +280,11 @@ impl std::error::Error for JsonError {
             Kind::Body(error) | Kind::Unwritable(error) => Some(&**error),
             Kind::Status | Kind::Unreadable(_) => None,
         }
+    }
+}
+
+impl From<Error> for JsonError {
+    fn from(error: Error) -> Self {
+        Self::new(Kind::NoAnswer(error))
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response, header::USER_AGENT};
 use tower::ServiceBuilder;
 use tower_service::Service;
 
@@ -53,9 +53,13 @@ impl StackBuilder {
     ///
     /// Returns an error as [`client`](Self::client) does.
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
-        let connections = transport.connections(self.base().origin())?;
+        let connections = transport.connections(&self.base.origin)?;
         let service = tower::service_fn(move |request| connections.request(request));
-        self.clone().with_default_user_agent().client_with_service(service)
+        let mut named = self.clone();
+        if !named.headers.0.contains_key(USER_AGENT) {
+            named = named.with_header(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
+        }
+        named.client_with_service(service)
     }
 
     /// Makes a ready client over a custom service: another HTTP client, or a test double.
@@ -101,9 +105,9 @@ impl StackBuilder {
         Ok(Client {
             // Always ready, because the retry layer waits for its inner service in its future.
             stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
-            base_url: Arc::new(self.base().clone()),
+            base_url: Arc::new(self.base.clone()),
             #[cfg(feature = "json")]
-            accepts_json: !self.has_header(&http::header::ACCEPT),
+            accepts_json: !self.headers.0.contains_key(http::header::ACCEPT),
         })
     }
 }
@@ -191,6 +195,6 @@ impl Service<Request<Body>> for Client {
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("origin", self.base_url.origin()).finish_non_exhaustive()
+        f.debug_struct("Client").field("origin", &self.base_url.origin).finish_non_exhaustive()
     }
 }

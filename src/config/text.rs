@@ -29,18 +29,12 @@ mod form {
     use crate::config::InvalidConfig;
 
     /// Values that are written as a list of texts. A single text is also accepted.
-    #[derive(Clone, PartialEq, Eq)]
+    #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct List<T>(pub(crate) Vec<T>);
 
     impl<T> Default for List<T> {
         fn default() -> Self {
             Self(Vec::new())
-        }
-    }
-
-    impl<T: fmt::Debug> fmt::Debug for List<T> {
-        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            self.0.fmt(f)
         }
     }
 

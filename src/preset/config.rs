@@ -7,7 +7,7 @@ use super::{currency_rates, email_delivery, realtime_messaging};
 use crate::client::{Client, Transport};
 use crate::{
     attempt_span::AttemptSpanLayer,
-    auth::{ApiKey, KeyPlacement, Origin},
+    auth::{ApiKey, KeyPlacement, KeySource, Origin},
     config::{
         InvalidConfig,
         inline_key::InlineKey,
@@ -84,8 +84,12 @@ impl StackBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no base URL, if the name is not 1 to 64 visible ASCII characters, or if `api_key` is invalid or not the only
-    /// source of the key. The error has the [path](InvalidConfig::path) of the field.
+    /// Returns an error with the [path](InvalidConfig::path) of the field if
+    ///
+    /// - there is no base URL,
+    /// - the name is not 1 to 64 visible ASCII characters,
+    /// - more than one source of the key is given,
+    /// - `api_key` is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
         let preset = match config.preset {
@@ -94,10 +98,15 @@ impl StackBuilder {
             Preset::RealtimeMessaging => realtime_messaging,
             Preset::Custom => Self::new,
         };
-        let url = config.base_url.as_ref().map(|url| url.0.uri().to_string());
+        let url = config.base_url.as_ref().map(|url| url.0.uri.to_string());
         let mut builder = preset(&url.unwrap_or_default()).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
-            builder = builder.with_name(checked(name).map_err(|error| error.within("name"))?);
+            // A log and a metric can show such a name.
+            if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+                let (value, expected) = (name.escape_debug().to_string(), "1 to 64 visible ascii characters");
+                return Err(InvalidConfig::new("name", value, expected).within("name"));
+            }
+            builder = builder.with_name(name.as_str());
         }
         if config.allow_plaintext {
             builder = builder.allow_plaintext();
@@ -112,8 +121,8 @@ impl StackBuilder {
             .with_limit(|layer| RateLimitLayer::from_config(layer.limiter().clone(), &limit))
             .with_retry(config.retry.clone())
             .with_request_id(config.request_id.clone())
-            .with_attempt_span(config.attempt_span.clone())
-            .with_timeouts(config.timeout);
+            .with_attempt_span(config.attempt_span.clone());
+        builder.timeout = config.timeout;
         config.with_credential(builder)
     }
 }
@@ -140,10 +149,15 @@ impl StackConfig {
     }
 
     fn with_credential(&self, mut builder: StackBuilder) -> Result<StackBuilder, InvalidConfig> {
-        let sources = self.key_sources();
-        if let [_, .., last] = *sources {
+        let sources = [
+            ("api_key", self.api_key.is_some()),
+            ("key_env", self.key_env.is_some()),
+            ("key_file", self.key_file.is_some()),
+        ];
+        let given: Vec<_> = sources.iter().filter(|(_, given)| *given).map(|(name, _)| *name).collect();
+        if let [_, .., last] = *given {
             let expected = "one source of a key: api_key, key_env or key_file";
-            let given = format!("given by {}", sources.join(" and "));
+            let given = format!("given by {}", given.join(" and "));
             return Err(InvalidConfig::new("api key", given, expected).within(last));
         }
         if let Some(key) = &self.api_key {
@@ -154,29 +168,19 @@ impl StackConfig {
             builder = builder.with_key_env(variable.clone());
         }
         if let Some(path) = &self.key_file {
-            builder = match self.key_file_interval {
-                Some(interval) => builder.with_key_file_every(path, interval.0),
-                None => builder.with_key_file(path),
-            };
+            let interval = self.key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
+            builder = builder.with_key_file_every(path, interval);
         }
         Ok(builder.with_key_placement(self.key_placement.0.clone()))
     }
 
-    /// The names of the given sources of the key.
-    fn key_sources(&self) -> Vec<&'static str> {
-        let sources = [
-            ("api_key", self.api_key.is_some()),
-            ("key_env", self.key_env.is_some()),
-            ("key_file", self.key_file.is_some()),
-        ];
-        sources.into_iter().filter(|(_, given)| *given).map(|(name, _)| name).collect()
-    }
-
     /// Adds the path of the field to an error of a layer or client.
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
-        let base = self.base_url.as_ref().map(|url| url.0.origin().to_string());
+        let base = self.base_url.as_ref().map(|url| url.0.origin.to_string());
         let path = match error.field() {
-            "api key" => self.key_sources().first().copied().unwrap_or("key_env"),
+            // `api_key` was read before.
+            "api key" if self.key_file.is_some() => "key_file",
+            "api key" => "key_env",
             "key header" => "key_placement",
             "origin" if base.as_deref() == Some(error.value()) => "base_url",
             "origin" => "allowed_origins",
@@ -192,17 +196,4 @@ impl StackConfig {
         };
         error.within(path)
     }
-}
-
-/// The length of the longest name, so that names fit into a log line.
-const LONGEST_NAME: usize = 64;
-
-/// Returns the name if a log and a metric can show it.
-fn checked(name: &str) -> Result<&str, InvalidConfig> {
-    let visible = name.bytes().all(|byte| byte.is_ascii_graphic());
-    if name.is_empty() || name.len() > LONGEST_NAME || !visible {
-        let expected = "1 to 64 visible ascii characters";
-        return Err(InvalidConfig::new("name", name.escape_debug().to_string(), expected));
-    }
-    Ok(name)
 }

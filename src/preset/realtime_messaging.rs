@@ -8,7 +8,8 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 /// The service authenticates by an application id, a key and a secret, but does not publish how to send them. The
 /// default is the bearer header and the `content-type: application/json` of its sample calls.
 ///
-/// - [`StackBuilder::with_credentials`] takes the three and a closure that makes headers or a signature.
+/// - [`StackBuilder::with_authorize`] takes a closure that makes headers or a signature, for example from
+///   [`AppCredentials`](crate::auth::AppCredentials).
 /// - [`StackBuilder::with_signature`] takes a signer that may also await and read the body.
 ///
 /// # Errors
@@ -20,7 +21,7 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 ///
 /// let credentials = AppCredentials::new("my-app", ApiKey::new("k3y")?, ApiKey::new("s3cret")?)?;
 /// let layer = preset::realtime_messaging("https://push.example.com")?
-///     .with_credentials(credentials, |credentials, head| {
+///     .with_authorize(move |head| {
 ///         // Whatever the service's manual says; this scheme is made up.
 ///         head.headers.insert("x-app-id", credentials.app_id().parse()?);
 ///         Ok(())

@@ -39,7 +39,7 @@ impl Credential {
     ) -> Result<CredentialLayer, InvalidConfig> {
         const UNSET: &str = "the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()";
         let (origin, mut allowed) = (origin.clone(), allowed.iter().cloned());
-        let keys = match self {
+        let layer = match self {
             Self::None => return Ok(Either::Right(Either::Right(Identity::new()))),
             Self::Signature(sign) => {
                 let layer = SignLayer::new(Arc::clone(sign), origin)?;
@@ -48,14 +48,15 @@ impl Credential {
             }
             Self::Own(authorize) => {
                 let authorize = Arc::clone(authorize);
-                let layer = AuthLayer::from_fn(move |head| authorize(head), origin)?;
-                return Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?));
+                AuthLayer::from_fn(move |head| authorize(head), origin)?
             }
-            Self::Environment(variable) => ApiKey::from_env_or(variable, UNSET)?.into(),
-            Self::File(path, interval) => KeySource::from_file_every(path, *interval)?,
-            Self::Keys(keys) => keys.clone(),
+            Self::Environment(variable) => AuthLayer::new(ApiKey::from_env_or(variable, UNSET)?, origin)?,
+            Self::File(path, interval) => {
+                AuthLayer::new(KeySource::from_file_every(path, *interval)?, origin)?
+            }
+            Self::Keys(keys) => AuthLayer::new(keys.clone(), origin)?,
         };
-        let layer = AuthLayer::new(keys, origin)?.with_placement(placement.clone());
+        let layer = layer.with_placement(placement.clone());
         Ok(Either::Left(allowed.try_fold(layer, AuthLayer::with_allowed_origin)?))
     }
 }

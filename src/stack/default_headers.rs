@@ -23,22 +23,9 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 
 /// The headers that each request gets unless its caller has set them. A request with a body also gets a `content-type`.
 #[derive(Clone, Default)]
-pub(super) struct DefaultHeadersLayer {
-    /// Each name is unique.
-    headers: Arc<Vec<(HeaderName, HeaderValue)>>,
-}
+pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
-    pub(super) fn set(&mut self, name: HeaderName, value: HeaderValue) {
-        let headers = Arc::make_mut(&mut self.headers);
-        headers.retain(|(other, _)| *other != name);
-        headers.push((name, value));
-    }
-
-    pub(super) fn has(&self, name: &HeaderName) -> bool {
-        self.names().any(|other| other == name)
-    }
-
     /// Rejects headers that frame a request, hold a credential or are set by the stack. `key` is the header of the
     /// preset's own key: the stack sets some headers before the key, which would then not be sent.
     pub(super) fn check(
@@ -51,34 +38,27 @@ impl DefaultHeadersLayer {
             let expected = "a header that the stack does not set itself, such as x-api-key";
             return Err(InvalidConfig::new("key header", name.to_string(), expected));
         }
-        let expected = |name: &HeaderName| {
-            if frames_request(name) {
-                Some(NOT_FRAMING)
+        for name in self.0.keys() {
+            let expected = if frames_request(name) {
+                NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-                Some("a header without a credential, which goes to with_api_key or with_authorize")
+                "a header without a credential, which goes to with_api_key or with_authorize"
             } else if name == request_id {
-                Some("a header other than the request id's: each request gets its own")
+                "a header other than the request id's: each request gets its own"
             } else {
-                None
-            }
-        };
-        let names = self.names();
-        match names.filter_map(|name| Some((name, expected(name)?))).next() {
-            Some((name, expected)) => Err(InvalidConfig::new("header", name.to_string(), expected)),
-            None => Ok(()),
+                continue;
+            };
+            return Err(InvalidConfig::new("header", name.to_string(), expected));
         }
-    }
-
-    fn names(&self) -> impl Iterator<Item = &HeaderName> {
-        self.headers.iter().map(|(name, _)| name)
+        Ok(())
     }
 
     fn put_on(&self, headers: &mut HeaderMap, has_body: bool) -> Result<(), Error> {
         headers::check_room(headers)?;
-        for (name, value) in self.headers.iter() {
+        for (name, value) in self.0.iter() {
             headers::get_or_insert_with(headers, name, || value.clone())?;
         }
-        if has_body && !self.has(&CONTENT_TYPE) {
+        if has_body && !self.0.contains_key(CONTENT_TYPE) {
             headers::get_or_insert_with(headers, &CONTENT_TYPE, || JSON)?;
         }
         Ok(())
@@ -96,7 +76,7 @@ impl<S> Layer<S> for DefaultHeadersLayer {
 /// Shows the names and no values.
 impl fmt::Debug for DefaultHeadersLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.names()).finish()
+        f.debug_set().entries(self.0.keys()).finish()
     }
 }
 

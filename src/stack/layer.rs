@@ -65,7 +65,7 @@ impl<S> Layer<S> for StackLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         // The order of every stack. The compiler holds the type of `StackService` to it.
-        let service = ServiceBuilder::new()
+        let layers = ServiceBuilder::new()
             .layer(&self.body_idle)
             .layer(&self.request_id)
             .layer(&self.headers)
@@ -76,6 +76,6 @@ impl<S> Layer<S> for StackLayer {
             .layer(&self.auth)
             .layer(&self.attempt_timeout)
             .service(inner);
-        StackService::new(service)
+        StackService { layers }
     }
 }

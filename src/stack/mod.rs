@@ -37,7 +37,7 @@
 //! |---|---|---|
 //! | `x-request-id` | a UUID for each call | [`StackBuilder::with_request_id`] |
 //! | `content-type` | `application/json` on a request with a body; of a preset on every request | [`StackBuilder::with_header`] |
-//! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_with_transport`] | [`StackBuilder::with_user_agent`] |
+//! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_with_transport`] | [`StackBuilder::with_header`] |
 //! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
 //! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_placement`] and others |
 //!

@@ -42,14 +42,10 @@ macro_rules! inner {
 /// Clones share the limiter.
 #[derive(Debug, Clone)]
 pub struct StackService<S> {
-    layers: Layers<S>,
+    pub(super) layers: Layers<S>,
 }
 
 impl<S> StackService<S> {
-    pub(super) fn new(layers: Layers<S>) -> Self {
-        Self { layers }
-    }
-
     /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         inner!(self.layers, get_ref)

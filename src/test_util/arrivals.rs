@@ -1,12 +1,11 @@
 use std::{
-    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use super::{
     arrival::Arrival,
-    window::{Overrun, fullest},
+    window::{describe, fullest},
 };
 use crate::{
     clock::{self, Instant},
@@ -47,7 +46,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Arrivals {
     noted: Arc<Mutex<Vec<Arrival>>>,
 }
@@ -69,11 +68,6 @@ impl Arrivals {
         self.noted().iter().map(|arrival| arrival.latest).collect()
     }
 
-    /// Returns the number of arrivals.
-    pub fn count(&self) -> usize {
-        self.noted().len()
-    }
-
     /// Returns the largest number of permits in any window of this length. Two arrivals exactly `window` apart are in one
     /// window.
     ///
@@ -88,7 +82,7 @@ impl Arrivals {
     /// assert_eq!(arrivals.most_in(Duration::from_millis(999)), 2);
     /// ```
     pub fn most_in(&self, window: Duration) -> u64 {
-        fullest(&self.noted(), window).map_or(0, |fullest| fullest.permits)
+        fullest(&self.noted(), window).map_or(0, |(permits, _)| permits)
     }
 
     /// Asserts that no window of the quota's length contains more permits than its limit. Ignores the margin, because
@@ -100,12 +94,8 @@ impl Arrivals {
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();
-        match fullest(&arrivals, quota.window()) {
-            Some(fullest) if fullest.permits > u64::from(quota.limit()) => {
-                panic!("{}", Overrun { quota, arrivals: &arrivals, fullest })
-            }
-            _ => {}
-        }
+        let Some((permits, start)) = fullest(&arrivals, quota.window()) else { return };
+        assert!(permits <= u64::from(quota.limit()), "{}", describe(quota, &arrivals, permits, start));
     }
 
     fn noted(&self) -> MutexGuard<'_, Vec<Arrival>> {
@@ -125,11 +115,5 @@ impl<A: Into<Arrival>> FromIterator<A> for Arrivals {
     fn from_iter<I: IntoIterator<Item = A>>(arrivals: I) -> Self {
         let noted: Vec<_> = arrivals.into_iter().map(Into::into).collect();
         Self { noted: Arc::new(Mutex::new(noted)) }
-    }
-}
-
-impl fmt::Debug for Arrivals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrivals").field("count", &self.count()).finish_non_exhaustive()
     }
 }

@@ -16,11 +16,12 @@ use crate::stack::StackBuilder;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 #[must_use]
-pub fn deterministic(builder: StackBuilder, seed: u64) -> StackBuilder {
+pub fn deterministic(mut builder: StackBuilder, seed: u64) -> StackBuilder {
     let count = AtomicU64::new(0);
     let make = move || {
         let number = count.fetch_add(1, Ordering::Relaxed) + 1;
         HeaderValue::try_from(format!("req-{number}")).unwrap_or_else(|_| HeaderValue::from(number))
     };
-    builder.map_retry(|retry| retry.with_seed(seed)).map_request_id(|ids| ids.with_maker(make))
+    builder.request_id = builder.request_id.with_maker(make);
+    builder.map_retry(|retry| retry.with_seed(seed))
 }

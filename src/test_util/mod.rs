@@ -60,7 +60,6 @@ mod answer;
 mod arrival;
 mod arrivals;
 mod deterministic;
-mod script;
 mod seen;
 #[cfg(feature = "client")]
 mod server;

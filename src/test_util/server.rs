@@ -12,10 +12,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     server::conn::auto,
 };
-use tokio::{
-    net::TcpListener,
-    task::{JoinHandle, JoinSet},
-};
+use tokio::{net::TcpListener, task::JoinSet};
 use tower::ServiceExt;
 
 use super::ScriptedService;
@@ -51,7 +48,8 @@ use super::ScriptedService;
 pub struct ScriptedServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    accepting: JoinHandle<()>,
+    /// Aborts its task when it is dropped.
+    _accepting: JoinSet<()>,
 }
 
 impl ScriptedServer {
@@ -67,8 +65,9 @@ impl ScriptedServer {
     pub async fn start(service: ScriptedService) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (address, connections) = (listener.local_addr()?, Arc::default());
-        let accepting = tokio::spawn(accept(listener, service, Arc::clone(&connections)));
-        Ok(Self { address, connections, accepting })
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, service, Arc::clone(&connections)));
+        Ok(Self { address, connections, _accepting: accepting })
     }
 
     /// Such as `http://127.0.0.1:34567`.
@@ -79,12 +78,6 @@ impl ScriptedServer {
     /// How many connections were made to it.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for ScriptedServer {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }
 

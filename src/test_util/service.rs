@@ -1,52 +1,68 @@
 use std::{
+    any::Any,
     fmt,
     pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use http_body_util::BodyExt;
-use tokio::{
-    sync::{AcquireError, OwnedSemaphorePermit},
-    task::unconstrained,
-};
 use tower_service::Service;
 
-use super::{Answer, Arrivals, Seen, answer::Reads, script::Script};
-use crate::{body::Body, error::BoxError};
+use super::{Answer, Arrivals, Seen, answer::Reads};
+use crate::{body::Body, call::CallContext, clock, error::BoxError};
 
-/// Stands in for a client and the server behind it: answers requests by a script, keeps each of them, and holds its
-/// callers to tower's contract.
+/// Replaces a client and its server: responds by a script, records each request, and holds its callers to tower's
+/// contract.
 ///
 /// # Default
 ///
-/// The first request gets the first answer and so on, in the order of arrival, and those after the last one get the
-/// last one again. Always ready.
+/// The first request gets the first answer, and so on in the order of arrival. The last answer repeats. The service is
+/// always ready; tower's `ConcurrencyLimit` around it limits the calls.
 ///
 /// # Panics
 ///
-/// Panics if it is called without having been polled ready, or if its script is empty. The setters panic if the service
-/// has clones.
+/// Panics if it is called without having been polled ready, or if its script is empty.
 ///
 /// # Clone
 ///
-/// Clones share the script and the record. A clone is not ready, even of one that is.
+/// Clones share the script and the record. A clone is not ready, even if the original is.
 ///
 /// # Cancellation
 ///
-/// A call that is dropped has been seen, and has used up its answer.
+/// A dropped call has been recorded, and has used up its answer.
 pub struct ScriptedService {
     script: Arc<Script>,
-    polls_left: u32,
-    permit: Option<OwnedSemaphorePermit>,
-    acquiring: Option<Acquiring>,
+    ready: bool,
 }
 
-type Acquiring = Pin<Box<dyn Future<Output = Result<OwnedSemaphorePermit, AcquireError>> + Send + Sync>>;
+/// The part that clones and calls share.
+struct Script {
+    answer: Box<dyn Fn(&Seen) -> Answer + Send + Sync>,
+    seen: Mutex<Vec<Seen>>,
+    kept: Mutex<Vec<Box<dyn Any + Send>>>,
+}
+
+impl Script {
+    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the request, and returns its index in the record and its answer.
+    fn answer(&self, head: Parts) -> (usize, Answer) {
+        let attempt = head.extensions.get::<CallContext>().map(CallContext::attempt);
+        let mut all = self.seen();
+        let index = all.len();
+        let seen = Seen { number: index + 1, at: clock::now(), head, attempt, body: None, trailers: None };
+        all.push(seen.clone());
+        drop(all);
+        (index, (self.answer)(&seen))
+    }
+}
 
 impl ScriptedService {
-    /// Answers in this order.
+    /// Responds with these answers, in this order.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
@@ -61,7 +77,7 @@ impl ScriptedService {
         })
     }
 
-    /// Answers each request by what it is; its body has not been read by then.
+    /// Chooses the answer by the request, before its body is read.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
@@ -72,64 +88,26 @@ impl ScriptedService {
     /// });
     /// ```
     pub fn answering(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
-        Self { script: Arc::new(Script::new(answer)), polls_left: 0, permit: None, acquiring: None }
+        let (seen, kept) = (Mutex::default(), Mutex::default());
+        Self { script: Arc::new(Script { answer: Box::new(answer), seen, kept }), ready: false }
     }
 
-    /// Is pending so many times before it is ready, each instance and each time anew.
-    #[must_use]
-    #[track_caller]
-    pub fn with_pending_polls(mut self, polls: u32) -> Self {
-        self.polls_left = polls;
-        self.set(|script| script.pending_polls = polls)
-    }
-
-    /// Has so many permits: being ready takes one, which the call keeps until its answer, as in tower's
-    /// `ConcurrencyLimit`. With 0 it never gets ready.
-    #[must_use]
-    #[track_caller]
-    pub fn with_permits(self, permits: usize) -> Self {
-        self.set(|script| script.set_permits(permits))
-    }
-
-    /// Never gets ready: `poll_ready` fails with this error.
-    #[must_use]
-    #[track_caller]
-    pub fn with_readiness_error(self, make: impl Fn() -> BoxError + Send + Sync + 'static) -> Self {
-        self.set(|script| script.unready = Some(Box::new(make)))
-    }
-
-    #[track_caller]
-    fn set(mut self, change: impl FnOnce(&mut Script)) -> Self {
-        let Some(script) = Arc::get_mut(&mut self.script) else {
-            panic!("a scripted service is set up before it is cloned: its clones share the settings")
-        };
-        change(script);
-        self
-    }
-
-    /// Every request so far, in the order of arrival.
+    /// Returns every request so far, in the order of arrival.
     pub fn seen(&self) -> Vec<Seen> {
         self.script.seen().clone()
     }
 
-    /// How many requests came.
+    /// Returns the number of requests.
     pub fn calls(&self) -> usize {
         self.script.seen().len()
     }
 
-    /// When each request came.
+    /// Returns the time of each request.
     pub fn arrivals(&self) -> Arrivals {
         self.script.seen().iter().map(|seen| seen.at).collect()
     }
 
-    /// How many permits are taken: one by each instance that is ready and each call that is under way.
-    ///
-    /// Nobody who only waits should hold one: a layer that sleeps in its back-off, say.
-    pub fn permits_taken(&self) -> usize {
-        self.script.permits_taken()
-    }
-
-    /// How many instances and calls of it there are: 1 where this is all that is left.
+    /// Returns the number of its instances and calls: 1 if only this instance is left.
     pub fn instances(&self) -> usize {
         Arc::strong_count(&self.script)
     }
@@ -137,17 +115,15 @@ impl ScriptedService {
 
 impl Clone for ScriptedService {
     fn clone(&self) -> Self {
-        let script = Arc::clone(&self.script);
-        Self { polls_left: script.pending_polls, script, permit: None, acquiring: None }
+        Self { script: Arc::clone(&self.script), ready: false }
     }
 }
 
 impl fmt::Debug for ScriptedService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScriptedService")
-            .field("ready", &self.permit.is_some())
+            .field("ready", &self.ready)
             .field("calls", &self.calls())
-            .field("permits_taken", &self.permits_taken())
             .finish_non_exhaustive()
     }
 }
@@ -160,47 +136,33 @@ where
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if let Some(unready) = &self.script.unready {
-            return Poll::Ready(Err(unready()));
-        }
-        if let Some(left) = self.polls_left.checked_sub(1) {
-            self.polls_left = left;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if self.permit.is_none() {
-            let permits = &self.script.permits;
-            let acquire = || Box::pin(unconstrained(Arc::clone(permits).acquire_owned())) as Acquiring;
-            let acquired = ready!(self.acquiring.get_or_insert_with(acquire).as_mut().poll(cx));
-            (self.permit, self.acquiring) = (acquired.ok(), None);
-        }
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.ready = true;
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (head, body) = request.into_parts();
-        let Some(permit) = self.permit.take() else {
-            panic!(
-                "called without having been polled ready: {} {}; before each call poll_ready of this very instance \
-                 has to say that it is ready, and no clone takes over its readiness",
-                head.method,
-                head.uri.path(),
-            )
-        };
+        assert!(
+            std::mem::take(&mut self.ready),
+            "called without having been polled ready: {} {}; before each call, poll_ready of this very instance has to \
+             return ready, and no clone takes over its readiness",
+            head.method,
+            head.uri.path(),
+        );
         let script = Arc::clone(&self.script);
-        self.polls_left = self.script.pending_polls;
-        let (place, answer) = self.script.answer(head);
+        let (index, answer) = script.answer(head);
         Box::pin(async move {
-            let _permit = permit;
             match answer.reads {
                 Reads::Nothing => drop(body),
-                Reads::Keeps => script.keep(Box::new(body)),
+                Reads::Keeps => {
+                    script.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(body));
+                }
                 Reads::FirstFrame => _ = pin!(body).frame().await.transpose().map_err(Into::into)?,
                 Reads::All => {
                     let read = body.collect().await.map_err(Into::into)?;
                     let trailers = read.trailers().cloned();
-                    let seen = &mut script.seen()[place];
+                    let seen = &mut script.seen()[index];
                     (seen.body, seen.trailers) = (Some(read.to_bytes()), trailers);
                 }
             }

@@ -110,7 +110,7 @@ async fn a_stream_of_unknown_length_arrives_whole() {
 #[tokio::test]
 async fn the_answer_to_a_head_has_its_length_and_no_body() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
-    let request = Request::head("/v1").body(()).unwrap();
+    let request = Request::head("/v1").body(tower_outbound::Body::empty()).unwrap();
     let response = within(client(&server).request(request)).await.unwrap();
     assert_eq!(response.headers()["content-length"], "8");
     assert!(within(text(response)).await.is_empty());

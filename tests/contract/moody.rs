@@ -15,7 +15,7 @@ use tower::Service;
 use tower_outbound::{Body, BoxError, test_util};
 
 use super::{
-    probe::{Broken, Probe, Seen, millis},
+    probe::{Broken, Limited, Probe, Seen, millis},
     slow::Slow,
 };
 
@@ -82,7 +82,7 @@ impl Plan {
 /// `503:20 200:5`.
 pub(crate) struct Moody {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) probe: Probe,
+    pub(crate) probe: Limited,
     /// It has failed, or panicked, and is not to be used again. Its clones are fresh.
     dead: bool,
 }
@@ -99,11 +99,11 @@ impl Moody {
 
     pub(crate) fn times(before: u32, times: u32, mood: Mood) -> Self {
         let (before, times, faults) = (before.into(), times.into(), Mutex::default());
-        let probe = Probe::answering(answer).with_pending_polls(1);
+        let probe = Limited::over(Probe::answering(answer)).with_pending_polls(1);
         Self { plan: Arc::new(Plan { mood, before, times, faults }), probe, dead: false }
     }
 
-    pub(crate) fn over(mut self, change: impl FnOnce(Probe) -> Probe) -> Self {
+    pub(crate) fn over(mut self, change: impl FnOnce(Limited) -> Limited) -> Self {
         self.probe = change(self.probe);
         self
     }

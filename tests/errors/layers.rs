@@ -11,10 +11,7 @@ use tower_outbound::{
 };
 
 use super::{
-    probe::{
-        Answer::{self, *},
-        Probe, broken, get, secs,
-    },
+    probe::{Answer::*, Probe, Unready, broken, get, secs},
     *,
 };
 
@@ -92,8 +89,7 @@ async fn names_a_stalled_response_body() {
 /// The service is not ready because its connection failed. The error names that failure.
 #[tokio::test(start_paused = true)]
 async fn names_the_cause_of_a_service_that_is_not_ready() {
-    let refuses = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();
-    let unready = Probe::new([Answer::Is(200)]).with_readiness_error(refuses);
+    let unready = Unready(|| std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
     let error = limit_free().layer(unready).oneshot(get(URI)).await.unwrap_err();
     check(&error, ErrorKind::ConnectRefused, "connect_refused", "connection refused");
 }

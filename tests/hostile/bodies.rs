@@ -95,7 +95,8 @@ fn of_a_failure_that_was_asked_for_as_json_a_beginning_is_read() {
         let error = held(&format!("{wire:?} 404, read as JSON"), bound, async {
             client.get_json::<Vec<u8>>("/v1/latest").await.unwrap_err()
         });
-        assert!(error.is_status() && error.excerpt().len() <= 1027, "{error:?}");
+        assert_eq!(error.status().unwrap(), 404);
+        assert!(error.excerpt().len() <= 1027, "{error:?}");
     }
 }
 

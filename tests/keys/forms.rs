@@ -60,9 +60,9 @@ async fn a_preset_sends_a_key_of_each_source_in_each_placement() {
             "Basic YW5uOmtleS0x",
         ),
         (
-            preset().with_key_provider(|| async {
+            preset().with_keys(RefreshingKey::new(|| async {
                 Ok::<_, BoxError>(FreshKey::new(ApiKey::new("given").unwrap()))
-            }),
+            })),
             "Bearer given",
         ),
     ] {

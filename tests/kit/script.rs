@@ -152,11 +152,4 @@ fn what_makes_no_answer_is_refused_when_it_is_written() {
         let said = said(std::panic::catch_unwind(write).unwrap_err());
         assert!(said.starts_with(expected), "{said}");
     }
-    let service = ScriptedService::new([200]);
-    let clone = service.clone();
-    let late = AssertUnwindSafe(|| drop(service.with_permits(1)));
-    assert!(
-        said(std::panic::catch_unwind(late).unwrap_err()).starts_with("a scripted service is set up before")
-    );
-    drop(clone);
 }

@@ -283,7 +283,7 @@ fn layers(seen: &Seen) {
         seen.debug(&client);
     }
     let credentials = AppCredentials::new("app", key(), key()).unwrap();
-    let own = preset(URI, Place::Bearer).with_credentials(credentials, |credentials, head| {
+    let own = preset(URI, Place::Bearer).with_authorize(move |head| {
         head.headers.insert("x-key", credentials.key().header_value());
         Ok(())
     });

@@ -71,7 +71,7 @@ fn slow_at_first(
     let noted = arrivals.clone();
     let service = tower::service_fn(move |_: Request<()>| {
         noted.note();
-        let number = noted.count();
+        let number = noted.times().len();
         let takes = if number <= slow { takes } else { Duration::ZERO };
         async move {
             tokio::time::sleep(takes).await;
@@ -98,7 +98,7 @@ async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_wher
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        assert_eq!(arrivals.count(), 100);
+        assert_eq!(arrivals.times().len(), 100);
         let most = arrivals.most_in(Duration::from_secs(1));
         assert!(most <= 10, "margin {margin}, sliding {sliding}");
     }

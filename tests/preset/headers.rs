@@ -68,7 +68,7 @@ async fn sends_default_headers_with_every_attempt() {
         .with_header(VERSION, value("1"))
         .with_header(ACCEPT, value("text/csv"))
         .with_header(VERSION, value("2"))
-        .with_user_agent(value("shop/1.4"))
+        .with_header(USER_AGENT, value("shop/1.4"))
         .client_with_service(service.clone())
         .unwrap();
     assert_eq!(client.get("/v1").await.unwrap().status(), 200);
@@ -85,7 +85,7 @@ async fn keeps_the_callers_own_headers() {
     let preset = custom()
         .with_header(VERSION, value("1"))
         .with_header(CONTENT_TYPE, value("application/xml"))
-        .with_user_agent(value("shop/1.4"));
+        .with_header(USER_AGENT, value("shop/1.4"));
     for (name, default) in [(VERSION, "1"), (CONTENT_TYPE, "application/xml"), (USER_AGENT, "shop/1.4")] {
         assert_eq!(sent(&preset, request(Method::GET, ""), &name).await.as_deref(), Some(default));
         let mut own = request(Method::GET, "");
@@ -100,7 +100,7 @@ async fn sends_its_own_user_agent_from_a_ready_client_only() {
     let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_api_key(key());
     for (preset, expected) in [
         (preset.clone(), StackBuilder::DEFAULT_USER_AGENT),
-        (preset.clone().with_user_agent(value("shop/1.4")), "shop/1.4"),
+        (preset.clone().with_header(USER_AGENT, value("shop/1.4")), "shop/1.4"),
     ] {
         get(&preset.client().unwrap(), "/").await.unwrap();
         assert_eq!(server.seen().last().unwrap().header("user-agent"), Some(expected));

@@ -1,12 +1,22 @@
 //! What the tests of the layers stand on: the public test kit's scripted service, and names for its answers.
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
-use std::{error::Error as StdError, fmt, io, time::Duration};
+use std::{
+    error::Error as StdError,
+    fmt, io,
+    ops::Deref,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::Request;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
 use http_body_util::Full;
-use tower_outbound::{Error, test_util};
+use tokio::sync::Semaphore;
+use tower::{Service, limit::ConcurrencyLimit};
+use tower_outbound::{Body, BoxError, Error, test_util};
 
 pub(crate) use tower_outbound::test_util::{ScriptedService as Probe, Seen};
 
@@ -67,9 +77,103 @@ impl fmt::Display for Broken {
 
 impl StdError for Broken {}
 
+/// Never gets ready: `poll_ready` fails with this error.
+#[derive(Debug, Clone)]
+pub(crate) struct Unready(pub(crate) fn() -> BoxError);
+
+impl<B> Service<Request<B>> for Unready {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Err(self.0()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        unreachable!("called without being ready")
+    }
+}
+
 /// Never gets ready: `poll_ready` fails with [`Broken`].
-pub(crate) fn broken() -> Probe {
-    Probe::new([Answer::Is(200)]).with_readiness_error(|| Broken.into())
+pub(crate) fn broken() -> Unready {
+    Unready(|| Broken.into())
+}
+
+/// The probe under tower's `ConcurrencyLimit`: being ready takes a permit, which the call keeps until its response. Can
+/// also be pending before it is ready, each instance and each time anew.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    limited: ConcurrencyLimit<Probe>,
+    permits: Arc<Semaphore>,
+    most: usize,
+    polls: u32,
+    polls_left: u32,
+}
+
+impl Limited {
+    pub(crate) fn over(probe: Probe) -> Self {
+        Self::with(probe, Semaphore::MAX_PERMITS, 0)
+    }
+
+    fn with(probe: Probe, most: usize, polls: u32) -> Self {
+        let permits = Arc::new(Semaphore::new(most));
+        let limited = ConcurrencyLimit::with_semaphore(probe, Arc::clone(&permits));
+        Self { limited, permits, most, polls, polls_left: polls }
+    }
+
+    pub(crate) fn with_permits(self, permits: usize) -> Self {
+        Self::with(self.limited.into_inner(), permits, self.polls)
+    }
+
+    pub(crate) fn with_pending_polls(self, polls: u32) -> Self {
+        Self::with(self.limited.into_inner(), self.most, polls)
+    }
+
+    /// Counts each instance that is ready and each call that is under way.
+    pub(crate) fn permits_taken(&self) -> usize {
+        self.most - self.permits.available_permits()
+    }
+}
+
+impl Deref for Limited {
+    type Target = Probe;
+
+    fn deref(&self) -> &Probe {
+        self.limited.get_ref()
+    }
+}
+
+impl Clone for Limited {
+    fn clone(&self) -> Self {
+        let (limited, permits) = (self.limited.clone(), Arc::clone(&self.permits));
+        Self { limited, permits, polls_left: self.polls, ..*self }
+    }
+}
+
+impl<B> Service<Request<B>> for Limited
+where
+    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        if let Some(left) = self.polls_left.checked_sub(1) {
+            self.polls_left = left;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Service::<Request<B>>::poll_ready(&mut self.limited, cx)
+    }
+
+    #[allow(clippy::redundant_async_block, reason = "the block drops the permit at the response")]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.polls_left = self.polls;
+        let call = self.limited.call(request);
+        Box::pin(async move { call.await })
+    }
 }
 
 pub(crate) type Content = Full<Bytes>;

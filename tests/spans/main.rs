@@ -445,10 +445,10 @@ async fn a_key_that_is_replaced_is_told() {
     let (capture, _guard) = Capture::all();
     let probe = Probe::new([Is(401), Is(200)]);
     let given = AtomicU32::new(0);
-    let preset = preset::realtime_messaging(URI).unwrap().with_key_provider(move || {
+    let preset = preset::realtime_messaging(URI).unwrap().with_keys(RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3y-{}", given.fetch_add(1, Relaxed)));
         async { Ok::<_, BoxError>(FreshKey::new(key?)) }
-    });
+    }));
     let numbered = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
     let layer = preset.with_attempt_span(numbered).layer().unwrap();
     layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();

@@ -11,7 +11,7 @@ use tower::{Layer, Service, service_fn};
 use tower_outbound::{
     BoxError, ExponentialBackoff, Quota,
     attempt_span::AttemptSpanLayer,
-    auth::SignLayer,
+    auth::{RefreshingKey, SignLayer},
     body::ReplayBody,
     limit::{RateLimit, RateLimitLayer, TokenBucket},
     request_id::RequestIdLayer,
@@ -75,7 +75,7 @@ fn the_policies_are_none(preset: StackBuilder) {
     RetryLayer::new().with_custom_backoff(Duration::from_secs(1));
     preset.clone().with_authorize("key");
     preset.clone().with_signature("key");
-    preset.clone().with_key_provider("key");
+    RefreshingKey::new("key");
     RequestIdLayer::new().with_maker("key");
     AttemptSpanLayer::new().with_propagation("key");
 }

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -9,8 +10,8 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{
-    recording::Recorded,
-    source::{Recorder, Unread},
+    recording::{Recorded, Recording},
+    shared::{Shared, Source},
 };
 
 /// The request's body under a [`retry`](crate::retry) layer, which can send it again.
@@ -50,22 +51,40 @@ pub struct ReplayBody<B> {
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // Not pinned, so that the next attempt can have it if nothing was read from it.
-        Unread { unread: Unread<B> },
+        // Not pinned, so that the next attempt can have it if nothing was read from it. `None` when it is being read.
+        Unread { source: Option<B>, shared: Arc<Shared<B>> },
         Reading {
             #[pin]
             source: B,
-            recorder: Option<Recorder<B>>,
+            // `None` if the body is not recorded, or no longer.
+            recording: Option<Recording>,
+            shared: Option<Arc<Shared<B>>>,
         },
         Playing { recorded: Recorded },
+    }
+
+    // A body that was read in part cannot be sent again. Over HTTP/1 the connection stops reading after the announced
+    // length, without a poll for the end, so a recording of that length is complete.
+    impl<B> PinnedDrop for State<B> {
+        fn drop(this: Pin<&mut Self>) {
+            match this.project() {
+                Proj::Unread { source, shared } if source.is_some() => shared.put(Source::Unread(source.take())),
+                Proj::Reading { recording, shared: Some(shared), .. } => {
+                    if let Some(whole) = recording.take_if(|recording| Some(recording.len()) == shared.announced) {
+                        shared.put(Source::Whole(whole.finish()));
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 }
 
 impl<B> ReplayBody<B> {
     pub(super) const ENDED: Self = Self { state: None };
 
-    pub(super) fn unread(unread: Unread<B>) -> Self {
-        Self::of(State::Unread { unread })
+    pub(super) fn unread(source: B, shared: Arc<Shared<B>>) -> Self {
+        Self::of(State::Unread { source: Some(source), shared })
     }
 
     pub(super) fn playing(recorded: Recorded) -> Self {
@@ -74,7 +93,7 @@ impl<B> ReplayBody<B> {
 
     /// Passes on `body` without recording it.
     pub fn new(body: B) -> Self {
-        Self::of(State::Reading { source: body, recorder: None })
+        Self::of(State::Reading { source: body, recording: None, shared: None })
     }
 
     fn of(state: State<B>) -> Self {
@@ -92,23 +111,31 @@ impl<B: Body> Body for ReplayBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         let Some(state) = &mut this.state else { return Poll::Ready(None) };
-        if let Proj::Unread { unread } = state.as_mut().project() {
-            if let Some((source, recorder)) = unread.start() {
-                state.set(State::Reading { source, recorder: Some(recorder) });
+        if let Proj::Unread { source, shared } = state.as_mut().project() {
+            if let Some(source) = source.take() {
+                let (recording, shared) = (shared.recording(&source), Some(Arc::clone(shared)));
+                state.set(State::Reading { source, recording, shared });
             }
         }
         let (polled, ended) = match state.as_mut().project() {
-            Proj::Reading { mut source, recorder } => {
+            Proj::Reading { mut source, recording, shared } => {
                 // Free for `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
                 let polled = ready!(source.as_mut().poll_frame(cx));
                 let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
                 let ended = match &polled {
-                    Some(Ok(frame)) => frame.is_trailers() || source.is_end_stream(),
+                    Some(Ok(frame)) => {
+                        recording.take_if(|recording| !recording.push(frame));
+                        frame.is_trailers() || source.is_end_stream()
+                    }
                     Some(Err(_)) | None => true,
                 };
-                if let Some(recorder) = recorder {
-                    recorder.record(polled.as_ref(), ended);
+                if let (Some(shared), true) = (shared, ended) {
+                    match (&polled, recording.take()) {
+                        (Some(Err(_)), _) => shared.put(Source::Failed),
+                        (_, Some(recording)) => shared.put(Source::Whole(recording.finish())),
+                        _ => {}
+                    }
                 }
                 (polled, ended)
             }
@@ -125,7 +152,7 @@ impl<B: Body> Body for ReplayBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match self.state.as_deref() {
-            Some(State::Unread { unread }) => unread.body().is_none_or(Body::is_end_stream),
+            Some(State::Unread { source, .. }) => source.as_ref().is_none_or(Body::is_end_stream),
             Some(State::Reading { source, .. }) => source.is_end_stream(),
             Some(State::Playing { recorded }) => recorded.is_end(),
             None => true,
@@ -134,7 +161,7 @@ impl<B: Body> Body for ReplayBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         match self.state.as_deref() {
-            Some(State::Unread { unread }) => unread.body().map(Body::size_hint).unwrap_or_default(),
+            Some(State::Unread { source, .. }) => source.as_ref().map(Body::size_hint).unwrap_or_default(),
             Some(State::Reading { source, .. }) => source.size_hint(),
             Some(State::Playing { recorded }) => recorded.size_hint(),
             None => SizeHint::with_exact(0),
@@ -142,7 +169,6 @@ impl<B: Body> Body for ReplayBody<B> {
     }
 }
 
-/// Passes `body` on without recording it.
 /// Sends these bytes, as a recording.
 impl<B> From<Bytes> for ReplayBody<B> {
     fn from(data: Bytes) -> Self {
@@ -156,16 +182,10 @@ impl<B: Default> Default for ReplayBody<B> {
     }
 }
 
-/// Shows the state, never the content.
+/// Never shows the content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.state.as_deref() {
-            Some(State::Unread { .. }) => "unread",
-            Some(State::Reading { .. }) => "reading",
-            Some(State::Playing { .. }) => "playing",
-            None => "ended",
-        };
-        f.debug_struct("ReplayBody").field("state", &state).finish()
+        f.debug_struct("ReplayBody").field("ended", &self.state.is_none()).finish_non_exhaustive()
     }
 }
 

@@ -1,10 +1,10 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use http_body::Body;
 
 use super::{
     body::ReplayBody,
-    source::{Shared, Source, Unread},
+    shared::{Shared, Source},
 };
 
 /// Returns the body for each further attempt.
@@ -24,9 +24,8 @@ impl<B: Body> ReplayBody<B> {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
         }
-        let shared = Shared::new(limit, announced);
-        let unread = Unread::new(body, Arc::clone(&shared));
-        (Self::unread(unread), Replay { shared: Some(shared) })
+        let shared = Arc::new(Shared { limit, announced, source: Mutex::new(Source::Unread(None)) });
+        (Self::unread(body, Arc::clone(&shared)), Replay { shared: Some(shared) })
     }
 }
 
@@ -38,18 +37,15 @@ impl<B> Replay<B> {
     pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
         let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
         match &mut *shared.lock() {
-            Source::Unread(body) => {
-                let body = body.take()?;
-                Some(ReplayBody::unread(Unread::new(body, Arc::clone(shared))))
-            }
+            Source::Unread(body) => Some(ReplayBody::unread(body.take()?, Arc::clone(shared))),
             Source::Whole(recorded) => Some(ReplayBody::playing(recorded.clone())),
-            Source::Recording(_) | Source::Lost { .. } => None,
+            Source::Failed => None,
         }
     }
 
     /// Returns whether the body returned an error. It is the error of the last attempt, because no attempt follows it.
     pub(crate) fn has_failed(&self) -> bool {
-        self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Lost { failed: true }))
+        self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Failed))
     }
 }
 

@@ -3,7 +3,7 @@
 mod body;
 mod handle;
 mod recording;
-mod source;
+mod shared;
 
 pub use self::body::ReplayBody;
 pub(crate) use self::handle::Replay;

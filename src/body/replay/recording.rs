@@ -20,7 +20,8 @@ pub(super) struct Recording {
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,
-    trailers: Option<HeaderMap>,
+    /// Boxed, because few requests have trailers and each recording has room for them.
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Recording {
@@ -30,20 +31,16 @@ impl Recording {
 
     /// Adds a frame. Returns `false` if it exceeds the limit. The recording is unusable then.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
-        let size = match (frame.data_ref(), frame.trailers_ref()) {
-            (Some(data), _) => data.len(),
-            (_, Some(trailers)) => {
-                trailers.iter().fold(0, |sum: usize, (n, v)| sum.saturating_add(n.as_str().len() + v.len()))
-            }
-            _ => 0,
-        };
+        let fields = |trailers: &HeaderMap| trailers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
+        let trailers = frame.trailers_ref();
+        let size = frame.data_ref().map_or_else(|| trailers.map_or(0, fields), Bytes::len);
         let Some(room) = self.room.checked_sub(size) else { return false };
         self.room = room;
         if let Some(data) = frame.data_ref() {
             self.len += size as u64;
             self.push_data(data);
         } else {
-            self.trailers = frame.trailers_ref().cloned();
+            self.trailers = trailers.cloned().map(Box::new);
         }
         true
     }
@@ -95,7 +92,7 @@ pub(super) struct Recorded {
 
 struct Rest {
     chunks: Vec<Bytes>,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Recorded {
@@ -130,7 +127,7 @@ impl Iterator for Recorded {
         let Some(chunk) = rest.chunks.get(self.at).cloned() else {
             let trailers = rest.trailers.clone();
             self.rest = None;
-            return trailers.map(Frame::trailers);
+            return trailers.map(|trailers| Frame::trailers(*trailers));
         };
         self.at += 1;
         self.left = self.left.saturating_sub(chunk.len() as u64);
@@ -141,7 +138,6 @@ impl Iterator for Recorded {
     }
 }
 
-/// Shows how many bytes are left, never the content.
 #[cfg(test)]
 mod tests {
     use super::*;

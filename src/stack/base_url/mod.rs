@@ -12,8 +12,8 @@ use crate::{
 /// The URL of a service. Every URI that is joined to it stays below it.
 #[derive(Debug, Clone)]
 pub(crate) struct BaseUrl {
-    uri: Uri,
-    origin: Origin,
+    pub(crate) uri: Uri,
+    pub(crate) origin: Origin,
 }
 
 impl BaseUrl {
@@ -38,18 +38,6 @@ impl BaseUrl {
         Ok(Self { uri, origin })
     }
 
-    pub(crate) fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    pub(crate) fn uri(&self) -> &Uri {
-        &self.uri
-    }
-
-    pub(crate) fn allow_plaintext(&mut self) {
-        self.origin = self.origin.clone().allow_plaintext();
-    }
-
     /// Joins a path to the base, or accepts an absolute URL below the base. Drops a fragment, as the parser of `Uri`
     /// does.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
@@ -70,33 +58,27 @@ impl BaseUrl {
             joined.push('?');
             joined.push_str(query);
         }
-        let joined = PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?;
-        self.with_path(joined).ok_or_else(|| invalid("not a valid url"))
+        self.with_path(PathAndQuery::try_from(joined).map_err(|_| invalid("not a valid path"))?)
     }
 
-    /// Like [`join`](Self::join), for a parsed path. Copies nothing if the base has no path.
-    fn join_parsed(&self, path: Option<PathAndQuery>) -> Result<Uri, Error> {
-        match path {
-            Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
-                let invalid = |reason| invalid_path(path.as_str(), reason);
-                check(path.as_str()).map_err(invalid)?;
-                self.with_path(path.clone()).ok_or_else(|| invalid("not a valid url"))
-            }
-            path => self.join(path.as_ref().map_or("", PathAndQuery::as_str)),
-        }
-    }
-
-    fn with_path(&self, path: PathAndQuery) -> Option<Uri> {
+    fn with_path(&self, path: PathAndQuery) -> Result<Uri, Error> {
         let mut parts = Parts::from(self.uri.clone());
         parts.path_and_query = Some(path);
-        Uri::from_parts(parts).ok()
+        Uri::from_parts(parts).map_err(Error::invalid_request)
     }
 
     /// Returns the URI of a request: joins a path to the base, or accepts an absolute URL below the base.
     pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
         const NEITHER: &str = "the uri is neither a path that starts with a slash nor an absolute url";
         match (uri.scheme(), uri.authority()) {
-            (None, None) if uri.path().starts_with('/') => self.join_parsed(uri.into_parts().path_and_query),
+            (None, None) if uri.path().starts_with('/') => match uri.into_parts().path_and_query {
+                // Copies nothing if the base has no path.
+                Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
+                    check(path.as_str()).map_err(|reason| invalid_path(path.as_str(), reason))?;
+                    self.with_path(path)
+                }
+                path => self.join(path.as_ref().map_or("", PathAndQuery::as_str)),
+            },
             (Some(_), Some(authority)) => {
                 let checked = if authority.as_str().contains('@') {
                     Err("user info in a url is not sent: give the key to the preset".to_owned())
@@ -105,10 +87,8 @@ impl BaseUrl {
                 } else {
                     self.check_below(&uri).map_err(str::to_owned)
                 };
-                match checked {
-                    Ok(()) => Ok(uri),
-                    Err(reason) => Err(invalid_url(&uri.to_string(), &reason)),
-                }
+                checked.map_err(|reason| invalid_url(&uri.to_string(), &reason))?;
+                Ok(uri)
             }
             _ => Err(Error::invalid_request(NEITHER)),
         }
@@ -118,10 +98,8 @@ impl BaseUrl {
     fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
         check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
         let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
-        match rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
-            true => Ok(()),
-            false => Err("its path is not below that of the base url"),
-        }
+        let is_below = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        is_below.then_some(()).ok_or("its path is not below that of the base url")
     }
 }
 
@@ -145,10 +123,7 @@ fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
     if path.starts_with("//") {
         return Err("two leading slashes would name another host");
     }
-    let (route, query) = match path.split_once('?') {
-        Some((route, query)) => (route, Some(query)),
-        None => (path, None),
-    };
+    let (route, query) = path.split_once('?').map_or((path, None), |(route, query)| (route, Some(query)));
     check_path(route)?;
     Ok((route, query))
 }

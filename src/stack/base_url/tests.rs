@@ -154,7 +154,7 @@ proptest! {
         let path = format!("{start}{path}");
         let base = BaseUrl::parse("https://host/api").unwrap();
         if let Ok(uri) = base.join(&path) {
-            prop_assert!(base.origin().covers(&uri), "{uri}");
+            prop_assert!(base.origin.covers(&uri), "{uri}");
             let below = uri.path().strip_prefix("/api");
             prop_assert!(below.is_some_and(|below| below.is_empty() || below.starts_with('/')), "{uri}");
             prop_assert!(uri.path().split('/').all(|segment| segment != ".."), "{uri}");

@@ -4,7 +4,7 @@ use http::request;
 
 use super::StackBuilder;
 use crate::{
-    auth::{ApiKey, AppCredentials, FreshKey, KeyPlacement, KeySource, Origin, RefreshingKey, Sign},
+    auth::{ApiKey, KeyPlacement, KeySource, Origin, Sign},
     error::BoxError,
     stack::credential::Credential,
 };
@@ -38,20 +38,10 @@ impl StackBuilder {
         self
     }
 
-    /// Sends the key that this closure fetches. The layer calls it again before the key expires: see
-    /// [`RefreshingKey`], which [`with_keys`](Self::with_keys) takes with custom settings.
+    /// Sends the key from this source, for example from a closure that fetches it and replaces it before it expires:
+    /// [`RefreshingKey`](crate::auth::RefreshingKey). Clones of the builder share the source.
     ///
-    /// Retries a request once after a 401, with the next key.
-    pub fn with_key_provider<F, Fut, E>(self, provider: F) -> Self
-    where
-        F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<FreshKey, E>> + Send + 'static,
-        E: Into<BoxError>,
-    {
-        self.with_keys(RefreshingKey::new(provider))
-    }
-
-    /// Sends the key from this key source. All clones share the source.
+    /// Retries a request once after a 401 if the source has another key.
     pub fn with_keys(mut self, keys: impl Into<KeySource>) -> Self {
         self.credential = Credential::Keys(keys.into());
         self
@@ -81,17 +71,8 @@ impl StackBuilder {
         self
     }
 
-    /// Sends the headers or the signature that `authorize` makes from an application's credentials.
-    pub fn with_credentials(
-        self,
-        credentials: AppCredentials,
-        authorize: impl Fn(&AppCredentials, &mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
-    ) -> Self {
-        self.with_authorize(move |head: &mut request::Parts| authorize(&credentials, head))
-    }
-
-    /// Sends what `authorize` puts on the request, instead of a key: see
-    /// [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
+    /// Sends what `authorize` puts on the request, instead of a key: for example a signature made from
+    /// [`AppCredentials`](crate::auth::AppCredentials). See [`AuthLayer::from_fn`](crate::auth::AuthLayer::from_fn).
     pub fn with_authorize(
         mut self,
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,

@@ -1,15 +1,16 @@
-use http::{
-    HeaderName, HeaderValue,
-    header::{CONTENT_TYPE, USER_AGENT},
-};
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, header::CONTENT_TYPE};
 
 use super::StackBuilder;
 use crate::stack::default_headers::JSON;
 
 /// Default headers.
 impl StackBuilder {
-    /// The `user-agent` of a ready client without [`with_user_agent`](Self::with_user_agent), such as
-    /// `tower-outbound/0.1.0`.
+    /// The default `user-agent` of a ready client from [`client`](Self::client) or
+    /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
+    ///
+    /// A layer, and a client around another service, have no default, because the service may set its own.
     pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
 
     /// Sends this header with every request, unless the request has a header of that name.
@@ -33,42 +34,21 @@ impl StackBuilder {
     /// [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize) instead.
     ///
     /// ```
-    /// use http::{HeaderName, HeaderValue};
+    /// use http::{HeaderName, HeaderValue, header::USER_AGENT};
     /// use tower_outbound::stack::StackBuilder;
     ///
     /// let orders = StackBuilder::new("https://orders.example.com")?.with_name("orders")
     ///     .with_header(HeaderName::from_static("x-api-version"), HeaderValue::from_static("2024-06-01"))
-    ///     .with_user_agent(HeaderValue::from_static("shop/1.4"));
+    ///     .with_header(USER_AGENT, HeaderValue::from_static("shop/1.4"));
     /// # Ok::<(), tower_outbound::InvalidConfig>(())
     /// ```
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
-        self.headers.set(name, value);
-        self
-    }
-
-    /// Sends this `user-agent` with every request, unless the request has one.
-    ///
-    /// The default of a ready client from [`client`](Self::client) or [`client_with_transport`](Self::client_with_transport) is
-    /// [`DEFAULT_USER_AGENT`](Self::DEFAULT_USER_AGENT). A layer, and a client around another service, have no default,
-    /// because the service may set its own.
-    pub fn with_user_agent(self, value: HeaderValue) -> Self {
-        self.with_header(USER_AGENT, value)
-    }
-
-    pub(crate) fn with_default_user_agent(mut self) -> Self {
-        if !self.headers.has(&USER_AGENT) {
-            self.headers.set(USER_AGENT, HeaderValue::from_static(Self::DEFAULT_USER_AGENT));
-        }
+        Arc::make_mut(&mut self.headers.0).insert(name, value);
         self
     }
 
     /// Sets the `content-type` of the presets: the services' sample calls send it on a GET, too.
     pub(crate) fn with_json_on_every_request(self) -> Self {
         self.with_header(CONTENT_TYPE, JSON)
-    }
-
-    #[cfg(feature = "json")]
-    pub(crate) fn has_header(&self, name: &HeaderName) -> bool {
-        self.headers.has(name)
     }
 }

@@ -29,17 +29,17 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
-    base: BaseUrl,
+    pub(crate) base: BaseUrl,
     credential: Credential,
     placement: KeyPlacement,
     allowed: Vec<Origin>,
-    headers: DefaultHeadersLayer,
+    pub(crate) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
     limit: RateLimitLayer<AnySelect>,
     retry: RetryLayer,
-    request_id: RequestIdLayer,
+    pub(crate) request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
-    timeout: TimeoutConfig,
+    pub(crate) timeout: TimeoutConfig,
 }
 
 impl StackBuilder {
@@ -59,7 +59,7 @@ impl StackBuilder {
     pub fn new(base_url: &str) -> Result<Self, InvalidConfig> {
         let base = BaseUrl::parse(base_url)?;
         Ok(Self {
-            name: base.uri().host().unwrap_or_default().into(),
+            name: base.uri.host().unwrap_or_default().into(),
             base,
             credential: Credential::Environment("API_KEY".into()),
             placement: KeyPlacement::bearer(),
@@ -81,7 +81,7 @@ impl StackBuilder {
 
     /// Returns the URL that all requests of a client stay below.
     pub fn base_url(&self) -> &Uri {
-        self.base.uri()
+        &self.base.uri
     }
 
     /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
@@ -114,7 +114,7 @@ impl StackBuilder {
 
     /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
     pub fn allow_plaintext(mut self) -> Self {
-        self.base.allow_plaintext();
+        self.base.origin = self.base.origin.allow_plaintext();
         self
     }
 
@@ -187,21 +187,9 @@ impl StackBuilder {
         self
     }
 
-    #[cfg(feature = "test-util")]
-    pub(crate) fn map_request_id(mut self, change: impl FnOnce(RequestIdLayer) -> RequestIdLayer) -> Self {
-        self.request_id = change(self.request_id);
-        self
-    }
-
     /// Replaces the attempt span layer, for example to send the attempt's number or a trace context.
     pub fn with_attempt_span(mut self, attempt_span: AttemptSpanLayer) -> Self {
         self.attempt_span = attempt_span;
-        self
-    }
-
-    /// Replaces all timeouts.
-    pub fn with_timeouts(mut self, timeout: TimeoutConfig) -> Self {
-        self.timeout = timeout;
         self
     }
 
@@ -243,8 +231,8 @@ impl StackBuilder {
         let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
         let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
-        let auth = self.credential.layer(&self.placement, self.base.origin(), &self.allowed)?;
-        let origin = self.base.origin().clone();
+        let auth = self.credential.layer(&self.placement, &self.base.origin, &self.allowed)?;
+        let origin = self.base.origin.clone();
         Ok(StackLayer {
             body_idle: self.timeout.body_idle_layer()?,
             request_id: self.request_id.clone().with_service(Arc::clone(&self.name)),
@@ -256,9 +244,5 @@ impl StackBuilder {
             auth,
             attempt_timeout,
         })
-    }
-
-    pub(crate) fn base(&self) -> &BaseUrl {
-        &self.base
     }
 }

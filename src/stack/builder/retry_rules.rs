@@ -10,11 +10,6 @@ impl StackBuilder {
         self.map_retry(|retry| retry.retry_on(status))
     }
 
-    /// Never retries after this status: [`RetryLayer::never_on`](crate::retry::RetryLayer::never_on).
-    pub fn never_on(self, status: StatusCode) -> Self {
-        self.map_retry(|retry| retry.never_on(status))
-    }
-
     /// Also retries if `condition` returns `true`: [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
     ///
     /// ```

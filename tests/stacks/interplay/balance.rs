@@ -22,7 +22,7 @@ use tower_outbound::{body::ReplayBody, limit::RateLimitLayer};
 
 use super::{
     URI, bucket,
-    probe::{Answer::*, Content, Probe, get, secs},
+    probe::{Answer::*, Content, Limited, Probe, get, secs},
     rates, worst_window,
 };
 
@@ -84,7 +84,8 @@ where
 /// An endpoint that is not ready is passed over, but not behind ours, which waits for it in the call.
 #[tokio::test(start_paused = true)]
 async fn above_it_sees_load_by_a_measure_and_not_by_readiness() {
-    let probes = || [Probe::new([Silent]), Probe::new([Is(200)])].map(|probe| probe.with_permits(1));
+    let probes =
+        || [Probe::new([Silent]), Probe::new([Is(200)])].map(|probe| Limited::over(probe).with_permits(1));
     let ours = || probes().map(|probe| RateLimitLayer::new(bucket(100)).layer(probe));
     let bare = answered(probes().map(|probe| Constant::new(probe, 1))).await;
     let ready = answered(ours().map(|service| Constant::new(service, 1))).await;

@@ -22,11 +22,11 @@ use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
 use super::{
     URI, bucket,
-    probe::{Answer::Is, Content, Probe, get, secs},
+    probe::{Answer::Is, Content, Limited, Probe, get, secs},
     rates,
 };
 
-async fn works<S, R>(name: &str, probe: &Probe, service: S)
+async fn works<S, R>(name: &str, probe: &Limited, service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
@@ -39,7 +39,7 @@ where
     assert_eq!(probe.permits_taken(), 0, "{name}");
 }
 
-async fn tried<S, R>(name: &str, probe: &Probe, mut service: S)
+async fn tried<S, R>(name: &str, probe: &Limited, mut service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
@@ -58,8 +58,8 @@ where
 }
 
 /// With as many permits as `works` has instances that are ready at a time.
-fn limited(polls: u32) -> Probe {
-    Probe::new([Is(200)]).with_permits(2).with_pending_polls(polls)
+fn limited(polls: u32) -> Limited {
+    Limited::over(Probe::new([Is(200)])).with_permits(2).with_pending_polls(polls)
 }
 
 /// One layer of ours with one neighbour.
@@ -115,14 +115,14 @@ async fn tower_resilience() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "keeps one")]
 async fn a_permit_that_is_kept_is_caught() {
-    let probe = Probe::new([Is(200)]).with_permits(3);
+    let probe = Limited::over(Probe::new([Is(200)])).with_permits(3);
     let mut keeps = probe.clone();
     ServiceExt::<Request<Content>>::ready(&mut keeps).await.unwrap();
     works("keeps one", &probe, AttemptSpanLayer::new().layer(probe.clone())).await;
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "called without having been polled ready")]
+#[should_panic(expected = "poll_ready must be called first")]
 async fn a_neighbour_that_calls_a_clone_is_caught() {
     #[derive(Clone)]
     struct CallsAClone<S>(S);
@@ -139,6 +139,6 @@ async fn a_neighbour_that_calls_a_clone_is_caught() {
             self.0.clone().call(request)
         }
     }
-    let probe = Probe::new([Is(200)]);
+    let probe = Limited::over(Probe::new([Is(200)]));
     works("a clone", &probe, CallsAClone(AttemptSpanLayer::new().layer(probe.clone()))).await;
 }

@@ -18,13 +18,13 @@ use tower_outbound::{
 
 use super::{
     URI, bucket, outcomes,
-    probe::{Answer::*, Content, Probe, cause, get, millis, request, secs},
+    probe::{Answer::*, Content, Limited, Probe, cause, get, millis, request, secs},
     rates,
 };
 
 /// One that is busy for the next 100 ms, with the call that makes it so.
-async fn busy() -> Probe {
-    let probe = Probe::new([Late(100, 200), Is(200)]).with_permits(1);
+async fn busy() -> Limited {
+    let probe = Limited::over(Probe::new([Late(100, 200), Is(200)])).with_permits(1);
     tokio::spawn(probe.clone().oneshot(get(URI)));
     tokio::time::sleep(millis(1)).await;
     assert_eq!(probe.permits_taken(), 1);
@@ -39,10 +39,10 @@ fn is_shed(error: &BoxError) -> bool {
 /// Shed, or answered once the service is ready; and answered then in any case.
 async fn meets<L, S, R>(name: &str, layer: L, sheds: bool)
 where
-    L: Layer<Probe, Service = S>,
+    L: Layer<Limited, Service = S>,
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
-    let never = Probe::new([Is(200)]).with_permits(0);
+    let never = Limited::over(Probe::new([Is(200)])).with_permits(0);
     let called = tokio::time::timeout(secs(300), layer.layer(never.clone()).oneshot(get(URI))).await;
     let shed = called.ok().and_then(Result::err).map(Into::into).is_some_and(|error| is_shed(&error));
     assert_eq!((shed, never.calls()), (sheds, 0), "{name}, over what is never ready");
@@ -99,9 +99,9 @@ fn auth() -> AuthLayer {
     AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap()
 }
 
-type Under = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Probe>, TokenBucket>>;
+type Under = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Limited>, TokenBucket>>;
 
-fn shedding(probe: &Probe, limiter: &TokenBucket) -> Under {
+fn shedding(probe: &Limited, limiter: &TokenBucket) -> Under {
     let backoff = ExponentialBackoff::new(millis(60), secs(1)).unwrap().with_jitter(Jitter::none());
     ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff))
@@ -128,7 +128,7 @@ async fn below_what_gets_ready_meanwhile_is_reached_by_a_later_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn below_what_never_gets_ready_is_given_up_as_not_sent() {
-    let (probe, limiter) = (Probe::new([Is(200)]).with_permits(0), bucket(20));
+    let (probe, limiter) = (Limited::over(Probe::new([Is(200)])).with_permits(0), bucket(20));
     let error = shedding(&probe, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_rate_limited() && cause::<Overloaded>(&error).is_some());
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
