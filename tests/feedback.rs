@@ -35,7 +35,7 @@ use tower_outbound::{
 };
 
 /// Both strategies have the same ear.
-trait Strategy: Limiter<Acquire: Send> + Send + Sync + 'static {
+trait Strategy: Limiter + Send + Sync + 'static {
     fn of(quota: Quota) -> Self;
     fn unlimited() -> Self;
     fn snapshot(&self) -> Snapshot;
@@ -143,10 +143,7 @@ impl Server {
         if response.status() == 999 { Err(io::Error::other("reset").into()) } else { Ok(response) }
     }
 
-    fn behind<L: Limiter<Acquire: Send> + Send + Sync + 'static>(
-        self: &Arc<Self>,
-        layer: &RateLimitLayer<L>,
-    ) -> Service {
+    fn behind<L: Limiter + Send + Sync + 'static>(self: &Arc<Self>, layer: &RateLimitLayer<L>) -> Service {
         let server = Arc::clone(self);
         let inner = tower::service_fn(move |_: Request<()>| {
             let server = Arc::clone(&server);

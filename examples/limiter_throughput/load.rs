@@ -87,7 +87,7 @@ pub(crate) async fn run<L>(
     interrupted: impl Future<Output = ExitCode>,
 ) -> Result<Run, BoxError>
 where
-    L: Limiter<Acquire: Send> + Send + Sync + 'static,
+    L: Limiter + Send + Sync + 'static,
 {
     let cpu_before = cpu();
     let mut joining: JoinSet<_> =

@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
     measured.unwrap_or_else(|error| exit_code(Err(error)))
 }
 
-async fn measure<L: Limiter<Acquire: Send> + Send + Sync + 'static>(
+async fn measure<L: Limiter + Send + Sync + 'static>(
     arguments: &Arguments,
     limiter: L,
     snapshot: impl Fn(&L) -> Snapshot,

@@ -2,6 +2,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -10,76 +11,68 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    limiter::{Limiter, PermitRequest},
+    limiter::SelectLimiter,
     permit::{Permit, ResponseInfo},
+    permit_request::PermitRequest,
+    queue::acquire::Acquire,
+    settings::Settings,
 };
 use crate::{
-    call::CallContext,
+    call::{CallContext, RequestHead},
     clock,
-    error::{BoxError, Error, Refusal, polled_after_completion},
+    error::{BoxError, Error, polled_after_completion},
     telemetry::{self, Waiting},
 };
 
 pin_project! {
     /// The future of [`RateLimit`](super::RateLimit): waits for the permit and the inner service, then calls it.
-    pub struct ResponseFuture<S: Service<Request<B>>, L: Limiter, B> {
+    pub struct ResponseFuture<S: Service<Request<B>>, L, B> {
         #[pin]
-        state: State<L, Request<B>, L::Acquire, S::Future>,
+        state: State<L, Request<B>, S::Future>,
         inner: S,
-        // Whether the response comes from the server that the limiter belongs to.
-        trusted: bool,
         call: Option<CallContext>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<L, Q, A, F> {
+    enum State<L, Q, F> {
         // The request stays in place until the inner service is called.
-        Before { limiter: L, bounds: PermitRequest, request: Option<Q>, #[pin] step: Step<A> },
-        Refused { refusal: Option<Refusal> },
-        Calling { #[pin] future: F, permit: Option<Permit<'static>> },
+        Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
+        // `trusted` is whether the response comes from the server that the limiter belongs to.
+        Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
     }
 }
 
-pin_project! {
-    #[project = StepProj]
-    enum Step<A> {
-        // Not polled yet. Most requests get their permit at the first poll and need no future for a wait.
-        New,
-        // The clock is read only for a request that has to wait.
-        Acquiring { #[pin] acquire: A, waiting: Option<Waiting>, renewed: bool },
-        Readying { permit: Option<Permit<'static>>, waited: bool },
+enum Step {
+    // The limiter is called by the first poll. The clock is read only for a request that has to wait.
+    Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, renewed: bool },
+    Readying { permit: Option<Permit<'static>>, waited: bool },
+}
+
+impl Step {
+    fn acquiring(renewed: bool) -> Self {
+        Self::Acquiring { acquire: None, waiting: None, renewed }
     }
 }
 
-impl<A> Step<A> {
-    fn acquiring(acquire: A, renewed: bool) -> Self {
-        Self::Acquiring { acquire, waiting: None, renewed }
-    }
-}
-
-impl<S: Service<Request<B>>, L: Limiter, B> ResponseFuture<S, L, B> {
+impl<S: Service<Request<B>>, L, B> ResponseFuture<S, L, B> {
     pub(super) fn new(
         inner: S,
-        limiter: Result<L, Refusal>,
+        settings: Arc<Settings<L>>,
         bounds: PermitRequest,
-        trusted: bool,
         request: Request<B>,
         call: Option<CallContext>,
     ) -> Self {
-        let state = match limiter {
-            Ok(limiter) => State::Before { limiter, bounds, request: Some(request), step: Step::New },
-            Err(refusal) => State::Refused { refusal: Some(refusal) },
-        };
-        Self { state, inner, trusted, call }
+        let state = State::Before { settings, bounds, request: Some(request), step: Step::acquiring(false) };
+        Self { state, inner, call }
     }
 }
 
 impl<S, L, B, R> Future for ResponseFuture<S, L, B>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>>,
-    L: Limiter,
+    L: SelectLimiter,
 {
     type Output = Result<Response<R>, Error>;
 
@@ -87,34 +80,26 @@ where
         let mut this = self.project();
         let call = this.call.as_ref();
         loop {
-            let (limiter, bounds, request, mut step) = match this.state.as_mut().project() {
-                StateProj::Before { limiter, bounds, request, step } => (limiter, bounds, request, step),
-                StateProj::Refused { refusal } => {
-                    let Some(refusal) = refusal.take() else { polled_after_completion() };
-                    telemetry::refused(call, &refusal);
-                    return Poll::Ready(Err(Error::refused(refusal)));
-                }
-                StateProj::Calling { future, permit } => {
+            let (settings, bounds, request, step) = match this.state.as_mut().project() {
+                StateProj::Before { settings, bounds, request, step } => (settings, bounds, request, step),
+                StateProj::Calling { future, permit, trusted } => {
                     let outcome = ready!(future.poll(cx));
                     // Without a response the permit is dropped as unconfirmed.
                     let permit = permit.take();
                     let response = outcome.map_err(Error::from_service)?;
                     if let Some(permit) = permit {
-                        complete(permit, *this.trusted, call, &response);
+                        complete(permit, *trusted, call, &response);
                     }
                     return Poll::Ready(Ok(response));
                 }
             };
-            let (outcome, renewed) = match step.as_mut().project() {
-                StepProj::New => match limiter.try_acquire_with(bounds) {
-                    Some(outcome) => (outcome, false),
-                    None => {
-                        step.set(Step::acquiring(limiter.acquire_with(bounds), false));
-                        continue;
-                    }
-                },
-                StepProj::Acquiring { acquire, waiting, renewed } => {
-                    let Poll::Ready(outcome) = acquire.poll(cx) else {
+            let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
+            match step {
+                Step::Acquiring { acquire, waiting, renewed } => {
+                    let new = || settings.limiter.acquire_for(head, bounds);
+                    let mut polled = acquire.take().unwrap_or_else(new);
+                    let Poll::Ready(outcome) = Pin::new(&mut polled).poll(cx) else {
+                        *acquire = Some(polled);
                         waiting.get_or_insert_with(|| Waiting::begin(call));
                         return Poll::Pending;
                     };
@@ -124,24 +109,38 @@ where
                             call.add_wait(waited);
                         }
                     }
-                    (outcome, *renewed)
+                    match outcome {
+                        Ok(permit) => {
+                            // A renewed permit belongs to a request that is counted already.
+                            if !*renewed {
+                                telemetry::granted(call);
+                            }
+                            *step = Step::Readying { permit: Some(permit), waited: false };
+                        }
+                        Err(refusal) => {
+                            *request = None;
+                            telemetry::refused(call, &refusal);
+                            return Poll::Ready(Err(Error::refused(refusal)));
+                        }
+                    }
                 }
-                StepProj::Readying { permit, waited } => {
+                Step::Readying { permit, waited } => {
                     let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
                         *waited = true;
                         return Poll::Pending;
                     };
                     if let Err(error) = ready {
-                        this.state.set(State::Refused { refusal: None });
+                        (*permit, *request) = (None, None);
                         return Poll::Ready(Err(Error::from_readiness(error)));
                     }
                     if *waited && permit.as_ref().is_some_and(Permit::is_expired) {
                         // Wasted. The wait for another one keeps the inner service ready, because a service that is
                         // given up may not be ready again when the permit arrives.
-                        *permit = None;
-                        step.set(Step::acquiring(limiter.acquire_with(&bounds.admitted()), true));
+                        *bounds = bounds.admitted();
+                        *step = Step::acquiring(true);
                         continue;
                     }
+                    let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
                     let Some(request) = request.take() else { polled_after_completion() };
                     let mut permit = permit.take();
                     if let Some(permit) = &mut permit {
@@ -149,19 +148,8 @@ where
                         permit.mark_sent(if *waited { clock::now() } else { permit.granted_at() });
                     }
                     let future = this.inner.call(request);
-                    this.state.set(State::Calling { future, permit });
-                    continue;
+                    this.state.set(State::Calling { future, permit, trusted });
                 }
-            };
-            match outcome {
-                Ok(permit) => {
-                    // A renewed permit belongs to a request that is counted already.
-                    if !renewed {
-                        telemetry::granted(call);
-                    }
-                    step.set(Step::Readying { permit: Some(permit), waited: false });
-                }
-                Err(refusal) => this.state.set(State::Refused { refusal: Some(refusal) }),
             }
         }
     }
@@ -179,12 +167,11 @@ fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, re
     permit.complete(&info);
 }
 
-impl<S: Service<Request<B>>, L: Limiter, B> fmt::Debug for ResponseFuture<S, L, B> {
+impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
             State::Before { step: Step::Readying { .. }, .. } => "readying",
             State::Before { .. } => "acquiring",
-            State::Refused { .. } => "refused",
             State::Calling { .. } => "calling",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()

@@ -10,6 +10,8 @@ use super::{
     algorithm::Algorithm,
     limiter::SelectLimiter,
     local::{LocalLimiter, SlidingWindow, TokenBucket},
+    permit_request::PermitRequest,
+    queue::acquire::Acquire,
 };
 use crate::{
     call::RequestHead,
@@ -260,10 +262,11 @@ where
     K: Hash + Eq + Clone,
     A: Algorithm,
 {
-    type Limiter = LocalLimiter<A>;
-
-    fn select(&self, head: RequestHead<'_>) -> Result<LocalLimiter<A>, Refusal> {
-        self.limiter(&(self.shared.key)(head))
+    fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
+        match self.limiter(&(self.shared.key)(head)) {
+            Ok(limiter) => limiter.acquire_for(head, request),
+            Err(refusal) => Acquire::ready(Err(refusal)),
+        }
     }
 }
 

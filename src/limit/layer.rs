@@ -1,11 +1,8 @@
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{
-    limiter::{PermitRequest, SelectLimiter},
-    service::{RateLimit, Settings},
-};
+use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
 use crate::call::RequestHead;
 
 /// Queues each request until it gets its permit. Refuses it immediately if the wait exceeds its bounds.
@@ -17,7 +14,7 @@ use crate::call::RequestHead;
 /// # Clone
 ///
 /// Clones share the limiter, and so do the services made of them.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct RateLimitLayer<L> {
     settings: Settings<L>,
 }
@@ -73,16 +70,7 @@ impl<L> RateLimitLayer<L> {
     }
 }
 
-impl<L: fmt::Debug> fmt::Debug for RateLimitLayer<L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("limiter", &self.settings.limiter)
-            .field("bounds", &self.settings.bounds)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<S, L: SelectLimiter> Layer<S> for RateLimitLayer<L> {
+impl<S, L: SelectLimiter + Clone> Layer<S> for RateLimitLayer<L> {
     type Service = RateLimit<S, L>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -9,8 +9,9 @@ use std::{
 
 use super::{
     algorithm::{Algorithm, sliding_window::Logs, token_bucket::Buckets},
-    limiter::{Limiter, PermitRequest},
-    permit::Permit,
+    limiter::Limiter,
+    permit::{Issuer, Permit},
+    permit_request::PermitRequest,
     queue::{Queue, acquire::Acquire, clock::Clock},
     snapshot::Snapshot,
 };
@@ -126,8 +127,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// # Errors
     ///
     /// Returns a refusal if 10,000 requests are queued.
-    pub async fn acquire(&self) -> Result<Permit<'_>, Refusal> {
-        self.acquire_owned().await
+    pub fn acquire(&self) -> Acquire {
+        self.acquire_with(&PermitRequest::new())
     }
 
     /// Waits for `permits` permits together.
@@ -135,13 +136,8 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// # Errors
     ///
     /// Returns a refusal if the quota never grants as many at once, or 10,000 requests are queued.
-    pub async fn acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
-        self.acquire_with(&PermitRequest::new().with_cost(permits)).await
-    }
-
-    /// Like [`acquire`](Self::acquire), with a future and a permit that are `'static`.
-    pub fn acquire_owned(&self) -> Acquire<A> {
-        self.acquire_with(&PermitRequest::new())
+    pub fn acquire_many(&self, permits: NonZeroU32) -> Acquire {
+        self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
     /// Takes one permit immediately. Never overtakes waiters.
@@ -160,7 +156,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Returns a refusal with the wait that would have been needed.
     pub fn try_acquire_many(&self, permits: NonZeroU32) -> Result<Permit<'_>, Refusal> {
         let granted_at = self.queue.try_take(permits)?;
-        Ok(Permit::borrowed(&*self.queue, permits, granted_at))
+        Ok(Permit::issued(Issuer::Borrowed(&*self.queue), permits, granted_at))
     }
 
     /// Like [`try_acquire`](Self::try_acquire), with a permit that is `'static`.
@@ -170,7 +166,7 @@ impl<A: Algorithm> LocalLimiter<A> {
     /// Returns a refusal with the wait that would have been needed.
     pub fn try_acquire_owned(&self) -> Result<Permit<'static>, Refusal> {
         let granted_at = self.queue.try_take(NonZeroU32::MIN)?;
-        Ok(Queue::permit(&self.queue, NonZeroU32::MIN, granted_at))
+        Ok(Permit::issued(Issuer::Shared(self.queue.clone()), NonZeroU32::MIN, granted_at))
     }
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
@@ -214,15 +210,13 @@ impl<A: Algorithm> LocalLimiter<A> {
 }
 
 impl<A: Algorithm> Limiter for LocalLimiter<A> {
-    type Acquire = Acquire<A>;
-
-    fn acquire_with(&self, request: &PermitRequest) -> Acquire<A> {
-        Acquire::new(Arc::clone(&self.queue), *request)
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        Acquire::queued(self.queue.clone(), *request)
     }
 
     fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         let granted_at = self.queue.take_without_lock(request)?;
-        Some(Ok(Queue::permit(&self.queue, request.cost(), granted_at)))
+        Some(Ok(Permit::issued(Issuer::Shared(self.queue.clone()), request.cost(), granted_at)))
     }
 }
 

@@ -64,7 +64,6 @@
 
 mod algorithm;
 mod any;
-mod any_select;
 #[cfg(feature = "serde")]
 mod config;
 mod future;
@@ -73,21 +72,23 @@ mod layer;
 mod limiter;
 mod local;
 mod permit;
+mod permit_request;
 pub(crate) mod queue;
 mod server;
 mod service;
+mod settings;
 mod snapshot;
 
-pub use self::any::{AnyAcquire, AnyLimiter};
-pub use self::any_select::AnySelect;
+pub use self::any::AnyLimiter;
 #[cfg(feature = "serde")]
 pub use self::config::RateLimitConfig;
 pub use self::future::ResponseFuture;
 pub use self::keyed::{Keyed, KeyedBucket, KeyedWindow};
 pub use self::layer::RateLimitLayer;
-pub use self::limiter::{Limiter, PermitCost, PermitRequest, SelectLimiter};
+pub use self::limiter::{Limiter, SelectLimiter};
 pub use self::local::{LocalLimiter, SlidingWindow, TokenBucket};
 pub use self::permit::{Permit, PermitIssuer, ResponseInfo};
+pub use self::permit_request::{PermitCost, PermitRequest};
 pub use self::queue::acquire::Acquire;
 pub use self::service::RateLimit;
 pub use self::snapshot::Snapshot;

@@ -38,7 +38,7 @@ pub struct Permit<'a> {
     sent_at: Option<Instant>,
 }
 
-enum Issuer<'a> {
+pub(super) enum Issuer<'a> {
     Borrowed(&'a dyn PermitIssuer),
     Shared(Arc<dyn PermitIssuer>),
 }
@@ -59,21 +59,17 @@ pub trait PermitIssuer: Send + Sync {
     }
 
     /// The request of `permit` received a response.
-    fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        let _ = (permit, response);
-    }
+    fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) {}
 
     /// The request of `permit` received no response, or none that concerns this limiter. The request may still reach the
     /// server if [`sent_at`](Permit::sent_at) is `Some`.
-    fn dropped(&self, permit: &Permit<'_>) {
-        let _ = permit;
-    }
+    fn dropped(&self, _permit: &Permit<'_>) {}
 }
 
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost`, granted now, for a custom limiter.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self { issuer: Issuer::Borrowed(&Unreported), cost, granted_at: clock::now(), sent_at: None }
+        Self::issued(Issuer::Borrowed(&Unreported), cost, clock::now())
     }
 
     /// Reports the permit's expiry check and its outcome to `issuer`.
@@ -83,13 +79,8 @@ impl<'a> Permit<'a> {
     }
 
     #[inline]
-    pub(super) fn borrowed(issuer: &'a dyn PermitIssuer, cost: NonZeroU32, granted_at: Instant) -> Self {
-        Self { issuer: Issuer::Borrowed(issuer), cost, granted_at, sent_at: None }
-    }
-
-    #[inline]
-    pub(super) fn shared(issuer: Arc<dyn PermitIssuer>, cost: NonZeroU32, granted_at: Instant) -> Self {
-        Self { issuer: Issuer::Shared(issuer), cost, granted_at, sent_at: None }
+    pub(super) fn issued(issuer: Issuer<'a>, cost: NonZeroU32, granted_at: Instant) -> Self {
+        Self { issuer, cost, granted_at, sent_at: None }
     }
 
     /// The number of permits of the quota that it stands for.
@@ -156,12 +147,11 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// What a limiter learns from a response: its status, its headers and when it arrived.
+/// What a limiter learns from a response: its status and its headers.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
-    received_at: Option<Instant>,
     pause: Option<Duration>,
     remaining: Vec<Remaining>,
 }
@@ -174,7 +164,7 @@ impl<'a> ResponseInfo<'a> {
     /// - Remaining permits count with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF drafts),
     ///   `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
+        let mut info = Self { status, headers, pause: None, remaining: Vec::new() };
         // Few responses have such a header, and one scan finds that out.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
@@ -185,12 +175,6 @@ impl<'a> ResponseInfo<'a> {
         info
     }
 
-    /// Sets when the response arrived. Default: when [`received_at`](Self::received_at) is called.
-    pub fn with_received_at(mut self, received_at: Instant) -> Self {
-        self.received_at = Some(received_at);
-        self
-    }
-
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -199,11 +183,6 @@ impl<'a> ResponseInfo<'a> {
     /// The headers.
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
-    }
-
-    /// When the response arrived.
-    pub fn received_at(&self) -> Instant {
-        self.received_at.unwrap_or_else(clock::now)
     }
 
     /// The delay that the server requested for every request, counted from its response.

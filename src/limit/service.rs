@@ -1,5 +1,4 @@
 use std::{
-    fmt,
     num::NonZeroU32,
     sync::Arc,
     task::{Context, Poll},
@@ -8,29 +7,11 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{
-    future::ResponseFuture,
-    limiter::{PermitCost, PermitRequest, SelectLimiter},
-};
+use super::{future::ResponseFuture, limiter::SelectLimiter, permit_request::PermitCost, settings::Settings};
 use crate::{
     call::{CallContext, Deadline, RequestHead},
     error::{BoxError, Error},
 };
-
-/// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
-#[derive(Clone)]
-pub(super) struct Settings<L> {
-    pub(super) limiter: L,
-    pub(super) bounds: PermitRequest,
-    pub(super) cost: Option<CostOf>,
-    pub(super) feedback_from: Option<Trusts>,
-}
-
-/// Computes the cost of a request.
-type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
-
-/// Decides whether the response to a request concerns the limiter.
-type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
 
 /// The service of [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -41,6 +22,7 @@ type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
 /// # Cancellation
 ///
 /// Dropping a queued call spends nothing. Dropping it between the grant and the inner service's call wastes its permit.
+#[derive(Debug, Clone)]
 pub struct RateLimit<S, L> {
     inner: S,
     settings: Arc<Settings<L>>,
@@ -54,12 +36,6 @@ impl<S, L> RateLimit<S, L> {
     inner_service!();
 }
 
-impl<S: Clone, L> Clone for RateLimit<S, L> {
-    fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), Arc::clone(&self.settings))
-    }
-}
-
 impl<S, L, B, R> Service<Request<B>> for RateLimit<S, L>
 where
     S: Service<Request<B>, Response = Response<R>, Error: Into<BoxError>> + Clone,
@@ -67,7 +43,7 @@ where
 {
     type Response = Response<R>;
     type Error = Error;
-    type Future = ResponseFuture<S, L::Limiter, B>;
+    type Future = ResponseFuture<S, L, B>;
 
     /// Returns ready immediately. The future waits for the permit and for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -78,7 +54,7 @@ where
         let call = request.extensions().get::<CallContext>().cloned();
         let deadline = Deadline::of(call.as_ref(), request.extensions());
         let head = RequestHead::of(&request);
-        let Settings { limiter, bounds, cost, feedback_from } = &*self.settings;
+        let Settings { bounds, cost, .. } = &*self.settings;
         let cost = match cost {
             Some(cost) => cost(head),
             None => head.extensions.get().map_or(NonZeroU32::MIN, |PermitCost(cost)| *cost),
@@ -87,18 +63,6 @@ where
         if let Some(deadline) = deadline {
             bounds = bounds.with_deadline(deadline);
         }
-        let limiter = limiter.select(head);
-        let trusted = feedback_from.as_ref().is_none_or(|trusts| trusts(head));
-        ResponseFuture::new(self.inner.clone(), limiter, bounds, trusted, request, call)
-    }
-}
-
-impl<S: fmt::Debug, L: fmt::Debug> fmt::Debug for RateLimit<S, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit")
-            .field("inner", &self.inner)
-            .field("limiter", &self.settings.limiter)
-            .field("bounds", &self.settings.bounds)
-            .finish_non_exhaustive()
+        ResponseFuture::new(self.inner.clone(), Arc::clone(&self.settings), bounds, request, call)
     }
 }

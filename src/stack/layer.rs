@@ -4,7 +4,7 @@ use tower_layer::Layer;
 use super::{StackService, credential::CredentialLayer, default_headers::DefaultHeadersLayer};
 use crate::{
     attempt_span::AttemptSpanLayer,
-    limit::{AnySelect, RateLimitLayer},
+    limit::{AnyLimiter, RateLimitLayer},
     request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
@@ -54,7 +54,7 @@ pub struct StackLayer {
     pub(super) headers: DefaultHeadersLayer,
     pub(super) total: TimeoutLayer,
     pub(super) retry: RetryLayer,
-    pub(super) limit: RateLimitLayer<AnySelect>,
+    pub(super) limit: RateLimitLayer<AnyLimiter>,
     pub(super) attempt_span: AttemptSpanLayer,
     pub(super) auth: CredentialLayer,
     pub(super) attempt_timeout: TimeoutLayer,

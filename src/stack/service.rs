@@ -8,7 +8,7 @@ use super::default_headers::DefaultHeaders;
 use crate::{
     attempt_span::AttemptSpan,
     auth::{Auth, SignService},
-    limit::{AnySelect, RateLimit},
+    limit::{AnyLimiter, RateLimit},
     request_id::SetRequestId,
     retry::Retry,
     timeout::{BodyIdleTimeout, Timeout},
@@ -16,7 +16,9 @@ use crate::{
 
 /// The layers of a stack, outermost first.
 type Layers<S> = BodyIdleTimeout<
-    SetRequestId<DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnySelect>>>>>,
+    SetRequestId<
+        DefaultHeaders<Timeout<Retry<RateLimit<AttemptSpan<Credentialed<Timeout<S>>>, AnyLimiter>>>>,
+    >,
 >;
 
 /// A service whose requests get a key, a signature, or no credential.

@@ -26,8 +26,8 @@ use tower_outbound::{
     client::Transport,
     error::{DeliveryError, Reason, Refusal},
     limit::{
-        AnyLimiter, AnySelect, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo,
-        SlidingWindow, TokenBucket,
+        AnyLimiter, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow,
+        TokenBucket,
     },
     request_id::{RequestId, RequestIdLayer},
     retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
@@ -236,11 +236,9 @@ fn layers(seen: &Seen) {
     seen.debug(&SlidingWindow::new(quota));
     seen.debug(&bucket.acquire_with(&PermitRequest::new()));
     seen.debug(&bucket.try_acquire().unwrap());
-    for any in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(std::sync::Arc::new(bucket.clone()))] {
-        seen.debug(&any);
-        seen.debug(&any.acquire_with(&PermitRequest::new()));
-        seen.layer(RateLimitLayer::new(any));
-    }
+    let any = AnyLimiter::new(bucket.clone());
+    seen.debug(&any);
+    seen.layer(RateLimitLayer::new(any));
     seen.debug(&PermitRequest::new());
     seen.debug(&PermitCost(NonZeroU32::MIN));
     // The key of the service as the key of the table.
@@ -251,7 +249,7 @@ fn layers(seen: &Seen) {
         )
     };
     seen.debug(&keyed());
-    seen.debug(&AnySelect::new(keyed()));
+    seen.debug(&AnyLimiter::new(keyed()));
     seen.layer(RateLimitLayer::new(keyed()));
     seen.layer(RateLimitLayer::new(bucket));
     let headers = HeaderMap::from_iter([

@@ -54,7 +54,6 @@ fn holds<L>(
 ) -> Result<(), TestCaseError>
 where
     L: Pause + Send + 'static,
-    L::Acquire: Send,
 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let (grants, finished) = runtime.unwrap().block_on(async {
@@ -168,7 +167,6 @@ async fn foretold<L>(
 ) -> Result<(), TestCaseError>
 where
     L: Pause + Send + 'static,
-    L::Acquire: Send + 'static,
 {
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();

@@ -1,15 +1,12 @@
 //! A preset over another limiter than its own.
 
-use std::{
-    future::{Ready, ready},
-    num::NonZeroU32,
-};
+use std::num::NonZeroU32;
 
 use tower::limit::ConcurrencyLimitLayer;
 use tower_outbound::{
     error::{Reason, Refusal},
     limit::{
-        AnyLimiter, AnySelect, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest,
+        Acquire, AnyLimiter, KeyedBucket, KeyedWindow, Limiter, Permit, PermitIssuer, PermitRequest,
         ResponseInfo, SlidingWindow, TokenBucket,
     },
 };
@@ -48,8 +45,6 @@ async fn what_one_window_grants_is_granted_once_to_all_who_have_it() {
     for shared in [
         AnyLimiter::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
         AnyLimiter::new(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
-        // By a type that is not told apart.
-        AnyLimiter::new(Arc::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap()))),
     ] {
         let rates = keyed("https://rates").with_limiter(shared.clone());
         let mail = preset::email_delivery("https://mail").unwrap().with_api_key(key()).with_limiter(shared);
@@ -99,7 +94,7 @@ fn one_limiter_is_itself_however_often_its_type_is_erased() {
 
 // A limiter of one's own, which writes down what it is told.
 
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 struct Own {
     told: Arc<Mutex<Vec<Told>>>,
     full: bool,
@@ -124,11 +119,9 @@ impl Own {
 }
 
 impl Limiter for Own {
-    type Acquire = Ready<Result<Permit<'static>, Refusal>>;
-
-    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         self.write(Told::Acquire(request.cost().get()));
-        ready(match self.full {
+        Acquire::ready(match self.full {
             true => Err(Refusal::new(Reason::Deadline, MINUTE)),
             false => Ok(Permit::new(request.cost()).with_issuer(Arc::new(self.clone()))),
         })
@@ -264,15 +257,11 @@ async fn retry_after_pauses_one_tenant_of_a_preset() {
 #[test]
 fn an_erased_selector_can_be_downcast() {
     let bucket = TokenBucket::new(two_an_hour());
-    for erased in [
-        AnySelect::new(bucket.clone()),
-        AnySelect::new(AnyLimiter::new(bucket.clone())),
-        AnySelect::new(AnySelect::new(bucket.clone())),
-    ] {
+    for erased in [AnyLimiter::new(bucket.clone()), AnyLimiter::new(AnyLimiter::new(bucket.clone()))] {
         assert_eq!(erased.downcast_ref::<TokenBucket>().unwrap().snapshot().available, 2);
         assert_eq!(format!("{erased:?}"), format!("{:?}", AnyLimiter::new(bucket.clone())));
     }
-    let keyed = AnySelect::new(AnySelect::new(Tenants::new().buckets));
+    let keyed = AnyLimiter::new(AnyLimiter::new(Tenants::new().buckets));
     assert!(keyed.downcast_ref::<KeyedBucket<String>>().is_some());
     assert!(keyed.downcast_ref::<KeyedWindow<String>>().is_none());
     assert!(format!("{keyed:?}").contains("Keyed"), "{keyed:?}");

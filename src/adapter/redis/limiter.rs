@@ -17,8 +17,7 @@ use super::{
 use crate::{
     clock::Instant,
     config::InvalidConfig,
-    error::Refusal,
-    limit::{Limiter, Permit, PermitIssuer, PermitRequest, Snapshot, queue::external::Acquire},
+    limit::{Acquire, Limiter, PermitIssuer, PermitRequest, Snapshot},
     policy::Quota,
 };
 
@@ -280,12 +279,10 @@ impl RedisLimiter {
 }
 
 impl Limiter for RedisLimiter {
-    type Acquire = Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>;
-
-    fn acquire_with(&self, request: &PermitRequest) -> Self::Acquire {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         let inner = Arc::clone(&self.inner);
-        let mut acquire = Acquire::new(Arc::clone(&inner.queue), *request);
-        Box::pin(poll_fn(move |cx| {
+        let mut acquire = Acquire::queued(Arc::clone(&inner.queue), *request);
+        Acquire::new(poll_fn(move |cx| {
             let outcome = Pin::new(&mut acquire).poll(cx);
             inner.start();
             let issuer = || Arc::clone(&inner) as Arc<dyn PermitIssuer>;

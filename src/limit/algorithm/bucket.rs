@@ -38,7 +38,7 @@ pub struct Bucket {
 
 /// The theoretical arrival time of the next permit. The bucket is full if it lies in the past.
 ///
-/// Governor's own state can be neither read nor restored, but several quotas and a change of quotas need both.
+/// Governor's own state cannot be read, but a forecast and a change of quotas read it.
 #[derive(Debug, Default)]
 struct Arrival(AtomicU64);
 
@@ -141,12 +141,8 @@ impl Bucket {
         }))
     }
 
-    pub(super) fn arrival(&self) -> u64 {
+    fn arrival(&self) -> u64 {
         self.arrival.0.load(Ordering::Acquire)
-    }
-
-    pub(super) fn restore(&self, arrival: u64) {
-        self.arrival.0.store(arrival, Ordering::Release);
     }
 
     /// Postpones the arrival to `arrival`, if it is earlier.

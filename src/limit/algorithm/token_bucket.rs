@@ -9,8 +9,6 @@ use crate::{limit::queue::clock::nanos, policy::Quota};
 #[derive(Debug)]
 pub struct Buckets {
     buckets: Vec<Arc<Bucket>>,
-    /// The arrivals before a grant, to be restored. Kept, so that no grant allocates.
-    before: Vec<u64>,
 }
 
 /// Twice the delay of a late timer, 2 ms in nanoseconds. The bucket must not fill up meanwhile.
@@ -25,7 +23,7 @@ impl Algorithm for Buckets {
             Some(only) => vec![only],
             None => quotas.iter().filter_map(|quota| Bucket::new(*quota, 0)).collect(),
         };
-        Self { buckets, before: Vec::new() }
+        Self { buckets }
     }
 
     fn shared(quotas: &[Quota]) -> Option<Arc<Bucket>> {
@@ -36,19 +34,9 @@ impl Algorithm for Buckets {
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        if let [only] = self.buckets.as_slice() {
-            return only.take(cost, now);
-        }
-        // Several buckets are used under the lock only, so that their arrivals can be restored.
-        self.before.clear();
-        self.before.extend(self.buckets.iter().map(|bucket| bucket.arrival()));
-        if self.buckets.iter().all(|bucket| bucket.take(cost, now)) {
-            return true;
-        }
-        for (bucket, arrival) in self.buckets.iter().zip(&self.before) {
-            bucket.restore(*arrival);
-        }
-        false
+        // Several buckets are used under the lock only, so that what is available in all of them can be taken from each.
+        self.forecast(now, cost.get().into()) <= now
+            && self.buckets.iter().all(|bucket| bucket.take(cost, now))
     }
 
     fn forecast(&self, start: u64, total: u64) -> u64 {

@@ -9,96 +9,122 @@ use std::{
 use tokio::time::Sleep;
 
 use super::{
-    Joined, Queue, Standing,
+    AnyQueue, Joined, Queue, Standing,
     waiter::{State, Waiter},
 };
 use crate::{
     error::{Refusal, polled_after_completion},
-    limit::{algorithm::Algorithm, limiter::PermitRequest, permit::Permit},
+    limit::{
+        algorithm::Algorithm,
+        permit::{Issuer, Permit},
+        permit_request::PermitRequest,
+    },
 };
 
-/// The future of a [`LocalLimiter`](super::super::LocalLimiter): waits for the permit of one request.
+/// The future of a limiter: waits for the permit of one request.
 ///
 /// # Cancellation
 ///
-/// It joins the queue when it is first polled, and leaves it when it is dropped. Dropping it while it is queued spends
-/// nothing. Dropping it between the grant and the next poll wastes the permit.
-pub struct Acquire<A: Algorithm> {
-    queue: Arc<Queue<A>>,
+/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves it when
+/// it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next poll wastes the
+/// permit.
+pub struct Acquire {
     stage: Stage,
-    /// Only the head has one, because it is large.
-    timer: Option<Pin<Box<Sleep>>>,
 }
 
+/// The queue is `None` once the permits are granted or refused.
 enum Stage {
     /// Not polled yet.
-    New(PermitRequest),
-    Queued(Arc<Waiter>),
-    Completed,
+    New(Option<Arc<dyn AnyQueue>>, PermitRequest),
+    /// Only the head has a timer, because it is large.
+    Queued(Option<Arc<dyn AnyQueue>>, Arc<Waiter>, Option<Pin<Box<Sleep>>>),
+    /// `None` once it is completed.
+    Ready(Option<Result<Permit<'static>, Refusal>>),
+    Custom(Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>),
 }
 
-impl<A: Algorithm> Acquire<A> {
-    pub(crate) fn new(queue: Arc<Queue<A>>, request: PermitRequest) -> Self {
-        Self { queue, stage: Stage::New(request), timer: None }
+impl Acquire {
+    /// Creates the future of a custom limiter that has to wait.
+    pub fn new<F>(future: F) -> Self
+    where
+        F: Future<Output = Result<Permit<'static>, Refusal>> + Send + 'static,
+    {
+        Self { stage: Stage::Custom(Box::pin(future)) }
+    }
+
+    /// Creates the future of a custom limiter that decides immediately. Allocates nothing.
+    #[inline]
+    pub fn ready(outcome: Result<Permit<'static>, Refusal>) -> Self {
+        Self { stage: Stage::Ready(Some(outcome)) }
+    }
+
+    pub(crate) fn queued<A: Algorithm>(queue: Arc<Queue<A>>, request: PermitRequest) -> Self {
+        Self { stage: Stage::New(Some(queue), request) }
     }
 }
 
-impl<A: Algorithm> Future for Acquire<A> {
+impl Future for Acquire {
     type Output = Result<Permit<'static>, Refusal>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let (cost, outcome) = loop {
-            match &this.stage {
-                Stage::New(request) => match this.queue.join(request, Some(cx.waker())) {
-                    Ok(Joined::Granted(at)) => break (request.cost(), Ok(at)),
-                    Ok(Joined::Queued(waiter)) => {
-                        // Granted and woken already, so that the waiters before it are polled first.
-                        let woken = waiter.state() != State::Waiting;
-                        this.stage = Stage::Queued(waiter);
-                        if woken {
-                            return Poll::Pending;
+        let stage = &mut self.get_mut().stage;
+        let (queue, cost, granted_at) = loop {
+            match stage {
+                Stage::Ready(outcome) => {
+                    return Poll::Ready(outcome.take().unwrap_or_else(|| polled_after_completion()));
+                }
+                Stage::Custom(future) => return future.as_mut().poll(cx),
+                Stage::New(queue, request) => {
+                    let Some(joining) = queue else { polled_after_completion() };
+                    match joining.join(request, Some(cx.waker())) {
+                        Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
+                        Ok(Joined::Queued(waiter)) => {
+                            // Granted and woken already, so that the waiters before it are polled first.
+                            let woken = waiter.state() != State::Waiting;
+                            *stage = Stage::Queued(queue.take(), waiter, None);
+                            if woken {
+                                return Poll::Pending;
+                            }
                         }
+                        Err(refusal) => break (queue, request.cost(), Err(refusal)),
                     }
-                    Err(refusal) => break (request.cost(), Err(refusal)),
-                },
-                Stage::Queued(waiter) => match this.queue.visit(waiter, cx.waker()) {
-                    Ok(Standing::Granted(at)) => break (waiter.cost, Ok(at)),
-                    Ok(Standing::Behind) => return Poll::Pending,
-                    Ok(Standing::Head { poll_at }) => {
-                        let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
-                        let timer = this.timer.get_or_insert_with(sleep);
-                        if timer.deadline() != poll_at {
-                            timer.as_mut().reset(poll_at);
+                }
+                Stage::Queued(queue, waiter, timer) => {
+                    let Some(visited) = queue else { polled_after_completion() };
+                    match visited.visit(waiter, cx.waker()) {
+                        Ok(Standing::Granted(at)) => break (queue, waiter.cost, Ok(at)),
+                        Ok(Standing::Behind) => return Poll::Pending,
+                        Ok(Standing::Head { poll_at }) => {
+                            let sleep = || Box::pin(tokio::time::sleep_until(poll_at));
+                            let timer = timer.get_or_insert_with(sleep);
+                            if timer.deadline() != poll_at {
+                                timer.as_mut().reset(poll_at);
+                            }
+                            ready!(timer.as_mut().poll(cx));
                         }
-                        ready!(timer.as_mut().poll(cx));
+                        Err(refusal) => break (queue, waiter.cost, Err(refusal)),
                     }
-                    Err(refusal) => break (waiter.cost, Err(refusal)),
-                },
-                Stage::Completed => polled_after_completion(),
+                }
             }
         };
-        this.stage = Stage::Completed;
-        this.timer = None;
-        Poll::Ready(outcome.map(|granted_at| Queue::permit(&this.queue, cost, granted_at)))
+        // The permit takes the queue, which saves a change of its count of references.
+        let Some(queue) = queue.take() else { polled_after_completion() };
+        Poll::Ready(granted_at.map(|at| Permit::issued(Issuer::Shared(queue.issuer()), cost, at)))
     }
 }
 
-impl<A: Algorithm> Drop for Acquire<A> {
+impl Drop for Acquire {
+    #[inline]
     fn drop(&mut self) {
-        if let Stage::Queued(waiter) = &self.stage {
-            self.queue.leave(waiter);
+        if let Stage::Queued(Some(queue), waiter, _) = &self.stage {
+            queue.leave(waiter);
         }
     }
 }
 
-impl<A: Algorithm> fmt::Debug for Acquire<A> {
+impl fmt::Debug for Acquire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stage = match self.stage {
-            Stage::New(_) => "new",
-            Stage::Queued(..) => "queued",
-            Stage::Completed => "completed",
-        };
-        f.debug_struct("Acquire").field("stage", &stage).finish_non_exhaustive()
+        f.debug_struct("Acquire").finish_non_exhaustive()
     }
 }

@@ -15,8 +15,6 @@ pub(in crate::limit) struct Clock {
     origin: Instant,
     #[cfg(feature = "quanta")]
     quanta: Option<(&'static quanta::Clock, u64)>,
-    #[cfg(outbound_loom)]
-    stopped: bool,
 }
 
 impl Clock {
@@ -25,15 +23,7 @@ impl Clock {
             origin: clock::now(),
             #[cfg(feature = "quanta")]
             quanta: None,
-            #[cfg(outbound_loom)]
-            stopped: false,
         }
-    }
-
-    /// A clock that stands still, so that a model behaves the same in each run.
-    #[cfg(all(test, outbound_loom))]
-    pub(super) fn stopped() -> Self {
-        Self { stopped: true, ..Self::tokio() }
     }
 
     #[cfg(feature = "quanta")]
@@ -47,10 +37,6 @@ impl Clock {
 
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        #[cfg(outbound_loom)]
-        if self.stopped {
-            return 1;
-        }
         #[cfg(feature = "quanta")]
         if let Some((clock, start)) = &self.quanta {
             return clock.delta_as_nanos(*start, clock.raw());

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::Refusal,
-    limit::{algorithm::bucket::Bucket, limiter::PermitRequest},
+    limit::{algorithm::bucket::Bucket, permit_request::PermitRequest},
 };
 
 /// A request waits, or a server limit applies.
@@ -25,7 +25,7 @@ pub(in crate::limit) struct FastPath {
     own_tally: AtomicU64,
     /// Waiters that were granted their permits and woken, but not polled yet.
     pub(super) woken: AtomicU64,
-    refused: AtomicU64,
+    pub(super) refused: AtomicU64,
     released: AtomicU64,
     /// How long a permit stays valid: see [`slack`](super::wait_list::slack).
     pub(super) slack: AtomicU64,
@@ -105,10 +105,6 @@ impl FastPath {
     pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
-    }
-
-    pub(super) fn refused(&self) -> u64 {
-        self.refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn granted(&self) -> u64 {

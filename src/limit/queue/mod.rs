@@ -28,9 +28,7 @@ use self::{
     waiter::{Latest, State, Waiter},
 };
 use super::{
-    algorithm::Algorithm,
-    limiter::PermitRequest,
-    permit::{Permit, PermitIssuer},
+    algorithm::Algorithm, permit::PermitIssuer, permit_request::PermitRequest, server::limits::ServerLimits,
     snapshot::Snapshot,
 };
 use crate::{
@@ -66,40 +64,25 @@ enum Standing {
     Behind,
 }
 
+/// A queue of any algorithm, as its waiters see it.
+trait AnyQueue: PermitIssuer {
+    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds. Never joins without a waker.
+    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal>;
+
+    /// Returns how a waiter stands. The head also grants permits to the waiters behind it.
+    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
+
+    /// Removes a waiter. Permits that were granted to it meanwhile are wasted.
+    fn leave(&self, waiter: &Waiter);
+
+    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer>;
+}
+
 fn too_late() -> Refusal {
     Refusal::new(Reason::Deadline, Duration::ZERO)
 }
 
-impl<A: Algorithm> Queue<A> {
-    pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
-        let shared = A::shared(quotas);
-        let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
-        Self { fast: FastPath::new(clock, shared, slack(quotas)), list: Mutex::new(list) }
-    }
-
-    pub(crate) fn permit(queue: &Arc<Self>, cost: NonZeroU32, granted_at: Instant) -> Permit<'static> {
-        Permit::shared(Arc::clone(queue) as Arc<dyn PermitIssuer>, cost, granted_at)
-    }
-
-    /// Takes the permits now, or returns a refusal with the necessary wait.
-    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
-        let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
-        match self.join(&request.with_max_queue(usize::MAX), None)? {
-            Joined::Granted(at) => Ok(at),
-            // Not reached: without a waker nothing is queued.
-            Joined::Queued(_) => Err(too_late()),
-        }
-    }
-
-    /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](Self::join).
-    pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
-        match self.fast.attempt(request) {
-            Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
-            Attempt::NotBefore { .. } | Attempt::NeedsLock => None,
-        }
-    }
-
-    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds. Never joins without a waker.
+impl<A: Algorithm> AnyQueue for Queue<A> {
     fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal> {
         let (fast, clock) = (&self.fast, &self.fast.clock);
         match fast.attempt(request) {
@@ -140,7 +123,6 @@ impl<A: Algorithm> Queue<A> {
         joined.map_err(|refusal| fast.refuse(refusal))
     }
 
-    /// Returns how a waiter stands. The head also grants permits to the waiters behind it.
     fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal> {
         let (fast, id, cost) = (&self.fast, waiter.id, waiter.cost);
         if let State::Granted(at) = waiter.state() {
@@ -192,7 +174,6 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// Removes a waiter. Permits that were granted to it meanwhile are wasted.
     fn leave(&self, waiter: &Waiter) {
         let granted = self.locked(|list, wakes| {
             list.leave(waiter.id, wakes);
@@ -204,6 +185,35 @@ impl<A: Algorithm> Queue<A> {
         });
         if granted {
             self.fast.release(waiter.cost);
+        }
+    }
+    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer> {
+        self
+    }
+}
+
+impl<A: Algorithm> Queue<A> {
+    pub(super) fn new(quotas: &[Quota], clock: Clock) -> Self {
+        let shared = A::shared(quotas);
+        let list = shared.is_none().then(|| Box::new(WaitList::new(A::new(quotas, None), quotas)));
+        Self { fast: FastPath::new(clock, shared, slack(quotas)), list: Mutex::new(list) }
+    }
+
+    /// Takes the permits now, or returns a refusal with the necessary wait.
+    pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
+        let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
+        match self.join(&request.with_max_queue(usize::MAX), None)? {
+            Joined::Granted(at) => Ok(at),
+            // Not reached: without a waker nothing is queued.
+            Joined::Queued(_) => Err(too_late()),
+        }
+    }
+
+    /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](AnyQueue::join).
+    pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
+        match self.fast.attempt(request) {
+            Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
+            Attempt::NotBefore { .. } | Attempt::NeedsLock => None,
         }
     }
 
@@ -219,7 +229,7 @@ impl<A: Algorithm> Queue<A> {
         self.locked(|list, wakes| {
             list.algorithm.change(quotas, self.fast.clock.now());
             self.fast.slack.store(slack(quotas), Ordering::Release);
-            list.server.set_has_quota(!quotas.is_empty());
+            list.server.has_quota = !quotas.is_empty();
             list.refuse_late(&self.fast, wakes);
             // The head's timer was set by the old quotas.
             list.wake_head(wakes);
@@ -229,7 +239,7 @@ impl<A: Algorithm> Queue<A> {
     /// Discards the server limits.
     pub(crate) fn resume(&self) {
         self.locked(|list, wakes| {
-            list.server.forget();
+            list.server = ServerLimits::new(list.server.has_quota);
             list.wake_head(wakes);
         });
     }
@@ -272,16 +282,10 @@ impl<A: Algorithm> Queue<A> {
                 queued: list.entries.len(),
                 paused_until: paused_until.map(|until| self.fast.clock.timer(until)),
                 granted: self.fast.granted(),
-                refused: self.fast.refused(),
+                refused: self.fast.refused.load(Ordering::Relaxed),
                 in_flight: self.fast.in_flight(),
             }
         })
-    }
-
-    /// Whether a newcomer needs no lock.
-    #[cfg(all(test, outbound_loom))]
-    fn is_open(&self) -> bool {
-        self.fast.tally().load(Ordering::Acquire) & BUSY == 0
     }
 
     /// A woken task has been polled. The last one lets newcomers use the fast path again.

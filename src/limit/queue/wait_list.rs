@@ -16,7 +16,7 @@ use crate::{
     error::{Reason, Refusal},
     limit::{
         algorithm::Algorithm,
-        limiter::PermitRequest,
+        permit_request::PermitRequest,
         server::{limits::ServerLimits, unconfirmed::Unconfirmed},
     },
     policy::Quota,

@@ -6,7 +6,7 @@ use super::{
     clock::{Clock, nanos},
     sync::{AtomicU64, Ordering},
 };
-use crate::{error::Reason, limit::limiter::PermitRequest};
+use crate::{error::Reason, limit::permit_request::PermitRequest};
 
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;

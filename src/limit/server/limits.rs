@@ -14,7 +14,7 @@ pub(in crate::limit) struct ServerLimits {
     /// Begins at the end of the last pause.
     slow_start: Option<SlowStart>,
     /// A quota spreads queued requests after a pause, so that no slow start is needed.
-    has_quota: bool,
+    pub(in crate::limit) has_quota: bool,
 }
 
 /// At most `left` permits before `until`.
@@ -37,10 +37,6 @@ const CREEP: u64 = 1_000_000_000;
 impl ServerLimits {
     pub(in crate::limit) fn new(has_quota: bool) -> Self {
         Self { paused_until: 0, gates: Vec::new(), slow_start: None, has_quota }
-    }
-
-    pub(in crate::limit) fn set_has_quota(&mut self, has_quota: bool) {
-        self.has_quota = has_quota;
     }
 
     fn slow_start(&self) -> Option<SlowStart> {
@@ -100,7 +96,7 @@ impl ServerLimits {
     }
 
     fn begin_slow_start(&mut self, from: u64, first: u64) {
-        if self.slow_start.is_none_or(|start| start.from() < from) {
+        if self.slow_start.is_none_or(|start| start.from < from) {
             self.slow_start = Some(SlowStart::new(from, first));
         }
     }
@@ -140,10 +136,6 @@ impl ServerLimits {
         if let Some(start) = &mut self.slow_start {
             start.spend(cost);
         }
-    }
-
-    pub(in crate::limit) fn forget(&mut self) {
-        *self = Self::new(self.has_quota);
     }
 
     pub(in crate::limit) fn any(&self) -> bool {

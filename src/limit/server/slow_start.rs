@@ -11,7 +11,7 @@ const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlowStart {
-    from: u64,
+    pub(super) from: u64,
     /// How many leave at once, at least 1.
     first: u64,
     spent: u64,
@@ -21,10 +21,6 @@ impl SlowStart {
     /// Starts at `from` with `first` permits, or with one.
     pub(super) fn new(from: u64, first: u64) -> Self {
         Self { from, first: first.max(1), spent: 0 }
-    }
-
-    pub(super) fn from(&self) -> u64 {
-        self.from
     }
 
     /// When the last of `total` more permits is available.

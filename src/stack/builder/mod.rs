@@ -2,7 +2,7 @@ mod credential;
 mod headers;
 mod retry_rules;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::Uri;
 
@@ -12,7 +12,7 @@ use crate::{
     auth::{KeyPlacement, Origin},
     config::InvalidConfig,
     config::text::Written,
-    limit::{AnySelect, Limiter, RateLimitLayer, SelectLimiter, TokenBucket},
+    limit::{AnyLimiter, RateLimitLayer, SelectLimiter, TokenBucket},
     policy::Quota,
     request_id::RequestIdLayer,
     retry::RetryLayer,
@@ -35,7 +35,7 @@ pub struct StackBuilder {
     allowed: Vec<Origin>,
     pub(crate) headers: DefaultHeadersLayer,
     quotas: Vec<Quota>,
-    limit: RateLimitLayer<AnySelect>,
+    limit: RateLimitLayer<AnyLimiter>,
     retry: RetryLayer,
     pub(crate) request_id: RequestIdLayer,
     attempt_span: AttemptSpanLayer,
@@ -66,7 +66,7 @@ impl StackBuilder {
             allowed: Vec::new(),
             headers: DefaultHeadersLayer::default(),
             quotas: Vec::new(),
-            limit: RateLimitLayer::new(AnySelect::new(TokenBucket::unlimited())),
+            limit: RateLimitLayer::new(AnyLimiter::new(TokenBucket::unlimited())),
             retry: RetryLayer::new(),
             request_id: RequestIdLayer::new(),
             attempt_span: AttemptSpanLayer::new(),
@@ -102,7 +102,7 @@ impl StackBuilder {
     /// assert_eq!(bucket.snapshot().available, 10);
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
-    pub fn limiter(&self) -> &AnySelect {
+    pub fn limiter(&self) -> &AnyLimiter {
         self.limit.limiter()
     }
 
@@ -130,7 +130,7 @@ impl StackBuilder {
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
         self.limit =
-            self.limit.with_limiter(AnySelect::new(TokenBucket::all_of(self.quotas.iter().copied())));
+            self.limit.with_limiter(AnyLimiter::new(TokenBucket::all_of(self.quotas.iter().copied())));
         self
     }
 
@@ -152,18 +152,16 @@ impl StackBuilder {
     /// ```
     pub fn with_limiter<L>(mut self, limiter: L) -> Self
     where
-        L: SelectLimiter + Send + Sync + 'static,
-        L::Limiter: Send + Sync + 'static,
-        <L::Limiter as Limiter>::Acquire: Send,
+        L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
     {
-        self.limit = self.limit.with_limiter(AnySelect::new(limiter));
+        self.limit = self.limit.with_limiter(AnyLimiter::new(limiter));
         self
     }
 
     /// Changes the bounds of the wait for a permit: the longest wait and the longest queue.
     pub fn with_limit(
         mut self,
-        change: impl FnOnce(RateLimitLayer<AnySelect>) -> RateLimitLayer<AnySelect>,
+        change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
     ) -> Self {
         self.limit = change(self.limit);
         self

@@ -1,0 +1,28 @@
+use std::{fmt, num::NonZeroU32, sync::Arc};
+
+use super::permit_request::PermitRequest;
+use crate::call::RequestHead;
+
+/// The settings of a [`RateLimitLayer`](super::RateLimitLayer), shared by its services.
+#[derive(Clone)]
+pub(super) struct Settings<L> {
+    pub(super) limiter: L,
+    pub(super) bounds: PermitRequest,
+    pub(super) cost: Option<CostOf>,
+    pub(super) feedback_from: Option<Trusts>,
+}
+
+impl<L: fmt::Debug> fmt::Debug for Settings<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("limiter", &self.limiter)
+            .field("bounds", &self.bounds)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Computes the cost of a request.
+type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
+
+/// Decides whether the response to a request concerns the limiter.
+type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;
