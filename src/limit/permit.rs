@@ -147,11 +147,12 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// What a limiter learns from a response: its status and its headers.
+/// What a limiter learns from a response: its status, its headers and when it arrived.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
+    received_at: Option<Instant>,
     pause: Option<Duration>,
     remaining: Vec<Remaining>,
 }
@@ -164,7 +165,7 @@ impl<'a> ResponseInfo<'a> {
     /// - Remaining permits count with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF drafts),
     ///   `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
-        let mut info = Self { status, headers, pause: None, remaining: Vec::new() };
+        let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
         // Few responses have such a header, and one scan finds that out.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
@@ -175,6 +176,12 @@ impl<'a> ResponseInfo<'a> {
         info
     }
 
+    /// Sets when the response arrived. Default: when [`received_at`](Self::received_at) is called.
+    pub fn with_received_at(mut self, received_at: Instant) -> Self {
+        self.received_at = Some(received_at);
+        self
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -183,6 +190,11 @@ impl<'a> ResponseInfo<'a> {
     /// The headers.
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
+    }
+
+    /// When the response arrived.
+    pub fn received_at(&self) -> Instant {
+        self.received_at.unwrap_or_else(clock::now)
     }
 
     /// The delay that the server requested for every request, counted from its response.
