@@ -6,7 +6,7 @@ use crate::call::RequestHead;
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). It adds no allocation to a
 /// request.
 ///
-/// A program that chooses its limiter at run time uses it. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
+/// Use it to choose a limiter at run time. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
 ///
 /// ```
 /// use tower_outbound::{Quota, limit::{AnyLimiter, RateLimitLayer, SlidingWindow, TokenBucket}};
@@ -60,7 +60,7 @@ impl AnyLimiter {
 
     /// Returns the limiter inside if it is an `L`, for its snapshot or to change its quotas.
     pub fn downcast_ref<L: SelectLimiter + 'static>(&self) -> Option<&L> {
-        // Without the dereference it would be the `Arc`.
+        // Without the dereference, `as_any` would return the `Arc`.
         (*self.inner).as_any().downcast_ref()
     }
 }

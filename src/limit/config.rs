@@ -15,12 +15,12 @@ use crate::{
 ///
 /// | field | default |
 /// |---|---|
-/// | `quota` | the preset's: a quota such as `100/60s`, or a list of quotas that hold at once. `[]` means unlimited |
-/// | `initial_burst` | the burst of the quota: the permits that are available at the start |
+/// | `quota` | the preset's, otherwise unlimited: a quota such as `100/60s`, or a list of quotas that apply at once. `[]` means unlimited |
+/// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]: the permits that are available at the start |
 /// | `max_wait` | none, so a call waits until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
-/// `parse` reads a quota from the same text, so a file and code give the same default burst and margin: see [`Quota`].
+/// A file writes a quota as the text that `parse` reads, with the same default burst and margin: see [`Quota`].
 ///
 /// ```
 /// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
@@ -77,7 +77,7 @@ impl RateLimitConfig {
 }
 
 impl<L: SelectLimiter> RateLimitLayer<L> {
-    /// Creates a layer over `limiter`, with the bounds of the wait from `config`.
+    /// Creates a layer over `limiter`, with `max_wait` and `max_queue` from `config`.
     pub fn from_config(limiter: L, config: &RateLimitConfig) -> Self {
         let layer = Self::new(limiter).with_max_queue(config.max_queue);
         match config.max_wait {

@@ -84,7 +84,7 @@ where
                 StateProj::Before { settings, bounds, request, step } => (settings, bounds, request, step),
                 StateProj::Calling { future, permit, trusted } => {
                     let outcome = ready!(future.poll(cx));
-                    // Without a response the permit is dropped as unconfirmed.
+                    // Without a response, dropping the permit counts the request as unconfirmed.
                     let permit = permit.take();
                     let response = outcome.map_err(Error::from_service)?;
                     if let Some(permit) = permit {
@@ -134,8 +134,8 @@ where
                         return Poll::Ready(Err(Error::from_readiness(error)));
                     }
                     if *waited && permit.as_ref().is_some_and(Permit::is_expired) {
-                        // Wasted. The wait for another one keeps the inner service ready, because a service that is
-                        // given up may not be ready again when the permit arrives.
+                        // The permit is wasted. The wait for another one keeps the inner service ready, because a service
+                        // that is released may not be ready again when that permit arrives.
                         *bounds = bounds.admitted();
                         *step = Step::acquiring(true);
                         continue;
@@ -144,7 +144,7 @@ where
                     let Some(request) = request.take() else { polled_after_completion() };
                     let mut permit = permit.take();
                     if let Some(permit) = &mut permit {
-                        // Without a wait it is sent at its grant, which saves a reading of the clock.
+                        // Without a wait the request is sent at its grant, which saves a reading of the clock.
                         permit.mark_sent(if *waited { clock::now() } else { permit.granted_at() });
                     }
                     let future = this.inner.call(request);

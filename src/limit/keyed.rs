@@ -34,9 +34,9 @@ use crate::{
 ///   it and no server limit applies to it.
 /// - Adding a key removes idle ones. No background task runs, and a key that is in use is never removed.
 /// - A request with a new key is refused if there is no room for it.
-/// - A server that reports remaining permits until midnight keeps a key in use until then. Set the maximum to a day's
-///   keys.
-/// - 16 shards divide the room evenly, by the key's hash. One may be full before the others.
+/// - A key stays in use until midnight if its server reports remaining permits until then. Set the maximum to the number
+///   of keys in a day.
+/// - 16 shards, selected by the key's hash, divide the room evenly. One shard may be full before the others.
 ///
 /// # Clone
 ///
@@ -139,10 +139,10 @@ struct Shared<K, L> {
 
 const SHARDS: usize = 16;
 
-/// How many keys a new key checks. More than one, so that idle keys leave faster than new ones arrive.
+/// How many keys are checked when a new key is added. More than one, so that idle keys leave faster than new ones arrive.
 const LOOKS: usize = 2;
 
-/// How many keys a new key checks in a full shard before it is refused. The next new key checks others.
+/// How many keys are checked in a full shard before a new key is refused. The next new key causes checks of others.
 const LOOKS_IF_FULL: usize = 64;
 
 /// How many slots a check may skip at most. Most slots are empty after most keys have left.
@@ -227,7 +227,7 @@ impl<K, L> Keyed<K, L> {
 
 impl<K, L> Shared<K, L> {
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, L>> {
-        // A panic of `make` or of the key's own code leaves at most one key less behind.
+        // A panic of `make` or of the key's own code leaves a usable table.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

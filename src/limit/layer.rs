@@ -53,8 +53,9 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Applies the rate-limit headers of responses only to these requests. Default: to all of them. Set it if one limiter
-    /// covers several servers, so that one server does not pause the others.
+    /// Applies the rate-limit headers of a response only if `trusts` returns `true` for its request. Default: those of
+    /// every response. Set it if one limiter covers several servers, so that one server does not pause the requests to
+    /// the others.
     pub fn with_feedback_from(
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,

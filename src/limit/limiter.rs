@@ -1,9 +1,9 @@
 use super::{permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
 use crate::{call::RequestHead, error::Refusal};
 
-/// Decides when a request may be sent: the port of every limiter.
+/// Decides when a request may be sent. Every limiter implements it.
 ///
-/// Clones of an implementation share one state, so that every layer made of them shares the quota.
+/// Clones of an implementation must share one state, so that every layer made of them shares the quota.
 ///
 /// ```
 /// use std::{sync::{Arc, Mutex}, time::Duration};
@@ -48,8 +48,8 @@ pub trait Limiter: Clone {
     /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
     /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
-    /// Default: `None`. `Some` saves time. A [`TokenBucket`](super::TokenBucket) of one quota returns `Some` for costs up to
-    /// its burst, while no request waits, no server limit applies and its quotas were never replaced.
+    /// Default: `None`. `Some` saves time. A [`TokenBucket`](super::TokenBucket) of one quota returns `Some` if the permits
+    /// are available, no request waits, no server limit applies and its quotas were never replaced.
     fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         None
     }

@@ -18,7 +18,7 @@ use super::{
 use crate::{clock::Instant, error::Refusal, policy::Quota};
 
 /// An in-process limiter: a FIFO queue in front of an algorithm, adjusted by the server's rate-limit headers.
-/// [`TokenBucket`] and [`SlidingWindow`] name its two algorithms.
+/// [`TokenBucket`] and [`SlidingWindow`] are its two kinds.
 ///
 /// # Clone
 ///
@@ -107,14 +107,15 @@ impl<A: Algorithm> LocalLimiter<A> {
         Self::build(&[], Clock::tokio())
     }
 
-    /// Like [`all_of`](Self::all_of), on `quanta`'s clock, which is read in a third of the time of the operating
-    /// system's clock. It ignores tokio's paused time.
+    /// Like [`all_of`](Self::all_of), with `quanta`'s clock. Reading it takes a third of the time that the operating
+    /// system's clock takes. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
     }
 
-    /// Starts with at most `permits` available. With 0, a restarted process does not add a burst to the previous one's.
+    /// Starts with at most `permits` available. With 0, a restarted process does not add a burst to that of
+    /// the previous process.
     ///
     /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
     pub fn with_initial_burst(self, permits: u32) -> Self {
@@ -183,7 +184,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.pause_until(until);
     }
 
-    /// Lifts the server's pause and discards the remaining permits that it reported.
+    /// Lifts a pause and discards the remaining permits that the server reported.
     pub fn resume(&self) {
         self.queue.resume();
     }

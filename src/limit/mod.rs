@@ -34,8 +34,8 @@
 //!   so a [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the
 //!   rate.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
-//! - A long queue grants to several waiters at once, because a timer's tick costs more than a permit. Its head then waits
-//!   up to 4 ms longer, and at most a sixteenth of the time that the whole queue takes.
+//! - The head of a long queue takes permits for several waiters at once, because a timer tick costs more processor time
+//!   than a permit. The head then waits up to 4 ms longer, at most a sixteenth of the time that the whole queue takes.
 //! - A task that only takes permits in a loop never yields, because an available permit is granted immediately. A call
 //!   that sends a request yields in its client.
 //! - A wait needs a tokio runtime with its timer enabled. A call that never waits needs none.
@@ -55,8 +55,8 @@
 //!
 //! # Server limits
 //!
-//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. `RateLimit` and
-//!   `X-RateLimit-*` headers of any response bound what all of them send. `resume` lifts both.
+//! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. The `RateLimit*`
+//!   and `X-RateLimit-*` headers of any response limit the requests of all of them. `resume` lifts both.
 //! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota a slow start begins with
 //!   one request, or with the remaining permits that the server reported. It doubles every 100 ms for 2 s.
 //! - A request that failed or was dropped counts against the remaining permits for 10 s, because it may still reach the

@@ -13,7 +13,7 @@ use crate::{
 /// - Dropping a permit never returns it to the quota. Before `mark_sent` it is wasted. After `mark_sent` the request is
 ///   *unconfirmed*: it counts against the remaining permits that the server reports for 10 s, because it may still
 ///   reach the server.
-/// - Code that only paces itself can drop its permits.
+/// - Code that only limits its own rate can drop its permits.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -43,12 +43,12 @@ pub(super) enum Issuer<'a> {
     Shared(Arc<dyn PermitIssuer>),
 }
 
-/// The issuer of permits without one.
+/// The issuer of a permit that reports to no limiter.
 struct Unreported;
 
 impl PermitIssuer for Unreported {}
 
-/// Receives what became of each permit of a limiter.
+/// Receives the outcome of each permit of a limiter.
 pub trait PermitIssuer: Send + Sync {
     /// Returns whether `permit` can no longer be used. Called if the inner service was not ready immediately.
     ///
@@ -58,11 +58,11 @@ pub trait PermitIssuer: Send + Sync {
         !permit.granted_at().elapsed().is_zero()
     }
 
-    /// The request of `permit` received a response.
+    /// Called when the request of `permit` received a response.
     fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) {}
 
-    /// The request of `permit` received no response, or none that concerns this limiter. The request may still reach the
-    /// server if [`sent_at`](Permit::sent_at) is `Some`.
+    /// Called when the request of `permit` ended without a response, or without one that concerns this limiter. The
+    /// request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`.
     fn dropped(&self, _permit: &Permit<'_>) {}
 }
 
@@ -72,7 +72,7 @@ impl<'a> Permit<'a> {
         Self::issued(Issuer::Borrowed(&Unreported), cost, clock::now())
     }
 
-    /// Reports the permit's expiry check and its outcome to `issuer`.
+    /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
     pub fn with_issuer(mut self, issuer: Arc<dyn PermitIssuer>) -> Self {
         self.issuer = Issuer::Shared(issuer);
         self
@@ -109,13 +109,13 @@ impl<'a> Permit<'a> {
         self.sent_at = Some(at);
     }
 
-    /// Reports the response. Every response belongs here, also one without rate-limit headers.
+    /// Reports the response to the limiter. Call it for every response, also for one without rate-limit headers.
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         let issuer = std::mem::replace(&mut self.issuer, Issuer::Borrowed(&Unreported));
         issuer.get().completed(&self, response);
     }
 
-    /// Ends a request whose response says nothing about this limiter.
+    /// Ends a request whose response does not concern this limiter.
     pub fn release(mut self) {
         self.sent_at = None;
     }
@@ -147,7 +147,7 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// What a limiter learns from a response: its status, its headers and when it arrived.
+/// The parts of a response that a limiter reads: the status, the headers and the time of arrival.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
     status: StatusCode,

@@ -8,12 +8,12 @@ pub struct Snapshot {
     pub available: u32,
     /// Queued requests.
     pub queued: usize,
-    /// The end of the pause that the server requested.
+    /// The end of the current pause, if there is one.
     pub paused_until: Option<Instant>,
     /// Permits granted since the limiter was created.
     pub granted: u64,
     /// Requests refused since the limiter was created.
     pub refused: u64,
-    /// Permits whose requests are not over: neither completed nor dropped.
+    /// Permits that are neither completed nor dropped yet.
     pub in_flight: u64,
 }

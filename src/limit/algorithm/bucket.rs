@@ -1,4 +1,4 @@
-//! One quota's bucket: governor's arithmetic on a state of ours, with one compare-and-swap for each grant.
+//! The bucket of one quota: governor's arithmetic on the limiter's own state, with one compare-and-swap for each grant.
 
 use std::{
     cell::Cell,
@@ -42,7 +42,7 @@ pub struct Bucket {
 #[derive(Debug, Default)]
 struct Arrival(AtomicU64);
 
-/// An arrival so late that every request is refused, and that sums with it do not overflow.
+/// An arrival so late that the bucket grants nothing. Sums with it do not overflow.
 const CLOSED: u64 = u64::MAX / 2;
 
 /// Governor looks a state up by a comparable key. Here the state itself is the key.
@@ -110,7 +110,7 @@ impl Add<Nanos> for Moment {
     }
 }
 
-/// The time that the caller has read already. Reading a clock costs as much as the rest of a grant.
+/// A clock that returns the time that the caller has already read. Reading one costs as much as the rest of a grant.
 #[derive(Debug, Clone)]
 struct Given;
 
@@ -150,7 +150,8 @@ impl Bucket {
         self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
     }
 
-    /// Replaces this bucket. Every later compare-and-swap fails, so that its caller takes the lock.
+    /// Closes this bucket and returns its arrival, because another bucket replaces it. Every later [`take`](Self::take)
+    /// fails, so its caller takes the lock.
     pub(super) fn close(&self) -> u64 {
         self.arrival.0.swap(CLOSED, Ordering::AcqRel)
     }
@@ -175,7 +176,7 @@ impl Bucket {
         NOW.set(now);
         match cost.get() {
             1 => self.governor.check_key(&self.arrival).is_ok(),
-            // The inner error is a cost above the burst, which the queue has refused before.
+            // The outer error is a cost above the burst, which the queue has refused before.
             _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }

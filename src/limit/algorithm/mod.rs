@@ -27,14 +27,14 @@ pub trait Algorithm: Send + 'static {
     /// Takes `cost` permits of every quota, or none of any.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
-    /// Returns when the last of `total` permits becomes available, none before `start`. Never too late. Too early if
-    /// indivisible costs leave a gap.
+    /// Returns when the last of `total` permits becomes available, if none is taken before `start`. The result is never
+    /// too late. It is too early if indivisible costs leave a gap.
     fn forecast(&self, start: u64, total: u64) -> u64;
 
-    /// The most permits that one request can ever take.
+    /// Returns the most permits that one request can ever take.
     fn largest(&self) -> u32;
 
-    /// The permits that are available now.
+    /// Returns the permits that are available now.
     fn available(&self, now: u64) -> u32;
 
     /// Returns whether nothing is spent under any quota.
@@ -48,23 +48,23 @@ pub trait Algorithm: Send + 'static {
     /// Replaces the quotas. Spent permits still count, and no more are available than before.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
-    /// Returns until when the head may sleep to be served together with others: `due`, or up to `until` if that loses no
-    /// permit. The head's `cost` permits are available at `due`, the next one at `next`.
+    /// Returns the time until which the head may sleep, so that it is served together with others: `due`, or up to `until`
+    /// if that loses no permit. The head's `cost` permits are available at `due`, and the next permit at `next`.
     fn gather(&self, _cost: u64, due: u64, _next: u64, _until: u64) -> u64 {
         due
     }
 
-    /// When the head polls again by itself. `u64::MAX` if it is woken instead.
+    /// Returns when the head's timer polls it again, or `u64::MAX` if the algorithm wakes it instead.
     fn poll_at(&self, due: u64, _now: u64) -> u64 {
         due
     }
 
-    /// How long the first forecast may take. Until then permits are forecast for now.
+    /// Returns how long the first forecast may take. Before it, permits are forecast as available now.
     fn grace(&self) -> u64 {
         0
     }
 
-    /// Why the limiter grants no request of this cost at the moment.
+    /// Returns why the limiter grants no request of this cost at the moment, or `None` if it may grant one.
     fn unavailable(&self, _cost: NonZeroU32, _now: u64) -> Option<Refusal> {
         None
     }

@@ -5,8 +5,8 @@ use std::{collections::VecDeque, num::NonZeroU32, sync::Arc};
 use super::{Algorithm, bucket::Bucket};
 use crate::{limit::queue::clock::nanos, policy::Quota};
 
-/// The longest log that keeps grants that have left the window, for a change to a longer one: 64 KiB. A longer log
-/// forgets them, so that it does not grow up to the limit.
+/// Up to this length, 64 KiB, a log keeps grants that have left the window, for a change to a longer window. A longer
+/// log drops them, so that it does not grow up to the limit.
 const LONGEST_HISTORY: usize = 4_096;
 
 /// One log of grants for each quota.
@@ -66,14 +66,13 @@ impl Log {
             return self.grants.front().map(|grant| grant.at);
         }
         let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
-        // Grants of one permit each, the usual case, need no search: no grant has fewer.
+        // If each grant has one permit, which is the usual case, the index is exact and no search is needed.
         let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
         let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
         exact.or_else(search).map(|grant| grant.at)
     }
 
-    /// Returns when `total` more permits can be granted: when the permits that exceed the limit with them have left the
-    /// window.
+    /// Returns when `total` more permits fit into the limit, because enough old permits have left the window.
     fn forecast(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
             // The usual case, without a division.
@@ -120,7 +119,7 @@ impl Log {
     }
 }
 
-// A gathered grant would leave the window later, so that gathering would lose throughput.
+// Does not override `gather`: a later grant leaves the window later, so gathering would lose throughput.
 impl Algorithm for Logs {
     fn new(quotas: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         Self { logs: quotas.iter().map(Log::new).collect() }
@@ -214,7 +213,7 @@ mod tests {
             assert!(logs.logs[0].grants.len() <= LONGEST_HISTORY);
             assert_eq!(logs.available(now * 10), u32::MAX - 2 * (now + 1).min(100) as u32);
         }
-        // None has left the window.
+        // Here no grant leaves the window.
         for now in 0..3 * LONGEST_HISTORY as u64 {
             assert!(logs.take(cost(1), 200_000 + now / 20));
         }
@@ -283,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn grants_as_a_log_with_one_entry_per_permit(
+        fn grants_like_a_log_with_one_entry_per_permit(
             limits in prop::collection::vec((1_u32..20, 1_u64..50), 1..4),
             steps in prop::collection::vec((0_u64..20, 1_u32..20, 1_u64..60), 1..60),
         ) {

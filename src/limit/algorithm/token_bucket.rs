@@ -11,7 +11,7 @@ pub struct Buckets {
     buckets: Vec<Arc<Bucket>>,
 }
 
-/// Twice the delay of a late timer, 2 ms in nanoseconds. The bucket must not fill up meanwhile.
+/// Twice the delay of a late timer, 2 ms in nanoseconds. The bucket must not fill up within this time.
 const LATE: u64 = 2_000_000;
 
 /// The latest arrival after a change of quotas. Sums with it do not overflow.
@@ -34,7 +34,7 @@ impl Algorithm for Buckets {
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        // Several buckets are used under the lock only, so that what is available in all of them can be taken from each.
+        // Several buckets are used only under the lock, so permits that all of them have can be taken from each.
         self.forecast(now, cost.get().into()) <= now
             && self.buckets.iter().all(|bucket| bucket.take(cost, now))
     }
@@ -72,7 +72,7 @@ impl Algorithm for Buckets {
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            // Counts parts of a permit. Otherwise each change would cost the permit that was about to come back.
+            // Counts parts of a permit. Otherwise each change would cost the permit that was about to be refilled.
             let owed = closed.iter().map(|(old, missing)| {
                 let left = old.whole.saturating_sub(*missing);
                 // A larger burst is not available at once. Otherwise the window would contain both bursts.
@@ -85,17 +85,17 @@ impl Algorithm for Buckets {
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
-        // The room that is left when the head's permits are available.
+        // The time in which the bucket fills up after the head's permits become available.
         let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
         let room = self.buckets.iter().map(room).min().unwrap_or(0);
         let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
-        // A moment between two permits gains nothing.
+        // Sleeps for whole permits, because a moment between two of them gains nothing.
         let gathered = patience.checked_div(next.saturating_sub(due)).unwrap_or(0);
         due.saturating_add(gathered.saturating_mul(next.saturating_sub(due)))
     }
 }
 
-/// The same number of permits, or part of one, at another interval.
+/// Converts a refill time to another interval, so that it stands for the same permits or part of one.
 fn scaled(time: u64, interval: u64, before: u64, divide: fn(u128, u128) -> u128) -> u64 {
     let scaled = divide(u128::from(time) * u128::from(interval), u128::from(before.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX)

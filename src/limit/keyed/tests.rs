@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::policy::Quota;
 
-/// One permit, which comes back after an hour.
+/// Limiters of one permit, which is refilled after an hour.
 fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
     let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
     let quota = quota.unwrap().without_margin();
@@ -16,17 +16,17 @@ fn takes<K: Hash + Eq + Clone>(keyed: &KeyedBucket<K>, key: K) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_that_owes_is_let_go_while_the_tables_grow() {
+async fn keeps_keys_in_use_while_the_tables_grow() {
     let keyed = hourly(20_000);
     for key in 0..10_000 {
         assert!(takes(&keyed, key));
     }
     assert_eq!(keyed.len(), 10_000);
-    assert!((0..10_000).all(|key| !takes(&keyed, key)), "each still owes its permit");
+    assert!((0..10_000).all(|key| !takes(&keyed, key)), "the permit of each key is still spent");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_kept_once() {
+async fn stores_each_key_once() {
     let keyed = hourly(16);
     let key: Arc<str> = Arc::from("tenant");
     assert!(takes(&keyed, Arc::clone(&key)));
@@ -34,7 +34,7 @@ async fn a_key_is_kept_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
+async fn finds_the_only_idle_key_of_a_full_shard_in_one_pass() {
     let keyed = hourly(16 * 500);
     let newcomers = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
     let mut newcomers = newcomers.take(1_000);
@@ -42,7 +42,7 @@ async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
     keyed.limiter(&idle).unwrap();
     for key in newcomers.by_ref().take(499) {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        // Looked at while there was room, and let go: put back.
+        // Adding the key may have removed the idle one while there was room, so it is added again.
         keyed.limiter(&idle).unwrap();
     }
     assert_eq!(keyed.len(), 500);
@@ -52,7 +52,7 @@ async fn the_only_idle_key_of_a_full_shard_is_found_in_one_round() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_has_gone_is_let_go_by_as_many_newcomers() {
+async fn as_many_new_keys_remove_the_idle_ones() {
     const CROWD: u32 = 16_000;
     let keyed = hourly(2 * CROWD as usize);
     assert!((0..CROWD).all(|key| takes(&keyed, key)));
@@ -60,6 +60,6 @@ async fn a_crowd_that_has_gone_is_let_go_by_as_many_newcomers() {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         assert!(takes(&keyed, key));
     }
-    // A round through the slots that the crowd has left takes an eighth as many newcomers.
+    // A pass over the slots of the idle keys takes an eighth as many new keys.
     assert!(keyed.len() <= CROWD as usize / 6, "{}", keyed.len());
 }

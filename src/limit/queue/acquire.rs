@@ -108,7 +108,7 @@ impl Future for Acquire {
                 }
             }
         };
-        // The permit takes the queue, which saves a change of its count of references.
+        // The permit takes the queue, which saves a change of its reference count.
         let Some(queue) = queue.take() else { polled_after_completion() };
         Poll::Ready(granted_at.map(|at| Permit::issued(Issuer::Shared(queue.issuer()), cost, at)))
     }

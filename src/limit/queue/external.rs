@@ -1,4 +1,4 @@
-//! For an algorithm that gets its permits from a store outside of this process.
+//! The queue's interface for an algorithm that gets its permits from a store outside this process.
 
 use std::num::NonZeroU32;
 
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::{clock::Instant, policy::Quota};
 
-/// What the waiters need. Times are nanoseconds since the queue's origin.
+/// The demand of the waiters. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
     /// The permits of all waiters.
     pub(crate) permits: u64,
     /// The permits of the head. `None` if no request waits.
     pub(crate) head: Option<NonZeroU32>,
-    /// When the first waiter gives up.
+    /// The earliest time after which a grant is too late for some waiter.
     pub(crate) last: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl<A: Algorithm> Queue<A> {
 
     /// Changes the algorithm with `work`, refuses the waiters that became late and serves the others.
     ///
-    /// `may_refuse` is whether the algorithm may be unavailable for some waiters.
+    /// `may_refuse` returns whether the algorithm may be unavailable for some waiters.
     pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {
         self.locked(|list, wakes| {
             let now = self.fast.clock.now();

@@ -68,7 +68,7 @@ impl FastPath {
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
     }
 
-    /// Takes the permits if that needs no lock. Reads no clock otherwise, and has no side effects then.
+    /// Takes the permits if that needs no lock, otherwise takes nothing.
     pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
         let cost = request.cost();
         let Some(bucket) = self.open(cost) else { return Attempt::NeedsLock };

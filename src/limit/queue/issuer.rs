@@ -1,4 +1,4 @@
-//! What the queue learns from the permits that it granted.
+//! The queue as the issuer of its permits: their expiry and their outcomes.
 
 use super::{Queue, fast_path::BUSY, sync::Ordering};
 use crate::limit::{
@@ -22,7 +22,7 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
             return;
         }
         self.locked(|list, wakes| {
-            // From here on every request takes the lock, and those that were faster count as in flight.
+            // From here on every request takes the lock. Requests that were granted without it count as in flight.
             self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
             list.flags |= BUSY;
             let now = self.fast.clock.now();

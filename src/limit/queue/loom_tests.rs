@@ -64,7 +64,7 @@ fn grant_during_a_change_of_quotas_counts_under_the_new_ones() {
         queue.change(&[quota(3)]);
         let granted = thread.join().unwrap();
         assert_eq!(granted, 1);
-        assert_eq!(drain(&queue), 1, "no more than before, less the one that is spent");
+        assert_eq!(drain(&queue), 1, "as many as before, less the spent one");
     });
 }
 
@@ -91,7 +91,7 @@ fn two_waiting() -> (Arc<Queue<Buckets>>, [Arc<Waiter>; 2]) {
     queue.pause_until(crate::clock::now() + Duration::from_secs(1));
     let waiters = [(), ()].map(|()| match queue.join(&PermitRequest::new(), Some(Waker::noop())) {
         Ok(Joined::Queued(waiter)) => waiter,
-        _ => panic!("went through a pause"),
+        _ => panic!("granted during a pause"),
     });
     queue.resume();
     (queue, waiters)
@@ -107,7 +107,7 @@ fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        // Before the head has served the line, it has to come again.
+        // The second waiter is not granted if it is polled before the head has granted its permit.
         let early = visit(&queue, &second);
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };

@@ -37,7 +37,7 @@ use crate::{
     policy::Quota,
 };
 
-/// How long newcomers let a woken waiter go first: 100 ms in nanoseconds.
+/// How long new requests let a woken waiter be polled first: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
 #[derive(Debug)]
@@ -48,14 +48,14 @@ pub(crate) struct Queue<A> {
 }
 
 enum Joined {
-    /// At this moment.
+    /// Granted at this moment.
     Granted(Instant),
-    /// In the queue. A waiter that is granted already lets a woken task go first.
+    /// Queued. A waiter that is already granted only lets the woken tasks run first.
     Queued(Arc<Waiter>),
 }
 
 enum Standing {
-    /// Handed out at this moment.
+    /// Granted, and returned to the task at this moment.
     Granted(Instant),
     /// The head, which polls again at this moment.
     Head {
@@ -103,7 +103,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             }
             match (list.wait(fast, cost, now, wakes)?, waker) {
                 (None, Some(waker)) if self.awaits_woken(list) => {
-                    // Earlier waiters have been granted theirs, and their tasks are about to run. Lets them go first, once.
+                    // Earlier waiters have been granted their permits, and their tasks are about to run. They run first,
+                    // once.
                     wakes.wake.push(waker);
                     fast.woken.fetch_add(1, Ordering::AcqRel);
                     list.woken_at = now;
@@ -145,7 +146,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
                         return Ok(granted);
                     }
-                    // Back to its old position, before all that arrived later.
+                    // Returns the waiter to its old position, before all that arrived later.
                     waiter.set(State::Waiting);
                     fast.release(cost);
                     list.insert(waiter, waker.clone());
@@ -244,8 +245,8 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Whether permits that were granted `held` ago are expired. A later request could fall into another window, into a
-    /// pause, or into a time for which the server reported that none remain.
+    /// Whether permits that were granted `held` ago are expired. A request that is sent later could fall into another
+    /// window, into a pause, or into a time for which the server reported no remaining permits.
     fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
         held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
     }
@@ -288,7 +289,7 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// A woken task has been polled. The last one lets newcomers use the fast path again.
+    /// Counts a woken task that has been polled. The last one opens the fast path again.
     fn arrive(&self) {
         if self.fast.woken.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.locked(|_, _| ());

@@ -1,8 +1,8 @@
 //! The queued requests: first in, first out, with one armed timer and at most two wake-ups for each grant.
 //!
 //! Only the head has a timer. When it fires, the head takes permits for itself and for every waiter behind it whose
-//! permits are available, wakes those, and wakes the new head to arm the next timer. A [`Waiter`] tells its future about
-//! the grant. Nothing is spawned: the queue runs in the tasks that wait in it.
+//! permits are available, wakes those, and wakes the new head to arm the next timer. A future reads its grant from its
+//! [`Waiter`]. Nothing is spawned: the queue runs in the tasks that wait in it.
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
@@ -32,7 +32,7 @@ const MOST_GATHERED: u64 = 64;
 /// The delay of a late timer: 1 ms in nanoseconds.
 const TICK: u64 = 1_000_000;
 
-/// The head sleeps at most this part of the whole queue's wait longer.
+/// The head sleeps longer by at most the whole queue's wait divided by this.
 const PART: u64 = 16;
 
 #[derive(Debug)]
@@ -66,11 +66,11 @@ pub(super) struct Wakes {
     pub(super) drop: Vec<Waker>,
 }
 
-/// Returns how long a granted permit stays valid, in nanoseconds: once until its task is polled, and once more until
-/// the inner service is ready. Each is a quarter of the margin. The third quarter covers the network. The fourth is for
-/// late timers, and nothing else uses it.
+/// Returns how long a granted permit stays valid, in nanoseconds. The time applies twice: until the waiter's task is
+/// polled, and from then until the inner service is ready. It is a quarter of the margin. The third quarter covers the
+/// network, and the fourth covers late timers.
 ///
-/// Without a margin each is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
+/// Without a margin it is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
 /// is polled a little late. Without a quota, permits never expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;

@@ -1,4 +1,4 @@
-//! What a queued request shares with its future, which learns of its grant without the lock.
+//! The state that the queue shares with the future of a queued request. The future reads its grant without the lock.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ const REFUSED: u64 = u64::MAX;
 /// Written under the queue's lock only, and read without it.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// By arrival.
+    /// Increases with each arrival.
     pub(super) id: u64,
     pub(super) cost: NonZeroU32,
     state: AtomicU64,
@@ -57,7 +57,7 @@ impl Latest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
-    /// At this moment.
+    /// Granted at this moment.
     Granted(u64),
     Refused,
 }

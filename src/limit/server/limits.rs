@@ -64,7 +64,7 @@ impl ServerLimits {
         stricter
     }
 
-    /// Replaces the widest gate if there is no room and the new one is narrower.
+    /// Adds a gate. Replaces the widest one if there is no room and the new one is narrower.
     fn add(&mut self, gate: Gate) -> bool {
         if self.gates.len() < MAX_GATES {
             self.gates.push(gate);
@@ -75,7 +75,7 @@ impl ServerLimits {
                 *widest = gate;
                 true
             }
-            // All are as narrow, so that one of them can stand for both.
+            // No known gate is wider, and this one is as narrow as the new one, so it can stand for both.
             Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
                 narrow.until = gate.until;
                 narrow.shut |= gate.shut;
@@ -142,7 +142,7 @@ impl ServerLimits {
         self.paused_until > 0 || !self.gates.is_empty() || self.slow_start().is_some()
     }
 
-    /// Removes what is over. Returns whether a limit still applies.
+    /// Removes expired limits. Returns whether a limit still applies.
     pub(in crate::limit) fn tidy(&mut self, now: u64) -> bool {
         let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
         if let Some((opened, most)) = opened.map(|gate| (gate.until, gate.most)) {

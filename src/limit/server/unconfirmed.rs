@@ -11,7 +11,7 @@ const RESOLUTION: u64 = TRANSIT / 100;
 
 #[derive(Debug, Default)]
 pub(in crate::limit) struct Unconfirmed {
-    /// When they no longer count, and their permits.
+    /// When the requests of an entry no longer count, and their permits.
     entries: VecDeque<(u64, u64)>,
 }
 
