@@ -41,9 +41,9 @@ impl Reason {
             Self::QueueFull => ("queue_full", "the queue is full"),
             Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
             Self::TooCostly { .. } => {
-                ("too_costly", "the request costs more permits than can ever be had at once")
+                ("too_costly", "the request costs more permits than can ever be granted at once")
             }
-            Self::Unavailable => ("unavailable", "the limiter's store can't be asked"),
+            Self::Unavailable => ("unavailable", "the limiter's store is unavailable"),
         }
     }
 }

@@ -98,7 +98,7 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
     assert!(error.kind() == tower_outbound::ErrorKind::TooCostly && !error.is_rate_limited());
     assert_eq!(
         format!("{error:#}"),
-        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be had at once, \
+        "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be granted at once, \
          which is 10"
     );
     let drawn = layer.with_cost(|head| permits(head.uri.path().len() as u32));

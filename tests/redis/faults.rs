@@ -30,7 +30,7 @@ async fn without_a_store_requests_are_refused_until_it_is_back() {
     let refusal = take(&limiter, ask(1, None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
     assert!(refusal.wait().is_some_and(|wait| wait <= Duration::from_secs(1)), "{refusal}");
-    assert_eq!(refusal.to_string().split(',').next(), Some("the limiter's store can't be asked"));
+    assert_eq!(refusal.to_string().split(',').next(), Some("the limiter's store is unavailable"));
     assert_eq!(limiter.store(), Store::Refusing);
     assert_eq!(limiter.snapshot().queued, 0);
 
