@@ -10,14 +10,14 @@ const MONTHS: [&str; 12] =
 /// Reads a moment from a header: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or
 /// `Sun Nov  6 08:49:37 1994`.
 ///
-/// Exact and case-sensitive, as RFC 9110 has it; anything else, and a day that its month doesn't have, is
-/// `None`.
+/// Reads the forms exactly and case-sensitively, as RFC 9110 specifies. Returns `None` for any other text, and for a day
+/// that the month does not have.
 ///
 /// - A two-digit year is the last one that is at most 50 years after `now`, which is called only for such a year.
-/// - The weekday has to be one, but need not be that of the date: the date alone says when, and to throw it
-///   away for a server's slip would be to come back early.
-/// - Second 60, a leap second, is the first of the next minute: never early.
-/// - Years before 1970 are `None`: a server whose clock says so has no clock to go by.
+/// - The weekday must be valid, but may differ from that of the date. Otherwise a server's mistake would cause an early
+///   retry.
+/// - Second 60, a leap second, is read as the first second of the next minute, so that it is never early.
+/// - Years before 1970 are `None`, because the server's clock is not set.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
     let ((year, month, day), second) = match text.split_once(", ") {
         Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,
@@ -30,7 +30,7 @@ pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<S
     UNIX_EPOCH.checked_add(Duration::from_secs(since_1970 * DAY + second))
 }
 
-/// Year, month and day as they stand there, and the second of the day.
+/// The year, month and day as written, and the second of the day.
 type Parts = ((u64, u64, u64), u64);
 
 fn fixdate_or_rfc850(weekday: &str, rest: &str, now: impl FnOnce() -> SystemTime) -> Option<Parts> {
@@ -63,12 +63,12 @@ fn is_short_weekday(text: &str) -> bool {
     text.len() == 3 && WEEKDAYS.iter().any(|weekday| weekday.starts_with(text))
 }
 
-/// 1 for January.
+/// Returns the number of the month, 1 for January.
 fn month_number(text: &str) -> Option<u64> {
     (1..).zip(MONTHS).find_map(|(number, month)| (month == text).then_some(number))
 }
 
-/// Exactly so many digits, and no sign, which `parse` would take.
+/// Reads exactly `count` digits. `parse` alone would accept a sign.
 fn digits(text: &str, count: usize) -> Option<u64> {
     let all = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     if all { text.parse().ok() } else { None }
@@ -80,7 +80,7 @@ fn three(text: &str, separator: char) -> Option<(&str, &str, &str)> {
     Some((first, second, third))
 }
 
-/// Seconds since midnight, from `08:49:37`.
+/// Reads the seconds since midnight from a time such as `08:49:37`.
 fn time_of_day(text: &str) -> Option<u64> {
     let (hour, minute, second) = three(text, ':')?;
     let (hour, minute, second) = (digits(hour, 2)?, digits(minute, 2)?, digits(second, 2)?);
@@ -158,8 +158,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn every_moment_comes_back(seconds in moments(), years in -49i64..=49) {
-            // A `now` within 50 years settles the century of the second form.
+        fn reads_every_formatted_moment(seconds in moments(), years in -49i64..=49) {
+            // A `now` within 50 years determines the century of the second form.
             let now = at(seconds.saturating_add_signed(years * 365 * DAY as i64));
             for text in formats(seconds) {
                 prop_assert_eq!(parse_http_date(&text, || now), Some(at(seconds)), "{}", text);
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_makes_it_panic(
+        fn no_text_causes_a_panic(
             text in ".*", seconds in moments(), now in moments(),
             form in 0usize..3, cut in 0usize..40, put in ".{0,3}",
         ) {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_the_grammar_takes_and_no_more() {
+    fn accepts_exactly_the_three_forms() {
         let good = [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
             ("Mon, 06 Nov 1994 08:49:37 GMT", 784_111_777), // was a Sunday

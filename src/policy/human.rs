@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use super::{Jitter, fields::whole_number};
 use crate::config::InvalidConfig;
 
-/// The units, longest first: the order in which they follow one another.
+/// The units, longest first, in the order in which a text must have them.
 const UNITS: [(&str, u128); 7] = [
     ("d", 86_400 * NANOS),
     ("h", 3_600 * NANOS),
@@ -17,12 +17,13 @@ const UNITS: [(&str, u128); 7] = [
 ];
 const NANOS: u128 = 1_000_000_000;
 
-/// A duration in whole numbers with units: `d`, `h`, `m`, `s`, `ms`, `us` and `ns`, each at most once and the longer ones
-/// first.
+/// Parses a duration in whole numbers with units: `d`, `h`, `m`, `s`, `ms`, `us` and `ns`, each at most once and the
+/// longer ones first.
 ///
 /// # Errors
 ///
-/// For anything else; and for a number without a unit, since seconds and milliseconds are both what somebody means by it.
+/// Returns an error for any other text. A number without a unit is an error, because it could mean seconds or
+/// milliseconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
     let invalid = || {
         let expected = match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -38,7 +39,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
         let (number, after) = rest.split_at(digits);
         let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-        // What the search has passed stands too late, or twice.
+        // The search does not go back, so a unit that is repeated or follows a shorter one is not found.
         let (_, nanos) = units.find(|(name, _)| *name == unit).ok_or_else(invalid)?;
         let number: u64 = number.parse().map_err(|_| invalid())?;
         sum += u128::from(number) * nanos;
@@ -50,7 +51,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
     }
 }
 
-/// A duration as [`parse_duration`] reads it: seconds, then what is left in the largest unit that it is whole in.
+/// Writes a duration as [`parse_duration`] reads it: seconds, then the rest as a whole number of the largest unit that
+/// fits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Human(pub(crate) Duration);
 
@@ -69,14 +71,14 @@ impl fmt::Display for Human {
     }
 }
 
-/// Such as `50%`.
+/// Writes the percentage, such as `50%`.
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.percent)
     }
 }
 
-/// A whole number of percent, such as `50%`.
+/// Parses a whole percentage, such as `50%`.
 ///
 /// ```
 /// use tower_outbound::Jitter;
@@ -104,7 +106,7 @@ mod tests {
     use super::{super::Quota, *};
 
     #[test]
-    fn a_duration_is_whole_numbers_with_units_the_longer_ones_first() {
+    fn parses_whole_numbers_with_units_longer_ones_first() {
         for (text, seconds, nanos) in [
             ("60s", 60, 0),
             ("0s", 0, 0),
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_is_shown_in_seconds_and_the_largest_unit_that_the_rest_is_whole_in() {
+    fn writes_seconds_and_the_rest_in_the_largest_whole_unit() {
         for (seconds, nanos, shown) in [
             (0, 0, "0s"),
             (90, 0, "90s"),
@@ -217,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(text in "\\PC{0,12}", near in "[0-9]{0,21}[dhmsun]{0,2}[0-9]{0,3}[ms,/ %]{0,3}") {
+        fn no_text_causes_a_panic(text in "\\PC{0,12}", near in "[0-9]{0,21}[dhmsun]{0,2}[0-9]{0,3}[ms,/ %]{0,3}") {
             for text in [text, near] {
                 let _ = (parse_duration(&text), text.parse::<Quota>(), text.parse::<Jitter>());
             }

@@ -11,8 +11,8 @@
 //! | [`feedback::retry_after`] | which delay the server requests |
 //! | [`rate_limit::remaining()`] | how many permits are left by the server's rate-limit headers |
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
-//! | [`http_date`] | which moment a date in a header is |
-//! | [`human::parse_duration`] | which duration a setting is |
+//! | [`http_date`] | which time a date in a header stands for |
+//! | [`human::parse_duration`] | which duration a setting stands for |
 //!
 //! # Notes
 //!

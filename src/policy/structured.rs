@@ -1,14 +1,15 @@
-//! The part of structured fields (RFC 9651) that our headers are made of: Lists of Items and Dictionaries of
-//! Items, with parameters. Inner Lists are malformed here, since no field that is read has one.
+//! Parses the part of structured fields (RFC 9651) that rate-limit headers use: Lists of Items and Dictionaries of Items,
+//! with parameters. Inner Lists are treated as malformed, because no header that is read has one.
 //!
-//! A value is the text as it stands in the field, checked to be one of the eight types; the reader asks for
-//! the type it wants. Nothing is allocated, and every character is looked at a few times at most.
+//! A value is the text in the field, checked to be of one of the eight types. Its reader then parses it as one type.
+//! Nothing is allocated, and each character is read a few times at most.
 
 use http::{HeaderMap, HeaderName};
 
-/// Parses the members of a List or a Dictionary (RFC 9651 §4.2), `member` each without the commas; `None`
-/// when anything is malformed. Every line by itself, which is the same as combined since no member may be
-/// split.
+/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). `member` parses each of them, without the commas. Returns
+/// `None` if anything is malformed.
+///
+/// Parses each line by itself. The result equals that of the combined lines, because no member may span two lines.
 pub(super) fn members<'a>(
     headers: &'a HeaderMap,
     field: &HeaderName,
@@ -31,7 +32,7 @@ pub(super) fn members<'a>(
     Some(())
 }
 
-/// What is not yet parsed of a line.
+/// The part of a line that is not parsed yet.
 pub(super) struct Text<'a>(&'a str);
 
 impl<'a> Text<'a> {
@@ -42,7 +43,7 @@ impl<'a> Text<'a> {
         next
     }
 
-    /// Parses one character that is wanted.
+    /// Parses one character for which `wanted` is true.
     fn one(&mut self, wanted: impl Fn(char) -> bool) -> Option<()> {
         self.next().filter(|c| wanted(*c)).map(drop)
     }
@@ -52,21 +53,21 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// All that are wanted, as many as there are; how many that was.
+    /// Skips all characters for which `wanted` is true. Returns how many bytes they have.
     fn skip(&mut self, wanted: impl Fn(char) -> bool) -> usize {
         let before = self.0.len();
         self.0 = self.0.trim_start_matches(wanted);
         before - self.0.len()
     }
 
-    /// What `parse` takes.
+    /// Returns the text that `parse` consumes.
     fn slice(&mut self, parse: impl FnOnce(&mut Self) -> Option<()>) -> Option<&'a str> {
         let before = self.0;
         parse(self)?;
         before.get(..before.len() - self.0.len())
     }
 
-    /// The next parameter of an Item, `Some(None)` when there is none.
+    /// Parses the next parameter of an Item. Returns `Some(None)` after the last one.
     pub(super) fn parameter(&mut self) -> Option<Option<(&'a str, &'a str)>> {
         if self.eat(';').is_none() {
             return Some(None);
@@ -75,7 +76,7 @@ impl<'a> Text<'a> {
         self.pair().map(Some)
     }
 
-    /// A key and its value, which is empty when it's left out.
+    /// Parses a key and its value, which is empty if it is omitted.
     pub(super) fn pair(&mut self) -> Option<(&'a str, &'a str)> {
         let key = self.slice(|text| {
             text.one(|c| matches!(c, 'a'..='z' | '*'))?;
@@ -86,7 +87,7 @@ impl<'a> Text<'a> {
         Some((key, value))
     }
 
-    /// A Bare Item as it stands there: its first character tells which of the eight types it is.
+    /// Parses a Bare Item and returns its text. The first character determines which of the eight types it is.
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.slice(|text| match text.next()? {
             '"' => text.quoted('\\', |text| text.one(|c| matches!(c, '"' | '\\'))),
@@ -126,7 +127,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// The rest of an Integer of at most 15 digits, or of a Decimal of at most 12 and 3.
+    /// Parses the rest of an Integer of at most 15 digits, or of a Decimal of at most 12 and 3. `before` of its digits are
+    /// already parsed.
     fn number(&mut self, before: usize) -> Option<()> {
         let whole = before + self.skip(|c| c.is_ascii_digit());
         match self.eat('.') {
@@ -135,14 +137,14 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// At least one digit.
+    /// Parses 1 to `most` digits.
     fn digits(&mut self, most: usize) -> Option<()> {
         (1..=most).contains(&self.skip(|c| c.is_ascii_digit())).then_some(())
     }
 }
 
-/// What is between the quotes of a String, or a Token. Only what must be escaped in a String can be, so two
-/// Strings are equal when they are with their escapes.
+/// Returns the text between the quotes of a String, or a Token. The escapes remain, because a String can escape only the
+/// characters that it must. Equal Strings therefore have equal escapes.
 pub(super) fn name(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),
@@ -150,9 +152,9 @@ pub(super) fn name(value: &str) -> Option<&str> {
     }
 }
 
-/// An Integer that isn't negative, as `-0` is not.
+/// Parses an Integer of zero or more. `-0` is zero.
 pub(super) fn natural(value: &str) -> Option<u64> {
-    // `parse` takes an empty text for no number, as it should, and no Item starts with a plus.
+    // `parse` rejects an empty text. It accepts a plus sign, but no Item starts with one.
     value.parse::<i64>().ok()?.try_into().ok()
 }
 
@@ -172,7 +174,7 @@ mod tests {
 
     const FIELD: HeaderName = HeaderName::from_static("field");
 
-    /// All members, each with its parameters; `None` when malformed.
+    /// Returns all members, each with its parameters, or `None` if the lines are malformed.
     fn list(lines: &[&str]) -> Option<Vec<Vec<String>>> {
         let lines = lines.iter().map(|line| HeaderValue::from_str(line).unwrap());
         let headers = lines.fold(HeaderMap::new(), |mut headers, line| {
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_taken_apart() {
+    fn parses_lists_with_parameters() {
         assert_eq!(list(&[]).unwrap().len(), 0);
         assert_eq!(list(&["", " \t"]).unwrap().len(), 0);
         assert_eq!(
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_what_the_grammar_takes_and_no_more() {
+    fn accepts_exactly_the_grammar() {
         let good = r#"
             a  *  A/b:c  a!#$%&'*+-.^_`|~:/1  ""  "a"  "\\\""  "~"  0  00  -0  -1
             123456789012345  -123456789012345  0.0  -0.123  123456789012.123  ?0  ?1  ::  :YQ==:  :+/aZ09=:
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_what_they_are_asked_for() {
+    fn parses_values_as_names_and_natural_numbers() {
         for (value, expected) in
             [("a", Some("a")), ("*", Some("*")), ("\"a\"", Some("a")), ("\"\"", Some(""))]
         {

@@ -153,7 +153,7 @@ fn has_limits_in(name: &str) -> bool {
 fn finds_every_prefix_and_no_similar_name() {
     for prefix in PREFIXES {
         assert!(has_limits_in(prefix) && has_limits_in(&format!("{prefix}s")), "{prefix}");
-        // All that differ from it in one character, and what ends too early or begins too late.
+        // Names that differ from the prefix in one character, end too early or begin too late.
         for at in 0..prefix.len() {
             for other in ('a'..='z').chain(['-', '_', '~', '0']) {
                 let (before, after) = (&prefix[..at], &prefix[at + 1..]);

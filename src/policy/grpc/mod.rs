@@ -1,8 +1,8 @@
 //! Reads how a gRPC call ended from its response headers.
 //!
-//! A call that fails before its first message is answered by headers alone ("Trailers-Only", gRPC over HTTP/2): HTTP 200
-//! with `grpc-status`. Headers without a status start a response and commit the call: by gRPC's design of retries
-//! (proposal A6) it is not retried after that, whatever its trailers contain.
+//! If a call fails before its first message, the response consists of headers only ("Trailers-Only", gRPC over HTTP/2):
+//! HTTP 200 with `grpc-status`. Headers without a status start a response and commit the call: by gRPC's design of
+//! retries (proposal A6) it is not retried after that, whatever its trailers contain.
 
 use std::{fmt, time::Duration};
 

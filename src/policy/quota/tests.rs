@@ -79,7 +79,7 @@ proptest! {
         let (mut now, mut admitted) = (0, Vec::new());
         for (kind, random) in gaps {
             let up_to = match kind {
-                0..4 => 0, // as soon as it may
+                0..4 => 0, // as early as possible
                 4 => gcra.interval / 2,
                 5 => gcra.interval * 2,
                 6 => gcra.interval * u64::from(quota.burst()),

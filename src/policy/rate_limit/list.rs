@@ -4,12 +4,12 @@ use std::{cmp::Reverse, time::Duration};
 
 use crate::policy::fields::MAX_ASK;
 
-/// The most policies that are read of an answer: of more, those with the least left.
+/// The most policies that are read from a response. Of more policies, those with the fewest remaining permits are kept.
 ///
-/// Services have one or two, such as Brave's for a second and for a month; this leaves room.
+/// Services have one or two, such as Brave's quotas for a second and for a month.
 pub const MAX_POLICIES: usize = 8;
 
-/// What is left of one of the server's quotas, and when more comes.
+/// The remaining permits of one of the server's quotas, and when more become available.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,19 +30,19 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// Which of the server's quotas this is: the same number in every answer that names the same policy and
-    /// partition key. Means nothing between two servers.
+    /// Identifies the quota: every response of the server with the same policy and partition key gives the same number.
+    /// Numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
     }
 
-    /// How many units are left. A request may cost several, or none.
+    /// Returns how many permits remain. A request may cost several, or none.
     pub const fn left(&self) -> u64 {
         self.left
     }
 
-    /// How long until there are more, if not all, counted from the receipt of the response, and at most 30 years. Zero
-    /// when that moment has passed.
+    /// Returns the time until more permits become available, counted from the receipt of the response, at most 30 years.
+    /// It is zero if that time has passed. Some permits may become available later.
     pub const fn more_in(&self) -> Duration {
         self.more_in
     }

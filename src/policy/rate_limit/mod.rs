@@ -1,4 +1,4 @@
-//! What an answer says is left of the server's quotas.
+//! The remaining permits of the server's quotas, as a response reports them.
 
 mod list;
 pub(crate) mod read;

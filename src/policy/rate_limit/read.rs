@@ -1,4 +1,4 @@
-//! Reads the headers, in each of the spellings.
+//! Reads the rate-limit headers in each of their forms.
 
 use std::{
     cell::LazyCell,
@@ -28,28 +28,31 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, the one with the fewest permits first. Of equals, the one
 /// with the longest wait is first. The list is empty without a valid header.
 ///
-/// Reads the first of these that has anything valid:
+/// Reads the first of these forms that has a valid quota:
 ///
-/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. Without `t` the `w` of the
-///    same name in `RateLimit-Policy` counts, and without both the item is passed over, since nothing says
-///    when more comes. A name may be a Token too;
-/// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07;
-/// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06;
+/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. A name may also be a Token. Without `t`
+///    the `w` of the same name in `RateLimit-Policy` counts. An item without either is skipped, because the time of its
+///    reset is unknown.
+/// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
+/// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
 /// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
 ///
-/// In the last two the reset is seconds, or over 10^9 the second since 1970 at which it comes, read against
-/// the answer's own `Date`, since the server's clock isn't ours, and without one against `wall`, which is
-/// called at most once. From 10^12 on it can't be seconds, and what it is would be a guess. A list of numbers
-/// is a policy each. Fractions are read so that nothing comes early: less is left, later comes more.
+/// In the last two forms:
 ///
-/// A malformed field is ignored as a whole, as RFC 9651 has it, and so is everything in an answer that has
-/// an `Age`: it tells what was left when it went into the cache.
+/// - A reset of up to 10^9 is a number of seconds. A larger one is a Unix time in seconds, read relative to the response's
+///   own `Date`, because the two clocks differ. Without a `Date` it is read relative to `wall`, which is called at most
+///   once. A reset of 10^12 or more is malformed, because its unit is unknown.
+/// - Each number of a list is a quota.
+/// - Remaining permits are rounded down and resets are rounded up, so that no request is sent early.
+///
+/// A malformed field is ignored as a whole, as RFC 9651 specifies. A response with an `Age` above zero is ignored, because
+/// it reports the permits at the time when it was cached.
 pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
         return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    // A draft that renames a parameter is one row more.
+    // A draft that renames a parameter needs another row.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
         &|| items(headers, ["r", "t", "pk"], "w"),
@@ -93,7 +96,7 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// The window of every name; the longest, when partitions differ.
+/// Returns the window of each name, the longest if its partitions differ.
 fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
     let mut windows = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
@@ -142,9 +145,9 @@ fn fields(
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
         let more_in = match seconds.saturating_add(fraction.into()) {
             seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
-            // Not only with `X-`: GitLab's `RateLimit-Reset` is such a moment too.
+            // Also without `X-`: GitLab's `RateLimit-Reset` is a Unix time.
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
-            _ => return None, // OpenRouter's are milliseconds
+            _ => return None, // OpenRouter sends milliseconds
         };
         add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in);
     }
@@ -158,9 +161,10 @@ fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Optio
     members.map(|text| decimal(text.trim_matches([' ', '\t'])))
 }
 
-/// FNV-1a with 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>): the same in every build and process.
+/// Returns the FNV-1a hash of 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>), which every build and process
+/// computes alike.
 pub(super) fn policy(name: &str, partition: Option<&[u8]>) -> u64 {
-    // No name has a zero byte, so that none is another with its partition.
+    // No name has a zero byte, so no name equals another name with its partition.
     let partition = partition.map(|partition| [b"\0", partition]);
     let parts = iter::once(name.as_bytes()).chain(partition.into_iter().flatten());
     parts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -85,7 +85,7 @@ pub(crate) struct RetryState {
     pub(crate) max_retry_after: Duration,
 }
 
-/// What follows from the last attempt by itself.
+/// The part of the decision that depends on the last attempt alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Classified(RetryDecision),
@@ -103,7 +103,7 @@ impl Verdict {
     }
 }
 
-/// What else decides, at the time when the attempt ended.
+/// The other inputs of the decision, at the end of the attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
     /// The delay that the server requested.
@@ -147,9 +147,9 @@ impl From<StopReason> for Stop {
     }
 }
 
-/// Decides whether and when the request is sent again after an attempt with this outcome.
+/// Decides whether and when the request is resent after an attempt with this outcome.
 ///
-/// The caller asks the budget last, because spending changes what other calls may do.
+/// The caller spends from the budget last, because that affects other calls.
 pub(crate) fn decide(
     state: &RetryState,
     outcome: Outcome,
@@ -188,12 +188,12 @@ pub(crate) fn decide(
         (None, Some(requested)) => (requested, DelayReason::Asked),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
-    // There is no backoff to drain the body in after the key was replaced.
+    // A resend with another key has no backoff during which the body could be drained.
     let drain = match reason {
         DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
         _ => DRAIN_TIME.min(delay),
     };
-    // A drained response cannot be returned any more, so draining must leave time for the next attempt.
+    // A drained response can no longer be returned, so draining must leave time for the next attempt.
     let wait = delay.max(drain);
     if inputs.time_left.is_some_and(|left| wait >= left) {
         return Err(Stop { reason: StopReason::Deadline, retry_after: Some(wait) });

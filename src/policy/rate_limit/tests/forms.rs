@@ -1,4 +1,4 @@
-//! Which spellings are read, and which of several.
+//! The forms of the headers, and which of several forms is read.
 
 use std::time::UNIX_EPOCH;
 
@@ -31,7 +31,7 @@ fn reads_every_form() {
             ],
             &[(3, 7), (5, 3_600)],
         ),
-        // A name's longest window, whichever line has it.
+        // The longest window of a name, in any line.
         (
             &[
                 ("ratelimit", r#"hour;r=5"#),
@@ -41,10 +41,10 @@ fn reads_every_form() {
             ],
             &[(5, 70)],
         ),
-        // draft -07; a window is `limit;w=` there
+        // draft -07, where a window is `limit;w=`
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),
         (&[("ratelimit", "reset=4;x=1"), ("ratelimit", "remaining=9, also, limit=10")], &[(9, 4)]),
-        // draft -06, as Kong has it
+        // draft -06, as Kong sends it
         (&[("ratelimit-limit", "10"), ("ratelimit-remaining", "9"), ("ratelimit-reset", "50")], &[(9, 50)]),
         // GitLab
         (&[("ratelimit-remaining", "59"), ("ratelimit-reset", "1377010300")], &[(59, 59)]),
@@ -79,7 +79,7 @@ fn reads_every_form() {
             ],
             &[(7, 5), (8, 6)],
         ),
-        // OpenAI's and Spring's don't say when more comes in a way that is known here.
+        // OpenAI's and Spring's headers report the reset in an unknown form, or not at all.
         (&[("x-ratelimit-remaining-requests", "59"), ("x-ratelimit-reset-requests", "1s")], &[]),
         (&[("x-ratelimit-remaining", "3"), ("x-ratelimit-burst-capacity", "4")], &[]),
     ];
@@ -89,7 +89,7 @@ fn reads_every_form() {
 }
 
 #[test]
-fn a_malformed_field_is_ignored_as_a_whole() {
+fn ignores_a_malformed_field_as_a_whole() {
     let good = r#""a";r=1;t=2"#;
     assert_eq!(one("ratelimit", good), [(1, 2)]);
     let bad = r#"
@@ -103,7 +103,7 @@ fn a_malformed_field_is_ignored_as_a_whole() {
         }
         assert_eq!(read(&[("ratelimit", good), ("ratelimit", bad)]), [], "{bad}");
     }
-    // Without what is needed an item is passed over, and what isn't known is no harm.
+    // An item without a required parameter is skipped, and unknown parameters are ignored.
     for text in ["x", "x;r=1", "x;t=2", "x;q=5;qu=\"bytes\";a=1.5;r=1", "x;remaining=1;reset=1"] {
         let text = format!("{text},{good}");
         assert_eq!(one("ratelimit", &text), [(1, 2)], "{text}");
@@ -134,7 +134,7 @@ fn a_malformed_field_is_ignored_as_a_whole() {
 }
 
 #[test]
-fn what_is_not_ascii_is_malformed() {
+fn treats_text_that_is_not_ascii_as_malformed() {
     for name in ["ratelimit", "x-ratelimit-remaining"] {
         for bytes in ["ü;r=1;t=2".as_bytes(), b"\xff", b"\"\xfc\";r=1;t=2", "١".as_bytes()] {
             let lines = [(name, bytes), ("ratelimit", b"a;r=1;t=2"), ("x-ratelimit-reset", b"3")];
@@ -146,7 +146,7 @@ fn what_is_not_ascii_is_malformed() {
 }
 
 #[test]
-fn the_newest_form_that_is_valid_is_read() {
+fn reads_the_newest_valid_form() {
     let x = [("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "4")];
     let draft_6 = [("ratelimit-remaining", "3"), ("ratelimit-reset", "3")];
     let draft_7 = ("ratelimit", "limit=9, remaining=2, reset=2");
@@ -156,7 +156,7 @@ fn the_newest_form_that_is_valid_is_read() {
     assert_eq!(read(&[x[0], x[1], draft_6[0], draft_6[1]]), [(3, 3)]);
     assert_eq!(read(&x), [(4, 4)]);
 
-    // What can't be used makes way.
+    // A form without a valid quota is skipped.
     for text in ["", "x;r=1", "x;t=1", "x;r=1;t=1,", "remaining=1"] {
         assert_eq!(read(&[x[0], x[1], ("ratelimit", text)]), [(4, 4)], "{text}");
     }
@@ -165,7 +165,7 @@ fn the_newest_form_that_is_valid_is_read() {
 }
 
 #[test]
-fn a_caches_answer_says_nothing() {
+fn ignores_a_cached_response() {
     let cases = [("0", 1), ("000", 1), ("", 1), ("-1", 1), ("old", 1), ("1", 0), (" 60 ", 0)];
     for (age, expected) in cases {
         let forms: [Lines<'_>; 2] = [

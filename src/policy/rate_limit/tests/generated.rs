@@ -1,4 +1,4 @@
-//! For any header: what was formatted comes back, and nothing makes it panic.
+//! Any formatted header is read back, and no header causes a panic.
 
 use std::{
     cmp::Reverse,
@@ -31,7 +31,7 @@ impl Member {
     }
 }
 
-/// Members with all those parameters, some of them several times or not at all, and others of all types.
+/// Members with any of these parameters, also repeated or missing, and with others of all types.
 fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>> {
     let quoted =
         "[ -~]{0,3}".prop_map(|text| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"")));
@@ -82,11 +82,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn what_is_formatted_comes_back(items in members(&["r", "t"]), policies in members(&["w"])) {
+    fn reads_formatted_members_back(items in members(&["r", "t"]), policies in members(&["w"])) {
         let (fields, policy_fields) = (format(&items), format(&policies));
         let lines = fields.iter().map(|line| ("ratelimit", line.as_bytes()));
         let lines = lines.chain(policy_fields.iter().map(|line| ("ratelimit-policy", line.as_bytes())));
-        let found = remaining(&head_of(lines), || panic!("no moment to read"));
+        let found = remaining(&head_of(lines), || panic!("the clock was read"));
 
         let window = |name: &str| {
             let same = policies.iter().filter(|policy| bare(&policy.name) == bare(name));
@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(
+    fn no_bytes_cause_a_panic(
         bytes in prop::collection::vec(32u8..=255, 0..60),
         near in "[a-c\"; ,=:?@%.rtw0-9\\\\-]{0,60}",
         items in members(&["r", "t", "w"]), cut in any::<prop::sample::Index>(), put in "[ -~]{0,2}",

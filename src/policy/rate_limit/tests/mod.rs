@@ -1,4 +1,4 @@
-//! What every test of the headers reads with.
+//! The helpers of all tests of the rate-limit headers.
 
 mod forms;
 mod generated;
@@ -41,7 +41,7 @@ fn list(lines: Lines<'_>) -> Vec<Remaining> {
     list
 }
 
-/// What is left, and the seconds until more comes.
+/// Returns the remaining permits, and the seconds until more become available.
 fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
     list(lines).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect()
 }

@@ -1,4 +1,4 @@
-//! What a number stands for: seconds, a moment, a policy.
+//! Numbers in the headers: seconds, Unix times and policies.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use super::{LONGEST, list, one, read};
 use crate::policy::{MAX_ASK, head_of, remaining};
 
 #[test]
-fn a_reset_is_seconds_or_a_moment() {
+fn reads_a_reset_as_seconds_or_a_unix_time() {
     let cases: [(&str, Option<u64>); 17] = [
         ("0", Some(0)),
         ("007", Some(7)),
@@ -37,7 +37,7 @@ fn a_reset_is_seconds_or_a_moment() {
     assert_eq!(served("Tue, 20 Aug 2013 14:51:51 GMT"), 0);
     assert_eq!(served("Tuesday, 20-Aug-13 14:50:51 GMT"), 50);
     assert_eq!(served("Tue, 20 Aug 2013"), 60);
-    // Our own clock has parts of a second.
+    // The local clock has fractions of a second.
     let lines = [("x-ratelimit-remaining", "1".as_bytes()), ("x-ratelimit-reset", b"1377010301")];
     let found = remaining(&head_of(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
     assert_eq!(found.as_slice()[0].more_in(), Duration::from_millis(100));
@@ -57,7 +57,7 @@ fn large_numbers_are_capped() {
 }
 
 #[test]
-fn a_policy_is_its_name_and_its_partition() {
+fn name_and_partition_identify_a_policy() {
     let policies = |text: &str| -> Vec<u64> {
         let text = text.replace('|', ";r=1;t=1,") + ";r=1;t=1";
         list(&[("ratelimit", &text)]).into_iter().map(|item| item.policy()).collect()

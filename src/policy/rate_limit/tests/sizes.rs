@@ -1,4 +1,4 @@
-//! How much is kept of an answer, in which order, and how large one may be.
+//! How many quotas of a response are kept, in which order, and the time for large fields.
 
 use std::time::UNIX_EPOCH;
 
@@ -15,14 +15,14 @@ fn lists_the_fewest_remaining_permits_first() {
 }
 
 #[test]
-fn of_a_thousand_members_the_least_are_kept() {
+fn keeps_the_fewest_remaining_permits_of_a_thousand_members() {
     let members: Vec<_> = (0..1_000).map(|left| format!("a;r={};t=1", (left * 7 + 5) % 1_000)).collect();
     let least: Vec<_> = (0..MAX_POLICIES as u64).map(|left| (left, 1)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), least);
     let members: Vec<_> = members.iter().map(|member| ("ratelimit", member.as_str())).collect();
     assert_eq!(read(&members), least);
 
-    // Of equals, those that take longest.
+    // Of members with equal permits, those with the longest wait are kept.
     let members: Vec<_> = (0..1_000).map(|more_in| format!("a;r=1;t={more_in}")).collect();
     let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), longest);
@@ -30,7 +30,7 @@ fn of_a_thousand_members_the_least_are_kept() {
 
 /// Quadratic time would take minutes for these.
 #[test]
-fn large_fields_are_no_trouble() {
+fn reads_large_fields_in_linear_time() {
     let units = r#", ; " \ \" % a 0 0, 1.1, : a, "a", ;a ;a="b" a;r=1, a;r=1;t=1, a;w=1, a=1, remaining=1,"#;
     for unit in units.split(' ').chain([" ", "\t"]) {
         for (start, end) in
