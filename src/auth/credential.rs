@@ -82,13 +82,13 @@ fn conceal(head: &request::Parts, key: &ApiKey) {
 }
 
 impl ChangingKey {
-    /// Returns the latest key, otherwise the one that made the service ready. It may have expired meanwhile: a request never
-    /// waits between its permit and the server, whose response decides.
+    /// Returns the latest key. If no key is valid, returns the one that made the service ready, which may have expired
+    /// since. A request never waits for a key between its permit and the server.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
         match (self.keys.lease(), ready) {
             (Either::Right(_), Some(ready)) => ready,
             (lease, _) => lease.now_or_never().unwrap_or_else(|| {
-                Err(KeyError::new("no key was fetched, for the service was called before it was ready"))
+                Err(KeyError::new("no key was fetched, because the service was called before it was ready"))
             }),
         }
     }

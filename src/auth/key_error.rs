@@ -25,7 +25,7 @@ impl KeyError {
         self
     }
 
-    /// Returns the backoff before the source is used again.
+    /// Returns the time until the source is used again, if it backs off.
     pub fn retry_in(&self) -> Option<Duration> {
         self.retry_in
     }

@@ -40,7 +40,7 @@ impl AuthLayer {
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
-    /// Sends what the closure puts on the head of a request to `origin`.
+    /// Lets the closure `authorize` put the credential on the head of each request to `origin`.
     ///
     /// The layer calls the closure once for each attempt. An error ends the call before anything is sent, and must not
     /// contain the credential. The head has room for 500 more header fields; a request without that room is rejected.

@@ -42,9 +42,9 @@
 //!
 //! # Order
 //!
-//! Inside retry and rate limit, so that each attempt has the current key. The layer becomes ready when the key is there,
-//! so the wait for a key does not move a request out of its window. Every request waits for the first key, also to other
-//! origins.
+//! Inside retry and rate limit, so that each attempt has the current key. The layer becomes ready when the key source has
+//! a key or has failed. The rate limit layer replaces a permit that expires during this wait. Every request waits for the
+//! first key, also one to another origin.
 //!
 //! Above or below a layer that follows redirects, for example tower-http's `FollowRedirect`:
 //!

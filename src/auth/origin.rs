@@ -53,9 +53,9 @@ impl Origin {
         Ok(Self { scheme, host: host.to_ascii_lowercase(), port, plaintext: false })
     }
 
-    /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
+    /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
     ///
-    /// Needed in a private network that encrypts by other means. Loopback does not need it.
+    /// A private network that encrypts by other means needs it. Loopback does not.
     pub fn allow_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
@@ -63,7 +63,7 @@ impl Origin {
 
     /// Returns whether `uri` has this scheme, host and port. Allocates nothing.
     pub fn covers(&self, uri: &Uri) -> bool {
-        // An authority without a port, as in most requests, is not taken apart, which would take half of the layer's time.
+        // Most requests have an authority without a port, which needs no parsing. Parsing takes half of the layer's time.
         if uri.authority().is_some_and(|authority| authority.as_str() == self.host) {
             return uri.scheme() == Some(&self.scheme) && self.port == default_port(&self.scheme);
         }
@@ -91,7 +91,7 @@ impl Origin {
     /// Returns whether one of the origins covers `uri`. A URI that names no origin is an error.
     pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
         if uri.authority().is_none() {
-            let why = "the request's uri names no origin, so nothing tells whether the key may go there";
+            let why = "the request's uri names no origin, so the layer cannot decide whether to send the credential";
             return Err(auth_error(why));
         }
         Ok(origins.iter().any(|origin| origin.covers(uri)))
@@ -110,7 +110,7 @@ fn port(uri: &Uri) -> Option<u16> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
         None | Some("") => uri.scheme().map(default_port),
-        // A number of Rust may have a plus sign.
+        // Rust's `parse` accepts a plus sign.
         Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0),
         Some(_) => None,
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tls_loopback_or_a_word_is_safe() {
+    fn credential_needs_tls_loopback_or_allowed_plaintext() {
         for (url, safe) in [
             ("https://api.example.com", true),
             ("http://127.0.0.1:8080", true),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_the_header_sensitive_and_keeps_one_of_the_caller() {
+    fn marks_the_header_sensitive_and_keeps_the_callers_own() {
         for (placement, name, value) in [
             ("bearer", AUTHORIZATION, "Bearer s3cret"),
             ("header:x-api-key", HeaderName::from_static("x-api-key"), "s3cret"),

@@ -30,7 +30,7 @@ pub(super) type Refresh = Shared<Run>;
 /// The current key, or the refresh to wait for.
 pub(super) type Lease = Either<Ready<Result<ApiKey, KeyError>>, Refresh>;
 
-/// A key that changes, in use: from a [`RefreshingKey`] or a file.
+/// A key from a [`RefreshingKey`] or a file, with the state of its refresh.
 pub(super) struct Refresher {
     settings: RefreshingKey,
     random: Random,
@@ -66,7 +66,7 @@ const FAILED: &str = "the key provider failed";
 impl Refresher {
     /// A key is refreshed this long before its expiry, as in the AWS SDKs.
     const AHEAD: Duration = Duration::from_secs(300);
-    /// A key that was in use for this many times the longest backoff starts a new row of rejections.
+    /// The rejection of a key that was in use for this many times the longest backoff counts as the first in a row.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {

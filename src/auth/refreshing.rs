@@ -69,8 +69,8 @@ impl RefreshingKey {
         Ok(self)
     }
 
-    /// Sets the delay after a failed refresh, and the time for which a key that the server rejects right after its refresh
-    /// is kept. [`ExponentialBackoff::throttled`] by default: 1 s, doubled up to 20 s.
+    /// Sets the delay after a failed refresh, and how long a key stays in use that the server rejects right after its
+    /// refresh. [`ExponentialBackoff::throttled`] by default: 1 s, doubled up to 20 s.
     pub fn with_backoff(mut self, backoff: ExponentialBackoff) -> Self {
         self.backoff = backoff;
         self
@@ -99,8 +99,8 @@ impl FreshKey {
         Self { key, lifetime: None }
     }
 
-    /// Limits the key's lifetime, counted from the start of the refresh, so that it never ends too late. OAuth 2's
-    /// `expires_in`.
+    /// Sets the key's lifetime, such as OAuth 2's `expires_in`. It counts from the start of the refresh, so that it never
+    /// ends too late.
     pub fn with_lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
         self

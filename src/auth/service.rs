@@ -24,7 +24,7 @@ use crate::error::{BoxError, Error, MaybeRejected};
 pub struct Auth<S> {
     inner: S,
     layer: AuthLayer,
-    /// The wait for the key, and its result. A limiter further out keeps this wait out of its window.
+    /// The wait for the key, and its result. The rate limit layer above replaces a permit that expires during the wait.
     ready: MaybeDone<Lease>,
 }
 

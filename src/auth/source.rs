@@ -13,7 +13,7 @@ use crate::config::InvalidConfig;
 /// | made from | reads the key | after a 401 |
 /// |---|---|---|
 /// | [`ApiKey`]: a value, an environment variable, a file | once | returns the 401 |
-/// | [`from_file`](Self::from_file) | with the first request after each interval | reads the file immediately, at most once a second |
+/// | [`from_file`](Self::from_file) | when the source is created, and with the first request after each interval | reads the file immediately, at most once a second |
 /// | [`RefreshingKey`] | with the first request, and ahead of the key's expiry | fetches another key |
 ///
 /// ```
@@ -46,7 +46,7 @@ impl KeySource {
     ///
     /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread meanwhile. The key stays in
     /// use if the file disappears or contains no valid key, and the file is read again after 1 s.
-    /// [`last_error`](Self::last_error) and a log event tell why.
+    /// [`last_error`](Self::last_error) and a log event report the reason.
     ///
     /// # Errors
     ///

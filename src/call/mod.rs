@@ -55,8 +55,8 @@ pub struct CallContext(Report);
 /// Marks a 401, or gRPC's `UNAUTHENTICATED`, whose key is being replaced, in the extensions of the response.
 ///
 /// The auth layer sets it. The retry layer resends the request once, through the limiter: see
-/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may set it, too. It states that the response
-/// is the one to this request.
+/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may set it, too, but only on
+/// the response to the request that it received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 

@@ -56,7 +56,7 @@ pub(crate) enum Failed {
     Layer,
     /// The inner service, before it was called.
     Readiness,
-    /// The inner service, whose error proves this.
+    /// The inner service, after it was called. The proof states what its error shows about the delivery.
     Service(Proof),
 }
 

@@ -1,4 +1,4 @@
-//! What the attempts of a call share, and the decision after each.
+//! The shared state of a call's attempts, and the decision after each.
 
 use std::{error::Error as _, sync::Arc};
 
@@ -154,10 +154,10 @@ impl<B: Body> Attempts<B> {
         Ok((Request::from_parts(self.head.again(&self.call), body), retry))
     }
 
-    /// Returns what follows from the result by itself.
+    /// Returns the verdict on the result, without the other inputs of the decision.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
-        // No rule and no server knows that there is another key. A 401 was not applied, whatever its method
-        // (RFC 9110 §15.5.2).
+        // Decided before any rule or `x-should-retry`, because neither knows that there is another key. A request that got
+        // a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return Verdict::KeyReplaced;

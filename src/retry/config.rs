@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// What a file sets of a [`RetryLayer`].
+/// The fields of a [`RetryLayer`] in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(expecting = "struct RetryLayer", default, deny_unknown_fields)]
 pub(super) struct Fields {
@@ -30,7 +30,7 @@ pub(super) struct Fields {
     honoured_idempotency_key: Option<IdempotencyKey>,
 }
 
-/// A part that is not given is that of the default backoff.
+/// A missing part is that of the default backoff.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Backoff {
@@ -110,7 +110,7 @@ impl TryFrom<Fields> for RetryLayer {
 }
 
 impl Backoff {
-    /// A custom backoff is not written.
+    /// Omits a custom backoff.
     fn of(backoff: &AnyBackoff) -> Self {
         let AnyBackoff::Exponential(backoff) = backoff else { return Self::default() };
         let written = |duration| Some(Written(duration));

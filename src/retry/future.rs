@@ -105,7 +105,7 @@ where
                 }
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // The limiter is called before the service below it, which it may then not call.
+                    // A limiter below may refuse the attempt, or its inner service may not become ready.
                     let called = !matches!(&result, Err(error) if error.was_not_called());
                     (called, result)
                 }
@@ -114,7 +114,7 @@ where
                         if drain.poll(cx).is_pending() && timer.as_mut().poll(cx).is_pending() {
                             return Poll::Pending;
                         }
-                        // Dropped before the sleep, because otherwise its connection is lost.
+                        // Drops the body before the sleep, so that it does not hold its connection meanwhile.
                         body.set(None);
                         timer.as_mut().reset(*until);
                     }
@@ -125,7 +125,7 @@ where
                 }
             };
 
-            // The attempt drops its body first, so that it can be replayed.
+            // Drops the attempt's future, which releases the request's body for the replay.
             this.state.set(State::Ended { error: None });
             // A classifier may read the report.
             let result = result.map_err(|error| error.reported(&this.attempts.call));

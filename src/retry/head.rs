@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, re
 
 use crate::call::{CallContext, RequestHead};
 
-/// A copy of a head. Most calls never use it, so it is made to be cheap.
+/// A copy of a head. Most calls never use it, so it is cheap to record.
 pub(super) enum Head {
     /// With few header fields, and no extension but the call.
     Plain {

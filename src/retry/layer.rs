@@ -75,7 +75,7 @@ impl RetryLayer {
 
     /// Sets the number of attempts, including the first. 3 by default.
     ///
-    /// 1 disables retries, but for the resend after a 401 whose key is replaced, which does not count.
+    /// 1 disables retries, except for the resend after a 401 whose key is replaced, which does not count.
     /// [`RetryOverride::never`](super::RetryOverride::never) disables that, too.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl RetryLayer {
     /// Also retries after this status, with the throttled backoff if it is 429 or 529.
     ///
     /// This rule, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the classifier, the
-    /// last one first.
+    /// last added one first.
     ///
     /// ```
     /// use http::StatusCode;

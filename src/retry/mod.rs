@@ -104,9 +104,9 @@
 //!   no further attempt.
 //! - A failed gRPC call is an HTTP 200, so it counts as a success without [`Grpc`].
 //! - A 101 ends the call, whatever a rule decides, because the connection then belongs to the caller.
-//! - The call returns the error of the last attempt if the inner service does not become ready for a retry, or the
-//!   limiter refuses it. If that attempt ended in a response, the call returns the new error, because the response's
-//!   body is gone. `retry_after()` returns the refused wait.
+//! - If the inner service does not become ready for a retry, or the limiter refuses it, the call returns the error of the
+//!   attempt before. If that attempt ended in a response, the call returns the new error, because the response's body is
+//!   gone. `retry_after()` returns the refused wait.
 //! - The layer reads the body of a failed response before the backoff, so that its connection can be reused. It stops
 //!   after 64 KiB, 100 ms or the backoff. After a 401 there is no backoff, and only the first two apply.
 //!

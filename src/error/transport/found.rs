@@ -2,7 +2,7 @@ use std::io;
 
 use super::super::{ErrorKind, delivery::Proof};
 
-/// What the errors so far show.
+/// The result of reading the chain of errors so far.
 pub(super) struct Found {
     /// The kind, unless a deeper error is known.
     pub(super) kind: ErrorKind,

@@ -70,7 +70,7 @@ fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
     // Established TCP connections never fail with this kind. The other kinds of failed connects occur on them, too.
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    // A service may wrap its statement in it.
+    // A service may wrap its `DeliveryError` in an I/O error.
     let marked = || chain(error).any(|error| error.is::<DeliveryError>());
     error.downcast_ref().is_some_and(refused) && !marked()
         || error.downcast_ref().is_some_and(|error: &DeliveryError| error.proof.not_sent)
