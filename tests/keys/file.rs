@@ -8,7 +8,7 @@ use tower_outbound::preset;
 
 use super::*;
 
-/// A file of its own for each test, gone with it.
+/// A key file for one test, which removes it at its end.
 struct Secret(PathBuf);
 
 impl Secret {
@@ -36,7 +36,7 @@ impl Drop for Secret {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_changes_gives_another_key_after_the_interval() {
+async fn reads_a_changed_file_after_the_interval() {
     let secret = Secret::new("rotates", "key-1\n");
     let server = Server::accepting("key");
     let client = client(KeySource::from_file_every(&secret.0, secs(30)).unwrap(), &server);
@@ -46,7 +46,7 @@ async fn a_file_that_changes_gives_another_key_after_the_interval() {
     send(&client).await.unwrap();
     advance(secs(1)).await;
     send(&client).await.unwrap();
-    // As a mounted secret changes: another file in its place.
+    // A mounted secret changes like this: another file replaces it.
     let next = Secret::new("rotates-next", "key-3");
     fs::rename(&next, &secret).unwrap();
     advance(secs(30)).await;
@@ -55,7 +55,7 @@ async fn a_file_that_changes_gives_another_key_after_the_interval() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported() {
+async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_missing_or_invalid() {
     let secret = Secret::new("vanishes", "key-1");
     let server = Server::accepting("key");
     let keys = KeySource::from_file(&secret.0).unwrap();
@@ -69,7 +69,7 @@ async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported
         send(&client).await.unwrap();
         let error = keys.last_error().map(|error| format!("{error} {error:?}"));
         match broken {
-            Some("key-1") => assert!(error.is_none(), "whole again"),
+            Some("key-1") => assert!(error.is_none(), "valid again"),
             _ => assert!(error.is_some_and(|error| error.contains("vanishes") && !error.contains("s3cret"))),
         }
     }
@@ -77,30 +77,38 @@ async fn a_file_that_vanishes_or_holds_rubbish_keeps_the_old_key_and_is_reported
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_key_is_looked_up_at_once() {
+async fn reads_the_file_immediately_after_a_401() {
     let secret = Secret::new("refused", "key-1");
     let server = Server::accepting("key-2");
     let client = client(KeySource::from_file_every(&secret.0, secs(3_600)).unwrap(), &server);
     let response = send_again(client.clone()).await.unwrap();
-    assert_eq!((response.status().as_u16(), server.keys().len()), (401, 1), "it is the same: handed over");
+    assert_eq!(
+        (response.status().as_u16(), server.keys().len()),
+        (401, 1),
+        "the file has the same key, so the 401 is returned"
+    );
     secret.write("key-2");
-    assert_eq!(send_again(client.clone()).await.unwrap().status(), 401, "not twice within a second");
+    assert_eq!(
+        send_again(client.clone()).await.unwrap().status(),
+        401,
+        "the file is read at most once a second"
+    );
     advance(secs(1)).await;
     let ended = together(100, || send_again(client.clone())).await;
     assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
 }
 
 #[test]
-fn a_file_that_is_not_there_is_refused_at_once() {
+fn rejects_a_missing_file_at_creation() {
     assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
     let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
     assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
 }
 
-/// A request that is rejected while another one reads the file waits for the new key. A pipe is a file that takes its time.
+/// A request that is rejected while another one reads the file waits for the new key. A pipe makes the read slow.
 #[cfg(unix)]
 #[test]
-fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
+fn requests_rejected_while_the_file_is_read_get_the_new_key() {
     use std::{io::Write, process::Command, sync::mpsc, thread};
 
     let secret = Secret::new("slow", "key-1");
@@ -120,10 +128,10 @@ fn all_who_are_refused_while_the_file_is_read_are_told_of_the_new_key() {
         })
     };
     let first = refused(told.clone());
-    // Opened as soon as the first one reads.
+    // Opening the pipe blocks until the first request reads it.
     let mut pipe = fs::OpenOptions::new().write(true).open(&secret).unwrap();
     let second = refused(told);
-    // Time to be wrong in: the second one has no key before the first one has read it.
+    // The second request must not get a key before the first one has read it.
     assert!(hear.recv_timeout(millis(50)).is_err());
     pipe.write_all(b"key-2").unwrap();
     drop(pipe);

@@ -1,4 +1,4 @@
-//! Keys that change: where they come from, what a 401 does, and that nobody waits for more than one refresh.
+//! Keys that change: their sources, the effect of a 401, and single-flight refreshes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod file;
@@ -41,7 +41,7 @@ use probe::{Content, get, millis, request, secs};
 
 const URI: &str = "https://api.example.com/v1";
 
-/// Reads every request and keeps its key and time, and refuses all keys but those that begin with what it accepts.
+/// A server that records the key and time of each request, and responds 401 unless the key starts with `accepts`.
 #[derive(Clone)]
 struct Server {
     seen: Arc<Mutex<Vec<(Instant, String)>>>,
@@ -89,7 +89,7 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
         async move {
             assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
             if !latency.is_zero() {
-                // In steps, as connecting, asking and reading are.
+                // In steps, as for a connection, a request and a response.
                 for _ in 0..4 {
                     tokio::time::sleep(latency / 4).await;
                 }
@@ -100,12 +100,12 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
     }
 }
 
-/// What a provider does when it is asked.
+/// The result of one call of a provider.
 #[derive(Clone, Copy)]
 enum Fetch {
-    /// Gives `key-1` the first time it is asked, `key-2` the second, good for so many seconds.
+    /// Returns `key-1` at the first call and `key-2` at the second, valid for this many seconds.
     Gives(u64),
-    /// One that does not expire.
+    /// Returns a key that does not expire.
     Lasting,
     Fails,
     Panics,
@@ -121,14 +121,15 @@ impl Asked {
     }
 }
 
-/// A provider that takes `latency` and follows its script, the last step for ever. Backs off by 1 s, 2 s, 4 s.
+/// Returns a provider that takes `latency` and follows `script`, repeating its last step, and the count of its calls. Its
+/// backoff is 1 s, 2 s, 4 s.
 fn provided(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, Asked) {
     let asked = Asked(Arc::default());
     let count = asked.clone();
     let provider = move || {
         let number = count.0.fetch_add(1, Ordering::Relaxed);
         async move {
-            // In steps, as connecting, asking and reading are.
+            // In steps, as for a connection, a request and a response.
             for _ in 0..4 {
                 tokio::time::sleep(latency / 4).await;
             }
@@ -160,7 +161,7 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// Below a retry layer that sends nothing again, but for a key that is replaced.
+/// Sends a request through a retry layer that only resends it with another key.
 async fn send_again<S>(service: S) -> Result<Response<Content>, Error>
 where
     S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,
@@ -168,7 +169,7 @@ where
     RetryLayer::new().with_max_attempts(1).unwrap().layer(service).oneshot(get(URI)).await
 }
 
-/// So many at once, on one task each.
+/// Runs `count` calls concurrently, each in its own task.
 async fn together<F>(count: usize, mut call: impl FnMut() -> F) -> Vec<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,

@@ -13,7 +13,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn one_refresh_however_many_wait() {
+async fn concurrent_requests_share_one_refresh() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(millis(100), &[Fetch::Gives(60)]);
     let client = client(provided, &server);
@@ -23,7 +23,7 @@ async fn one_refresh_however_many_wait() {
             async move { send(&client).await.unwrap().status() }
         });
         assert!(ended.await.iter().all(|status| *status == 200));
-        assert_eq!(asked.times(), round, "one for all 50");
+        assert_eq!(asked.times(), round, "one refresh for all 50 requests");
         let (keys, expected) = (server.keys(), format!("key-{round}"));
         assert_eq!(keys.len(), 50 * round);
         assert!(keys[50 * (round - 1)..].iter().all(|key| *key == expected), "{keys:?}");
@@ -32,7 +32,7 @@ async fn one_refresh_however_many_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
+async fn sends_the_old_key_while_a_refresh_ahead_of_its_expiry_runs() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
     let keys = KeySource::from(provided);
@@ -40,13 +40,17 @@ async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
     send(&client).await.unwrap();
     advance(secs(799)).await;
     send(&client).await.unwrap();
-    assert_eq!(asked.times(), 1, "a fifth of the lifetime ahead, and not before");
+    assert_eq!(asked.times(), 1, "the refresh starts a fifth of the lifetime ahead, not earlier");
     advance(secs(1)).await;
     let before = Instant::now();
     for _ in 0..3 {
         send(&client).await.unwrap();
     }
-    assert_eq!((before.elapsed(), asked.times()), (Duration::ZERO, 2), "nobody waits, one asks");
+    assert_eq!(
+        (before.elapsed(), asked.times()),
+        (Duration::ZERO, 2),
+        "no request waits, and one starts the refresh"
+    );
     tokio::time::sleep(millis(500)).await;
     send(&client).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
@@ -54,7 +58,7 @@ async fn ahead_of_the_expiry_the_old_key_goes_out_while_the_refresh_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_ends_while_a_call_is_under_way() {
+async fn a_refresh_completes_during_a_call() {
     let given = Asked(Arc::default());
     let count = given.clone();
     let keys = KeySource::from(RefreshingKey::new(move || {
@@ -70,12 +74,12 @@ async fn a_refresh_ends_while_a_call_is_under_way() {
     advance(secs(850)).await;
     let slow = probe::Probe::new([probe::Answer::Late(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
-    assert_eq!(given.times(), 2, "before anybody asked for it");
+    assert_eq!(given.times(), 2, "fetched before the next request");
     assert_eq!(keys.current().await.unwrap().expose(), "key-2");
 }
 
 #[test]
-fn a_call_outside_a_runtime_leaves_the_refresh_to_the_next_one() {
+fn a_call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let asked = Asked(Arc::default());
@@ -91,7 +95,7 @@ fn a_call_outside_a_runtime_leaves_the_refresh_to_the_next_one() {
     let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
-        assert!(keys.reject(&key), "another is asked for");
+        assert!(keys.reject(&key), "another key is fetched");
         assert!(keys.current().await.is_err());
     });
     let server = Server::accepting("key-");
@@ -105,13 +109,13 @@ fn a_call_outside_a_runtime_leaves_the_refresh_to_the_next_one() {
     });
 }
 
-/// A key that has come to its end between readiness and the request: the newest is sent, and the server says.
+/// If the key expires between readiness and the request, the latest key is sent, and the server's response decides.
 #[tokio::test(start_paused = true)]
-async fn of_two_keys_that_have_expired_the_newer_one_is_sent() {
+async fn sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
     let asked = Asked(Arc::default());
     let count = asked.clone();
-    // Answers at once, so that the request that asks has the new key.
+    // The provider responds immediately, so the request that starts the refresh has the new key.
     let provider = RefreshingKey::new(move || {
         let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
         let lifetime = if number == 1 { secs(10) } else { secs(1) };
@@ -131,11 +135,11 @@ async fn of_two_keys_that_have_expired_the_newer_one_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_call_leaves_the_refresh_to_the_others() {
+async fn a_refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
     let client = client(provided, &server);
-    // The first one drives; two wait; the first is dropped half way, then the second.
+    // The first call starts the refresh, and all three wait. The first two are dropped halfway.
     let mut first = spawn(send(&client));
     let mut second = spawn(send(&client));
     let mut third = spawn(send(&client));
@@ -153,7 +157,7 @@ async fn a_dropped_call_leaves_the_refresh_to_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_all_have_left_goes_on() {
+async fn a_refresh_continues_after_all_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     for pause in [millis(100), secs(3), millis(10_200), secs(59)] {
         let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
@@ -163,15 +167,15 @@ async fn a_refresh_that_all_have_left_goes_on() {
         let before = Instant::now();
         assert_eq!(send(&client).await.unwrap().status(), 200);
         let waited = secs(2).saturating_sub(pause + millis(10));
-        // Less than 60 s old, more than 48: a refresh ahead of the expiry is under way.
+        // After 48 of the 60 s, a refresh ahead of the expiry is running.
         let in_all = if pause > secs(50) { 2 } else { 1 };
         assert_eq!((before.elapsed(), asked.times()), (waited, in_all), "{pause:?}");
     }
 }
 
-/// A heartbeat: between two of them nothing is under way that could drive a refresh.
+/// Regular single calls: no request is in flight between two of them that could poll a refresh.
 #[tokio::test(start_paused = true)]
-async fn a_call_now_and_then_never_waits_for_the_next_key() {
+async fn occasional_calls_never_wait_for_the_next_key() {
     for every in [secs(10), secs(15), secs(100)] {
         let server = Server::accepting("key").after(millis(20));
         let (provided, asked) = provided(millis(100), &[Fetch::Gives(3_600)]);
@@ -190,8 +194,8 @@ async fn a_call_now_and_then_never_waits_for_the_next_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_as_old_as_the_request_that_takes_it() {
-    /// By this instance, and not by a clone of it.
+async fn a_reused_service_gets_a_current_key_for_each_request() {
+    /// Sends a request with this instance, not with a clone.
     async fn send(client: &mut Client, uri: &str) {
         let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
         ready.call(get(uri)).await.unwrap();
@@ -201,7 +205,7 @@ async fn a_key_is_as_old_as_the_request_that_takes_it() {
     let (provided, asked) = provided(millis(10), &[Fetch::Gives(100), Fetch::Fails, Fetch::Gives(100)]);
     let mut client = client(provided, &server);
     send(&mut client, elsewhere).await;
-    // Expired by now; and the next one can't be had, for a second.
+    // The key has expired, and the next refresh fails.
     advance(secs(200)).await;
     send(&mut client, elsewhere).await;
     advance(secs(200)).await;
@@ -209,9 +213,9 @@ async fn a_key_is_as_old_as_the_request_that_takes_it() {
     assert_eq!((asked.times(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// A client in a static, say, and a runtime for each test.
+/// For example a client in a static, and a runtime for each test.
 #[test]
-fn a_refresh_whose_runtime_has_ended_is_begun_anew() {
+fn starts_another_refresh_after_the_runtime_of_the_first_one_ended() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(secs(1), &[Fetch::Gives(60)]);
     let client = client(provided, &server);
@@ -223,13 +227,13 @@ fn a_refresh_whose_runtime_has_ended_is_begun_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_fails_is_backed_off_and_the_old_key_used_while_it_is_valid() {
+async fn backs_off_after_a_failed_refresh_and_uses_the_old_key_while_it_is_valid() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Gives(100), Fetch::Fails]);
     let keys = KeySource::from(provided);
     let client = client(keys.clone(), &server);
     let started = Instant::now();
-    // Due at 80 s; then after 1, 2, 4, 8 s of back-off, when a request comes.
+    // The refresh is due at 80 s, then after a backoff of 1, 2, 4 and 8 s, with the next request.
     for (at, times) in
         [(0, 1), (79, 1), (80, 2), (80, 2), (81, 3), (82, 3), (83, 4), (86, 4), (87, 5), (95, 6)]
     {
@@ -239,21 +243,25 @@ async fn a_refresh_that_fails_is_backed_off_and_the_old_key_used_while_it_is_val
     }
     assert!(server.keys().iter().all(|key| key == "key-1"));
     assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is shut");
-    // From 100 s on there is none.
+    // From 100 s on no key is valid.
     advance((started + secs(100)) - Instant::now()).await;
     let error = send(&client).await.unwrap_err();
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout(), "{error:?}");
     let cause: &KeyError = probe::cause(&error).unwrap();
-    assert_eq!(cause.retry_in(), Some(secs(11)), "16 s after 95 s");
+    assert_eq!(cause.retry_in(), Some(secs(11)), "the backoff of 16 s began at 95 s");
     assert_eq!(
         format!("{error:#}"),
         "credential could not be attached: the key provider failed, next attempt in 11s: the vault is shut"
     );
-    assert_eq!((asked.times(), server.keys().len()), (6, 10), "nothing was asked and nothing sent");
+    assert_eq!(
+        (asked.times(), server.keys().len()),
+        (6, 10),
+        "no refresh was started, and no request was sent"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_who_wait_for_a_refresh_that_fails_are_told() {
+async fn all_requests_that_wait_for_a_failed_refresh_fail() {
     let server = Server::accepting("key");
     let (provided, asked) = provided(secs(1), &[Fetch::Fails, Fetch::Gives(60)]);
     let client = client(provided, &server);
@@ -272,7 +280,7 @@ async fn all_who_wait_for_a_refresh_that_fails_are_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_provider_that_hangs_panics_or_gives_what_has_expired_has_failed() {
+async fn a_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
     let server = Server::accepting("key");
     for (fetch, said, after) in [
         (Fetch::Hangs, "gave no key within 10s", secs(10)),
@@ -292,9 +300,9 @@ async fn a_provider_that_hangs_panics_or_gives_what_has_expired_has_failed() {
     }
 }
 
-/// The wait for a key lies before the permit is used, not between the permit and the server.
+/// A permit that expires during the wait for a key is replaced.
 #[tokio::test(start_paused = true)]
-async fn no_window_is_overrun_by_requests_that_waited_for_a_key() {
+async fn requests_that_waited_for_a_key_stay_within_the_quota() {
     let server = Server::accepting("key");
     let (provided, _) = provided(secs(9), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
@@ -308,7 +316,7 @@ async fn no_window_is_overrun_by_requests_that_waited_for_a_key() {
 }
 
 #[tokio::test]
-async fn a_request_to_another_origin_goes_out_without_a_key() {
+async fn sends_no_key_to_another_origin() {
     let server = Server::accepting("");
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Fails]);
     let response = client(provided, &server).oneshot(get("https://other.example.com")).await.unwrap();

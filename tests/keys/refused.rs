@@ -10,33 +10,33 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_refused_together_refresh_once_and_are_sent_once_more() {
+async fn a_hundred_concurrent_401s_cause_one_refresh_and_one_resend_each() {
     for latency in [Duration::ZERO, millis(300)] {
         let server = Server::accepting("key-2").after(millis(20));
         let (provided, asked) = provided(latency, &[Fetch::Gives(3_600)]);
         let client = client(provided, &server);
         let ended = together(100, || send_again(client.clone())).await;
         assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
-        assert_eq!(asked.times(), 2, "one key for all, and one more");
+        assert_eq!(asked.times(), 2, "one key for all requests, and one replacement");
         let keys = server.keys();
         assert_eq!((keys.len(), keys.iter().filter(|key| *key == "key-1").count()), (200, 100));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_refusal_is_handed_over_and_the_provider_left_in_peace() {
+async fn returns_a_second_401_without_another_refresh() {
     let server = Server::accepting("none of them");
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provided, &server);
     let response = send_again(client.clone()).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys().len(), asked.times()), (401, 2, 2));
-    assert!(response.extensions().get::<KeyReplaced>().is_none(), "and nobody is told to go on");
-    // The next calls don't ask again for what has just been refused.
+    assert!(response.extensions().get::<KeyReplaced>().is_none(), "the second 401 causes no resend");
+    // The next calls do not fetch another key right after the 401.
     for _ in 0..10 {
         assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
     }
     assert_eq!((server.keys().len(), asked.times()), (12, 2));
-    // Later they do, less and less often: a minute of ten calls a second is no storm at the provider.
+    // Later calls fetch a key at growing intervals, so ten calls per second for a minute do not flood the provider.
     for _ in 0..600 {
         advance(millis(100)).await;
         assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
@@ -45,7 +45,7 @@ async fn a_second_refusal_is_handed_over_and_the_provider_left_in_peace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_withdrawn_long_after_is_replaced_at_once_every_time() {
+async fn replaces_a_key_immediately_if_it_was_in_use_for_long() {
     let server = Server::accepting("key-1");
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let client = client(provided, &server);
@@ -56,39 +56,43 @@ async fn a_key_withdrawn_long_after_is_replaced_at_once_every_time() {
         assert_eq!(send_again(client.clone()).await.unwrap().status(), 200, "{next}");
         assert_eq!(asked.times(), round + 2);
     }
-    // Nor do refusals of long ago make the rest of a new key longer than the shortest one.
+    // A new key is kept only for the shortest backoff, because the earlier rejections were long ago.
     advance(secs(1)).await;
     server.accept("key-5");
     assert_eq!(send_again(client.clone()).await.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_late_refusal_of_the_old_key_spares_the_new_one() {
+async fn a_late_401_to_the_old_key_does_not_replace_the_new_one() {
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let keys = KeySource::from(provided);
     let old = keys.current().await.unwrap();
-    assert!(keys.reject(&old) && keys.reject(&old), "both are told to send again");
+    assert!(keys.reject(&old) && keys.reject(&old), "both requests are resent");
     let new = keys.current().await.unwrap();
-    assert!(keys.reject(&old), "there is another one already");
+    assert!(keys.reject(&old), "another key is in use already");
     assert_eq!(keys.current().await.unwrap(), new);
     assert_eq!(asked.times(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_while_the_refresh_runs_makes_no_second_one() {
+async fn a_401_during_a_refresh_starts_no_second_one() {
     let (provided, asked) = provided(secs(1), &[Fetch::Gives(1_000)]);
     let keys = KeySource::from(provided);
     let old = keys.current().await.unwrap();
     advance(secs(850)).await;
-    // This one begins the refresh and goes on with the old key.
+    // This call starts the refresh and uses the old key.
     assert_eq!(keys.current().await.unwrap(), old);
     assert!(keys.reject(&old));
-    assert_ne!(keys.current().await.unwrap(), old, "a refused key is not given while another is on its way");
+    assert_ne!(
+        keys.current().await.unwrap(),
+        old,
+        "a rejected key is not used while another one is being fetched"
+    );
     assert_eq!(asked.times(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_no_other_key_can_be_had_the_servers_answer_is_handed_over() {
+async fn returns_the_401_if_no_other_key_can_be_fetched() {
     let server = Server::accepting("none of them");
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails]);
     let client = client(provided, &server);
@@ -99,14 +103,14 @@ async fn when_no_other_key_can_be_had_the_servers_answer_is_handed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_counts_again_at_the_moment_when_the_provider_may_be_asked_again() {
+async fn a_rejection_counts_again_at_the_end_of_the_backoff() {
     let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
     let keys = KeySource::from(provided);
     let key = keys.current().await.unwrap();
     assert!(keys.reject(&key));
-    assert!(keys.current().await.is_err(), "and the refused one is back");
+    assert!(keys.current().await.is_err(), "the refresh fails, and the rejected key is used again");
     advance(millis(999)).await;
-    assert!(!keys.reject(&key), "left alone for a second");
+    assert!(!keys.reject(&key), "the backoff lasts for a second");
     advance(millis(1)).await;
     assert!(keys.reject(&key));
     assert_eq!(keys.current().await.unwrap().expose(), "key-3");
@@ -114,7 +118,7 @@ async fn a_refusal_counts_again_at_the_moment_when_the_provider_may_be_asked_aga
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_can_not_change_and_one_that_is_not_ours_say_nothing() {
+async fn does_not_mark_the_401_of_a_fixed_key_or_of_the_callers_own() {
     let server = Server::accepting("none of them");
     let fixed = client(ApiKey::new("fixed").unwrap(), &server);
     let response = send(&fixed).await.unwrap();
@@ -128,9 +132,9 @@ async fn a_key_that_can_not_change_and_one_that_is_not_ours_say_nothing() {
     assert_eq!((server.keys(), asked.times()), (vec!["fixed".to_owned(), "own".to_owned()], 1));
 }
 
-/// What is sent again pays the limiter like all else.
+/// A resend takes a permit, too.
 #[tokio::test(start_paused = true)]
-async fn no_window_is_overrun_by_what_is_sent_again() {
+async fn resends_stay_within_the_quota() {
     let server = Server::accepting("key-2");
     let (provided, _) = provided(millis(100), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap();

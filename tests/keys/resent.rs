@@ -24,7 +24,7 @@ use super::*;
 
 const UNAUTHORIZED: Outcome = Outcome::Response(StatusCode::UNAUTHORIZED);
 
-/// What lets nothing be sent again otherwise.
+/// Returns a layer that makes no other retry: one attempt, and a budget that is spent.
 fn strict() -> (RetryLayer, Budget) {
     let budget = Budget::new().with_capacity(14).unwrap();
     // A retry that waits for its backoff spends all of it.
@@ -38,8 +38,8 @@ fn report<B>(response: &Response<B>) -> &Report {
     Report::from_response(response).unwrap()
 }
 
-/// Sends this to a server that answers by this script, with keys that never end; gives the answer's status, why there
-/// was no other, and how often it was asked.
+/// Sends the request to a server that responds by `script`, with a provider that always has another key. Returns the
+/// status of the response, the stop reason and the number of requests that the server received.
 async fn scripted(
     retry: &RetryLayer,
     request: Request<Content>,
@@ -52,7 +52,7 @@ async fn scripted(
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
+async fn resends_every_method_once_with_the_new_key() {
     for method in ["GET", "POST", "PATCH"] {
         let server = Server::accepting("key-2");
         let (provided, asked) = provided(millis(300), &[Fetch::Lasting]);
@@ -66,21 +66,21 @@ async fn whatever_the_method_it_is_sent_once_more_with_the_new_key() {
         let reason = attempts[0].delay_reason.unwrap();
         assert_eq!((attempts[0].delay, reason.as_str()), (Some(Duration::ZERO), "key_replaced"));
         assert_eq!((attempts[1].delay, report(&response).stop_reason()), (None, Some(StopReason::Success)));
-        assert_eq!(budget.left(), 1, "nothing was left, and a success at the first try gives one");
+        assert_eq!(budget.left(), 1, "the budget was spent, and a success at the first attempt returns 1");
     }
 }
 
-/// The provider has another key each time, and each is refused later than the longest back-off of the keys.
+/// The provider always has another key, and each is rejected later than the longest backoff of the keys.
 #[tokio::test(start_paused = true)]
-async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
+async fn returns_the_second_401_even_if_there_are_more_keys() {
     for retry in [RetryLayer::new(), RetryLayer::new().with_max_attempts(9).unwrap(), strict().0] {
         let server = Server::accepting("none of them").after(secs(25));
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
         let service = (retry, layer(provided)).layer(server.clone());
         for round in 1..=3 {
             let call = timeout(secs(3_600), service.clone().oneshot(get(URI)));
-            let response = call.await.expect("no end to it").unwrap();
-            assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is yet another one");
+            let response = call.await.expect("the call does not end").unwrap();
+            assert!(response.extensions().get::<KeyReplaced>().is_some(), "there is another key");
             assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (401, 2));
             assert_eq!(report(&response).stop_reason(), Some(StopReason::NotRetryable));
             assert_eq!((server.keys().len(), asked.times()), (2 * round, 2 * round));
@@ -89,24 +89,24 @@ async fn a_second_refusal_is_the_answer_however_many_keys_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_another_call_replaced_meanwhile_is_not_replaced_again() {
+async fn does_not_replace_a_key_again_that_another_call_replaced() {
     let server = Server::accepting("key-2").after(secs(5));
     let (provided, asked) = provided(millis(100), &[Fetch::Lasting]);
     let keys = KeySource::from(provided);
     let slow = layer(keys.clone()).layer(server.clone());
     let quick = layer(keys).layer(server.clone().after(Duration::ZERO));
-    // Both go out with key-1; the answer to one of them is long on its way.
+    // Both requests carry key-1. The response to one of them is slow.
     let slow = tokio::spawn(send_again(slow));
     sleep(secs(1)).await;
     assert_eq!(send_again(quick).await.unwrap().status(), 200);
     assert_eq!((server.keys().len(), asked.times()), (3, 2));
     assert_eq!(slow.await.unwrap().unwrap().status(), 200);
     assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-2"]);
-    assert_eq!(asked.times(), 2, "the one that is there will do");
+    assert_eq!(asked.times(), 2, "the current key is used");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_can_not_change_is_not_sent_again() {
+async fn does_not_resend_a_fixed_key() {
     let server = Server::accepting("none of them");
     let client = client(ApiKey::new("fixed").unwrap(), &server);
     let response = RetryLayer::new().layer(client).oneshot(get(URI)).await.unwrap();
@@ -115,24 +115,24 @@ async fn a_key_that_can_not_change_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_was_not_kept_leaves_the_401_as_the_answer() {
+async fn returns_the_401_if_the_body_was_not_recorded() {
     let kept = RetryLayer::new().with_replay_limit(5);
     let script = [Is(401), Is(200)];
     assert_eq!(scripted(&kept, request("POST", URI), &script).await, (200, StopReason::Success, 2));
     let over = RetryLayer::new().with_replay_limit(4);
     assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
-    // Nor one of which the server did not read the end.
+    // A body that the server did not read to its end is not resent, either.
     let script = [Answer::Keeps(401), Is(200)];
     assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
+async fn a_resend_counts_neither_as_an_attempt_nor_against_the_budget() {
     let budget = Budget::new();
     let retry = RetryLayer::new().with_max_attempts(2).unwrap().with_budget(budget.clone());
     for (script, ended, left) in [
         ([401, 503, 200], StopReason::Success, 500),
-        // What a retry had spent comes back when it helps in the end, with another key.
+        // A retry gets its cost back if the call succeeds, also with another key.
         ([503, 401, 200], StopReason::Success, 500),
         ([401, 503, 503], StopReason::Exhausted, 486),
         ([503, 401, 503], StopReason::Exhausted, 472),
@@ -142,7 +142,7 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
         assert_eq!(scripted(&retry, get(URI), &script.map(Is)).await, expected, "{script:?}");
         assert_eq!(budget.left(), left, "{script:?}");
     }
-    // The back-off after it is the first.
+    // The backoff after the resend is the first one.
     let probe = Probe::new([Is(401), Is(503), Is(200)]);
     let layer = layer(provided(Duration::ZERO, &[Fetch::Lasting]).0);
     let response = (retry, layer).layer(probe).oneshot(get(URI)).await.unwrap();
@@ -150,13 +150,13 @@ async fn it_takes_no_attempt_and_nothing_of_the_budget_from_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_are_asked_about_the_second_401_and_not_about_the_first() {
+async fn rules_decide_on_the_second_401_and_not_on_the_first() {
     let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
     assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, StopReason::Success, 2));
-    // Nor does a server that would have the same request not come again know of another key.
+    // `x-should-retry: false` does not prevent the resend, because the server does not know that there is another key.
     let asks = Answer::With(401, &[("x-should-retry", "false")]);
     assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, StopReason::Success, 2));
-    // Who wants it tried again all the same has it tried as often as anything else.
+    // A rule that retries after a 401 is subject to the usual limits.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
     let eager = eager.retry_on(StatusCode::UNAUTHORIZED);
     assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, StopReason::Exhausted, 3));
@@ -164,7 +164,7 @@ async fn rules_are_asked_about_the_second_401_and_not_about_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_may_rule_it_out() {
+async fn a_request_can_disable_the_resend() {
     let script = [Is(401), Is(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
@@ -178,7 +178,7 @@ async fn a_request_may_rule_it_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
+async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let probe = Probe::new([Asks(401, "3"), Is(200)]);
     let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
@@ -186,7 +186,7 @@ async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Asked)));
     assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
-    // Nothing is asked for there: it goes because of the key.
+    // A requested delay of zero does not count, so the reason is the replaced key.
     let service = (RetryLayer::new(), layer(self::provided(Duration::ZERO, &[Fetch::Lasting]).0));
     let response = service.layer(Probe::new([Asks(401, "0"), Is(200)])).oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
@@ -201,7 +201,7 @@ async fn it_comes_neither_earlier_than_asked_nor_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_pays_the_limiter_and_may_be_refused_by_it() {
+async fn a_resend_takes_a_permit_and_may_be_refused() {
     for (quota, answered) in [(2, true), (1, false)] {
         let window = SlidingWindow::new(Quota::new(quota, secs(60)).unwrap());
         let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
@@ -214,7 +214,7 @@ async fn it_pays_the_limiter_and_may_be_refused_by_it() {
             .service(probe.clone());
         let result = service.clone().oneshot(get(URI)).await;
         assert_eq!((result.is_ok(), probe.calls()), (answered, quota as usize));
-        // After an answer, whose body is gone by then, it is the refusal that comes out.
+        // The call returns the refusal, because the body of the response is gone.
         if let Err(error) = result {
             assert!(error.is_rate_limited() && error.retry_after().unwrap() > secs(59), "{error:?}");
             let outcomes = error.report().unwrap().attempts();
@@ -225,9 +225,9 @@ async fn it_pays_the_limiter_and_may_be_refused_by_it() {
     }
 }
 
-/// A layer of one's own that replaces keys says so by the same mark, of a 401 and of nothing else.
+/// A custom layer that replaces keys sets the same mark. It counts on a 401 only.
 #[tokio::test(start_paused = true)]
-async fn the_mark_counts_on_a_401_alone() {
+async fn the_mark_counts_on_a_401_only() {
     for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
         let probe = Probe::new([Is(status), Is(200)]);
         let marked = ServiceBuilder::new()
@@ -242,9 +242,9 @@ async fn the_mark_counts_on_a_401_alone() {
     }
 }
 
-/// The whole stack, its order as it is, in which nothing else is ever sent again.
+/// The whole stack in its usual order, without any other retry.
 #[tokio::test(start_paused = true)]
-async fn fifty_calls_of_a_preset_that_fail_together_cause_one_refresh() {
+async fn fifty_concurrent_401s_of_a_preset_cause_one_refresh() {
     let server = Server::accepting("key-2").after(millis(20));
     let (provided, asked) = provided(millis(300), &[Fetch::Lasting]);
     let preset = preset::realtime_messaging(URI).unwrap().with_keys(provided).with_retry(strict().0);
@@ -252,13 +252,17 @@ async fn fifty_calls_of_a_preset_that_fail_together_cause_one_refresh() {
     let ended = together(50, || service.clone().oneshot(request("POST", URI))).await;
     assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
     let keys = server.keys();
-    assert_eq!((asked.times(), keys.len()), (2, 100), "one key for all, and one more; each call twice");
+    assert_eq!(
+        (asked.times(), keys.len()),
+        (2, 100),
+        "one key for all calls, and one replacement; each call is sent twice"
+    );
     assert_eq!(keys.iter().filter(|key| *key == "key-1").count(), 50);
 }
 
-/// gRPC does not say that nothing was done.
+/// gRPC does not guarantee that such a call was not processed.
 #[tokio::test(start_paused = true)]
-async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempotent_sent_once_more() {
+async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
     const REFUSED: Answer = With(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
     for (method, said, expected) in [
         ("POST", false, &["key-1"][..]),
@@ -279,8 +283,8 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
             probe.seen().iter().map(key).collect()
         };
         assert_eq!(sent(&probe), expected, "{method} {said}");
-        assert_eq!(response.headers()["grpc-status"], "16", "{method} {said}: once in a call");
-        assert!(budget.left() < 14, "it is not counted");
+        assert_eq!(response.headers()["grpc-status"], "16", "{method} {said}: resent only once");
+        assert!(budget.left() < 14, "the resend changes no cost");
         let before = asked.times();
         service.oneshot(request("GET", URI)).await.unwrap();
         assert!(
@@ -291,9 +295,9 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
     }
 }
 
-/// Not with another key, either, when the server wants no other attempt; and not before it says.
+/// A negative or invalid pushback forbids the resend, too, and a positive one delays it.
 #[tokio::test(start_paused = true)]
-async fn after_unauthenticated_the_pushback_of_grpc_holds() {
+async fn the_resend_after_unauthenticated_obeys_the_pushback() {
     for (pushback, expected) in [("-1", (1, 0)), ("soon", (1, 0)), ("0", (2, 0)), ("250", (2, 250))] {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
         let refused = test_util::Answer::status(200)
@@ -307,7 +311,7 @@ async fn after_unauthenticated_the_pushback_of_grpc_holds() {
         service.clone().oneshot(request("POST", URI)).await.unwrap();
         let took = start.elapsed().as_millis();
         assert_eq!((probe.calls(), took / 10 * 10), expected, "{pushback}");
-        // The key is replaced all the same.
+        // The key is replaced in any case.
         service.oneshot(request("POST", URI)).await.unwrap();
         let last = probe.seen().last().unwrap().header("authorization").unwrap().to_owned();
         assert_eq!((last.as_str(), asked.times()), ("Bearer key-2", 2), "{pushback}");
@@ -315,7 +319,7 @@ async fn after_unauthenticated_the_pushback_of_grpc_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_code_of_grpc_says_a_thing_of_the_key() {
+async fn no_other_grpc_code_replaces_the_key() {
     for code in ["0", "7", "14", "x"] {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
         let answer = test_util::Answer::status(200).with_header("grpc-status", code);

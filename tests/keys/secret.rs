@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::*;
 
-/// No key of this file is in it, in plain or in base64: `key-1`, `key-2`, and with a user before them.
+/// Asserts that `shown` contains no key of this file, in plain or in base64: `key-1`, `key-2`, also after a user's name.
 fn hidden(shown: &dyn Debug) {
     let shown = format!("{shown:?} {shown:#?}");
     for part in ["key-1", "key-2", "a2V5LT", "YW5uOmtleS0"] {
@@ -21,7 +21,7 @@ fn hidden(shown: &dyn Debug) {
 #[tokio::test(start_paused = true)]
 async fn no_key_is_in_a_log_an_error_or_debug() {
     let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
-    // For all threads: what another test met first would else be off for this one, too.
+    // The subscriber is set for all threads. Otherwise an event that another test caused first would be disabled here.
     tracing::subscriber::set_global_default(subscriber).unwrap();
 
     let server = Server::accepting("key-2");

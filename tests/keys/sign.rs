@@ -13,7 +13,7 @@ use tower_outbound::{
 
 use super::*;
 
-/// A scheme that is made up: what it saw, in clear.
+/// A made-up scheme: the signature is the plain text of what the signer received.
 struct Shown {
     credentials: AppCredentials,
     limit: Option<usize>,
@@ -26,7 +26,7 @@ impl Sign for Shown {
 
     fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
         Box::pin(async move {
-            sleep(millis(10)).await; // as a key service far away would take
+            sleep(millis(10)).await; // as a remote key service would take
             let shown = format!("{} {} {} {body:?}", self.credentials.app_id(), head.method, head.uri.path());
             head.headers.insert("x-signature", shown.parse()?);
             Ok(())
@@ -44,7 +44,7 @@ fn signing(limit: Option<usize>) -> SignLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hook_sees_the_body_only_when_it_asks_and_the_server_gets_it_whole() {
+async fn a_signer_gets_the_body_only_with_a_limit_and_the_server_always_gets_it() {
     for (limit, signature) in [(None, "app POST /v1 None"), (Some(5), "app POST /v1 Some(b\"hello\")")] {
         let probe = Probe::new([Answer::Is(200)]);
         signing(limit).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -55,7 +55,7 @@ async fn the_hook_sees_the_body_only_when_it_asks_and_the_server_gets_it_whole()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_signs_says_what_it_is_and_shows_no_secret() {
+async fn debug_of_the_layer_service_and_future_shows_no_secret() {
     let layer = signing(None);
     let mut service = layer.layer(Probe::new([Answer::Silent]));
     let (shown, inner) = (format!("{layer:?}"), format!("{service:?}"));
@@ -73,7 +73,7 @@ async fn what_signs_says_what_it_is_and_shows_no_secret() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_over_the_cap_is_an_error_and_nothing_is_sent() {
+async fn sends_nothing_if_the_body_is_over_the_limit() {
     let probe = Probe::new([Answer::Is(200)]);
     let error = signing(Some(4)).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!((error.is_auth(), probe::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
@@ -81,7 +81,7 @@ async fn a_body_over_the_cap_is_an_error_and_nothing_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_is_signed_and_sent_again_with_a_signature_of_its_own() {
+async fn signs_each_attempt_of_a_streamed_body() {
     let frames = ["he", "llo"].map(|data| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
     let probe = Probe::new([Answer::Is(503), Answer::Is(200)]);
@@ -98,7 +98,7 @@ async fn a_stream_is_signed_and_sent_again_with_a_signature_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_origin_is_not_signed_for_and_a_listed_one_is() {
+async fn signs_only_for_allowed_origins() {
     let other = "https://other.example.com/v1";
     let probe = Probe::new([Answer::Is(200)]);
     signing(None).layer(probe.clone()).oneshot(get(other)).await.unwrap();
