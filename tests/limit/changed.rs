@@ -13,7 +13,7 @@ use tower_outbound::{
 use crate::costing;
 
 #[tokio::test(start_paused = true)]
-async fn a_quota_that_is_set_again_and_again_costs_nothing() {
+async fn repeated_changes_of_the_quota_cost_no_permits() {
     for every in [100, 300, 600, 700] {
         let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap().without_margin();
         let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap().without_margin();
@@ -23,7 +23,7 @@ async fn a_quota_that_is_set_again_and_again_costs_nothing() {
             if start.elapsed() > Duration::from_secs(600) {
                 break;
             }
-            // The same, and one that hardly differs.
+            // Alternates the quota with one that hardly differs.
             bucket.set_quotas([if number % 3 == 0 { other } else { quota }]);
             granted += usize::from(bucket.try_acquire().is_ok());
             tokio::time::advance(Duration::from_millis(every)).await;
@@ -34,17 +34,17 @@ async fn a_quota_that_is_set_again_and_again_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_quota_keeps_what_is_spent() {
+async fn spent_permits_count_under_a_new_quota() {
     let before = Quota::new(20, Duration::from_secs(10)).unwrap().with_burst(10).unwrap().without_margin();
     let after = Quota::new(40, Duration::from_secs(10)).unwrap().with_burst(20).unwrap().without_margin();
     let bucket = TokenBucket::new(before);
     bucket.acquire_with(&costing(8)).await.unwrap();
     bucket.set_quotas([after]);
-    assert_eq!(bucket.snapshot().available, 2, "the larger burst comes by and by");
+    assert_eq!(bucket.snapshot().available, 2, "the larger burst becomes available gradually");
     tokio::time::advance(Duration::from_secs(5)).await;
     assert_eq!(bucket.snapshot().available, 12);
 
-    // Whoever waits, waits by the new quota from now on; whoever can never fit is told.
+    // The new quota applies to waiters. A waiter whose cost exceeds it is refused.
     let bucket = TokenBucket::new(before);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let waiting = tokio::spawn(bucket.acquire_with(&costing(6)));
@@ -58,7 +58,7 @@ async fn a_new_quota_keeps_what_is_spent() {
         .without_margin()]);
     assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
     waiting.await.unwrap().unwrap();
-    // Ten are spent of a burst of eight, six are wanted: eight have to come, one each 10 s / 72.
+    // Ten permits of a burst of eight are spent and six are needed, so eight are refilled, one each 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);
@@ -68,7 +68,7 @@ async fn a_new_quota_keeps_what_is_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_of_the_burst_or_there_and_back_lets_no_more_through() {
+async fn changing_the_quota_and_back_grants_no_extra_permits() {
     let minute = Duration::from_secs(60);
     let of = |limit, burst| Quota::new(limit, minute).unwrap().with_burst(burst).unwrap().without_margin();
     for bursts in [[10, 90, 90], [90, 10, 90], [10, 90, 10], [50, 99, 1]] {

@@ -1,4 +1,4 @@
-//! Which requests are let through, and when: buckets, windows, several quotas, costs.
+//! Which requests are granted permits, and when: token buckets, sliding windows, several quotas, costs.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -16,7 +16,7 @@ use tower_outbound::{
 use crate::{bucket, costing, permits};
 
 #[tokio::test(start_paused = true)]
-async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
+async fn grants_the_burst_at_once_and_the_rest_at_the_refill_rate() {
     let bucket = bucket(100, 60, 10);
     let start = Instant::now();
     let mut grants = Vec::new();
@@ -33,7 +33,7 @@ async fn the_burst_goes_at_once_and_the_rest_at_the_safe_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
+async fn sliding_window_grants_the_whole_quota_at_once_in_each_window() {
     let window = SlidingWindow::new(Quota::per_minute(100).unwrap().without_margin());
     let start = Instant::now();
     let mut grants = Vec::new();
@@ -49,17 +49,17 @@ async fn a_window_gives_the_whole_quota_at_once_and_again_when_it_has_passed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_quotas_all_are_spent_or_none() {
+async fn takes_permits_of_all_quotas_or_of_none() {
     let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap().without_margin();
     let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap().without_margin();
     let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
-    // The first gives five, of the second two are left.
+    // The first quota grants five permits, and two of the second quota are left.
     for _ in 0..5 {
         bucket.try_acquire().unwrap();
     }
     assert!(bucket.try_acquire().is_err());
     assert_eq!(bucket.snapshot().available, 0);
-    // Refused by the first quota a hundred times, the second still has its two.
+    // A hundred refusals by the first quota take none of the two permits of the second quota.
     for _ in 0..100 {
         assert!(bucket.try_acquire().is_err());
     }
@@ -68,18 +68,22 @@ async fn of_several_quotas_all_are_spent_or_none() {
     for _ in 0..2 {
         bucket.try_acquire().unwrap();
     }
-    // The first has one more; it is the second that says no, for 60 s / 93 less what has passed.
+    // The first quota has one more permit. The second refuses for 60 s / 93, less the elapsed time.
     let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
     assert!((Duration::from_millis(45)..Duration::from_millis(46)).contains(&wait), "{wait:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
+async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(7)).await.unwrap();
     let start = Instant::now();
     bucket.acquire_with(&costing(5)).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::from_secs(2), "three were there, two more a second each");
+    assert_eq!(
+        start.elapsed(),
+        Duration::from_secs(2),
+        "three permits were available, and two more took a second each"
+    );
     let refusal = bucket.acquire_with(&costing(11)).await.unwrap_err();
     assert_eq!((refusal.reason(), refusal.wait()), (Reason::TooCostly { largest: 10 }, None));
     let window = SlidingWindow::new(Quota::per_minute(20).unwrap().without_margin());
@@ -110,7 +114,7 @@ async fn a_cost_is_taken_whole_and_one_that_can_never_fit_is_its_own_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_burst_after_an_initial_burst_of_zero() {
+async fn an_initial_burst_of_zero_grants_nothing_at_the_start() {
     let bucket = bucket(20, 10, 10).with_initial_burst(0);
     assert_eq!(bucket.snapshot().available, 0);
     assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
@@ -121,7 +125,7 @@ async fn no_burst_after_an_initial_burst_of_zero() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_tells_how_it_stands() {
+async fn snapshot_shows_the_current_state() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));

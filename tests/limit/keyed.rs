@@ -11,7 +11,7 @@ use tower_outbound::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
+async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(
         16,
@@ -25,16 +25,16 @@ async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
     service.clone().oneshot(to(0)).await.unwrap();
     assert!(service.clone().oneshot(to(0)).await.unwrap_err().is_rate_limited(), "its permit is spent");
 
-    // Keys that owe something are never forgotten: a shard that is full of them takes no more.
+    // Keys in use are never removed, so a shard that is full of them refuses new keys.
     let mut refused = 0;
     for host in 1..200 {
         refused += usize::from(service.clone().oneshot(to(host)).await.is_err());
     }
     assert!(refused >= 199 - 16, "{refused}");
     assert!(keyed.len() <= 16);
-    assert!(service.clone().oneshot(to(0)).await.is_err(), "and the first still owes its permit");
+    assert!(service.clone().oneshot(to(0)).await.is_err(), "the permit of the first key is still spent");
 
-    // A second later nothing is owed any more, and the old make way for the new.
+    // A second later all keys are idle, and new keys replace them.
     tokio::time::advance(Duration::from_secs(1)).await;
     for host in 1_000..1_010 {
         service.clone().oneshot(to(host)).await.unwrap();
@@ -44,19 +44,19 @@ async fn each_key_has_its_own_quota_and_an_idle_one_is_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn idle_keys_go_though_there_is_room() {
+async fn removes_idle_keys_even_if_there_is_room() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
     for key in 0..10_000 {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
         tokio::time::advance(Duration::from_millis(10)).await;
     }
-    // A permit is owed for a ninth of a second: eleven keys at a time, and those that were not looked at yet.
+    // A permit is refilled after a ninth of a second: eleven keys are in use, and some idle keys are not checked yet.
     assert!(keyed.len() < 500, "{}", keyed.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_idle_only_when_nothing_is_owed_under_any_of_its_quotas() {
+async fn a_key_is_in_use_until_all_its_quotas_are_fully_available() {
     let quotas = [Quota::per_second(10).unwrap(), Quota::per_minute(20).unwrap()];
     let windows = Keyed::new(|_| 0, move |_: &u32| SlidingWindow::all_of(quotas));
     let mut granted = 0;
@@ -71,7 +71,7 @@ async fn a_key_is_idle_only_when_nothing_is_owed_under_any_of_its_quotas() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_number_of_keys_may_be_allowed() {
+async fn allows_any_maximum_of_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
     assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));

@@ -1,4 +1,4 @@
-//! The layer over a service: what it shares, and what holds while the service has no room.
+//! The layer over a service: shared limiters, and permits while the service is not ready.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -15,7 +15,7 @@ use tower_outbound::{
 use crate::bucket;
 
 #[tokio::test(start_paused = true)]
-async fn every_layer_of_one_limiter_and_every_clone_share_the_bucket() {
+async fn layers_and_clones_of_one_limiter_share_the_bucket() {
     let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
     let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let (one, two) = (layer.layer(service()), layer.clone().layer(service()));
@@ -28,8 +28,8 @@ async fn every_layer_of_one_limiter_and_every_clone_share_the_bucket() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_readiness_is_held_during_the_wait() {
-    // One slot below; two wait in the limiter above it.
+async fn does_not_hold_the_inner_service_ready_during_the_wait() {
+    // The inner service has one slot, and two requests wait in the limiter above it.
     let layer = RateLimitLayer::new(bucket(11, 10, 1));
     let slots = tower::limit::ConcurrencyLimitLayer::new(1);
     let inner =
@@ -47,7 +47,7 @@ async fn no_readiness_is_held_during_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_on_other_statuses_pauses_nobody() {
+async fn retry_after_pauses_the_limiter_only_on_429_and_503() {
     for (status, pauses) in [(429, true), (503, true), (202, false), (301, false), (500, false)] {
         let layer = RateLimitLayer::new(TokenBucket::unlimited());
         let mut service = layer.layer(tower::service_fn(move |_: Request<()>| async move {
@@ -60,7 +60,7 @@ async fn retry_after_on_other_statuses_pauses_nobody() {
     }
 }
 
-/// Notes when each request arrives; the first of them take their time.
+/// Records when each request arrives. The first `slow` requests take `takes`.
 fn slow_at_first(
     slow: usize,
     takes: Duration,
@@ -83,7 +83,7 @@ fn slow_at_first(
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_where_it_counts() {
+async fn replaces_permits_that_expired_while_the_inner_service_was_not_ready() {
     for (margin, sliding) in [(0, false), (0, true), (500, false)] {
         let quota = Quota::per_second(10).unwrap().with_margin(Duration::from_millis(margin)).unwrap();
         let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
@@ -105,7 +105,7 @@ async fn permits_that_waited_for_room_below_are_renewed_so_the_window_holds_wher
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_holds_for_those_who_have_a_permit_but_no_room_below() {
+async fn a_pause_applies_to_permits_that_wait_for_the_inner_service() {
     let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
     let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
     let limiter = TokenBucket::unlimited();
@@ -116,5 +116,5 @@ async fn a_pause_holds_for_those_who_have_a_permit_but_no_room_below() {
     }
     let arrivals = arrivals.times();
     assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(31), "{:?}", arrivals[1] - arrivals[0]);
-    assert_eq!(limiter.snapshot().in_flight, 0, "what was renewed is not counted twice");
+    assert_eq!(limiter.snapshot().in_flight, 0, "a replaced permit is not counted twice");
 }

@@ -1,4 +1,4 @@
-//! The line of those who wait: its order, who leaves it, who is woken, and who is refused a place.
+//! The queue: its order, cancelled waiters, wake-ups and refusals.
 
 use std::{
     pin::Pin,
@@ -20,7 +20,7 @@ use tower_outbound::{
 use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
+async fn a_refusal_spends_nothing_and_carries_the_necessary_wait() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -37,31 +37,34 @@ async fn a_refusal_spends_nothing_and_says_how_long_it_would_have_taken() {
         assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(Duration::from_secs(2))));
         assert_eq!(now.elapsed(), Duration::ZERO, "at once");
     }
-    // The one whose bound is just wide enough is let in, and served when it was foretold.
+    // A request whose bound equals the forecast is queued.
     let fits = PermitRequest::new().with_max_wait(Duration::from_secs(2));
     let mut fits = task::spawn(bucket.acquire_with(&fits));
     assert_pending!(fits.poll());
     drop(waiting);
     fits.await.unwrap();
-    assert_eq!(now.elapsed(), Duration::from_secs(1), "the one before gave up");
+    assert_eq!(now.elapsed(), Duration::from_secs(1), "the waiter before it was dropped");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_newcomer_does_not_overtake_who_waits() {
+async fn a_new_request_does_not_overtake_waiters() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(waiting.poll());
-    // A permit is there by now, and it is not the newcomer's.
+    // A permit is available now, and it belongs to the waiter.
     tokio::time::advance(Duration::from_millis(1_500)).await;
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
-    assert!(waiting.is_woken(), "the newcomer has served the line, though its head was not polled");
+    assert!(
+        waiting.is_woken(),
+        "the new request granted the head's permit, although the head was not polled"
+    );
     assert_ready_ok!(waiting.poll());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
+async fn cheap_requests_do_not_overtake_a_costly_head() {
     let bucket = bucket(20, 10, 10);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let start = Instant::now();
@@ -77,7 +80,7 @@ async fn a_costly_head_is_not_overtaken_by_cheap_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
+async fn an_unpolled_future_is_not_queued_and_spends_nothing() {
     let bucket = bucket(11, 10, 1);
     let unpolled = bucket.acquire_with(&PermitRequest::new());
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
@@ -86,7 +89,7 @@ async fn an_unpolled_wait_takes_no_place_and_spends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_leaves_hands_the_timer_on() {
+async fn the_next_waiter_arms_the_timer_after_the_head_is_dropped() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
@@ -110,7 +113,7 @@ impl Wake for Wakes {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wake_ups_a_grant_do_not_grow_with_the_line() {
+async fn wake_ups_per_grant_do_not_grow_with_the_queue() {
     const LINE: usize = 5_000;
     let bucket = bucket(1_100, 10, 100);
     for _ in 0..100 {
@@ -124,7 +127,7 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
     for wait in &mut line {
         assert!(wait.as_mut().poll(&mut cx).is_pending());
     }
-    // Only those at the front are polled: the head holds the timer, the rest have been granted.
+    // Polls only the front of the queue: the head has the timer, and the others have been granted.
     let mut granted = 0;
     while granted < LINE {
         match line[granted].as_mut().poll(&mut cx) {
@@ -140,7 +143,7 @@ async fn wake_ups_a_grant_do_not_grow_with_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_moves_to_another_task_wakes_that_one() {
+async fn a_future_that_moves_to_another_task_wakes_the_new_task() {
     let bucket = bucket(11, 10, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
@@ -154,19 +157,19 @@ async fn a_wait_that_moves_to_another_task_wakes_that_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
+async fn a_waiter_is_refused_as_soon_as_it_cannot_meet_its_deadline() {
     let bucket = bucket(11, 110, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();
-    // A permit comes every eleven seconds.
+    // A permit is refilled every eleven seconds.
     let until = |seconds| PermitRequest::new().with_deadline(start + Duration::from_secs(seconds));
     let head = tokio::spawn(bucket.acquire_with(&until(30)));
     let second = tokio::spawn(bucket.acquire_with(&until(200)));
     tokio::time::sleep(Duration::from_secs(1)).await;
     bucket.pause_until(start + Duration::from_secs(100));
     assert_eq!(head.await.unwrap().unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(start.elapsed(), Duration::from_secs(1), "at once, and not when its deadline has come");
-    // What is spent counts for one who comes during the pause, too.
+    assert_eq!(start.elapsed(), Duration::from_secs(1), "at once, not at its deadline");
+    // Spent permits also count for a request that arrives during the pause.
     let refusal = bucket.acquire_with(&until(105)).await.unwrap_err();
     assert_eq!(refusal.wait(), Some(Duration::from_secs(110)));
     second.await.unwrap().unwrap();
@@ -174,7 +177,7 @@ async fn who_can_not_be_served_in_time_any_more_is_told_when_that_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_wait_is_counted_from_the_first_moment() {
+async fn max_wait_counts_from_the_arrival() {
     let bucket = bucket(2, 6, 1);
     bucket.acquire_with(&PermitRequest::new()).await.unwrap();
     let start = Instant::now();

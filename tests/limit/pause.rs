@@ -1,4 +1,4 @@
-//! Pauses: for all who share the limiter, until they are over or lifted.
+//! Pauses: for all callers that share the limiter, until a pause ends or is lifted.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use tower_outbound::{
 use crate::{bucket, costing};
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_is_over_is_none() {
+async fn a_pause_in_the_past_has_no_effect() {
     let limiter = TokenBucket::unlimited();
     tokio::time::advance(Duration::from_secs(1)).await;
     limiter.pause_until(Instant::now() - Duration::from_millis(1));
     assert!((0..100).all(|_| limiter.try_acquire().is_ok()));
-    // Nor does a quota that is taken away in a pause let all go at its end.
+    // If the quotas are removed during a pause, not all waiters are granted at its end.
     let limiter = bucket(100, 60, 10);
     let start = Instant::now();
     limiter.pause_until(start + Duration::from_secs(10));
@@ -34,7 +34,7 @@ async fn a_pause_that_is_over_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_holds_for_all_and_is_only_ever_extended() {
+async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
     let bucket = TokenBucket::unlimited();
     let start = Instant::now();
     bucket.pause_until(start + Duration::from_secs(3));
@@ -43,7 +43,7 @@ async fn a_pause_holds_for_all_and_is_only_ever_extended() {
     bucket.clone().pause_until(start + Duration::from_secs(5));
     bucket.pause_until(start + Duration::from_secs(2));
     let refusal = bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::ZERO)).await.unwrap_err();
-    // Without a quota the eleventh leaves at 3 and 3/8 steps of 100 ms, when twice as many go with every step.
+    // Without a quota the slow start doubles with each step of 100 ms, so the eleventh request leaves after 3 3/8 steps.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
     for wait in waiting {
@@ -52,11 +52,11 @@ async fn a_pause_holds_for_all_and_is_only_ever_extended() {
     }
     assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "and then it is over");
+    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "the slow start is over");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_into_the_far_future_is_a_refusal_and_not_a_panic() {
+async fn a_pause_into_the_far_future_causes_a_refusal_and_no_panic() {
     let bucket = bucket(100, 60, 10);
     bucket.pause_until(Instant::now() + Duration::from_secs(u64::from(u32::MAX)));
     let deadline = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(60));
@@ -64,7 +64,7 @@ async fn a_pause_into_the_far_future_is_a_refusal_and_not_a_panic() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_nobody_wants_to_wait_out_can_be_lifted() {
+async fn resume_lifts_a_pause() {
     let bucket = TokenBucket::unlimited();
     bucket.pause_until(Instant::now() + Duration::from_secs(99_999_999));
     let start = Instant::now();
@@ -88,7 +88,7 @@ async fn permit_that_is_not_polled_expires_after_the_slack_in_a_pause_or_if_none
         assert_pending!(second.poll());
         tokio::time::advance(Duration::from_millis(10_001)).await;
         assert_ready_ok!(first.poll());
-        // Granted together with the first, and not polled until the next window is there.
+        // Granted together with the first, and not polled until the next window.
         assert!(second.is_woken());
         if stopped {
             match by_pause {
@@ -102,7 +102,7 @@ async fn permit_that_is_not_polled_expires_after_the_slack_in_a_pause_or_if_none
         } else {
             tokio::time::advance(Duration::from_secs(15)).await;
             assert_ready_ok!(second.poll());
-            assert_eq!(window.snapshot().available, 1, "it took another, which is counted now");
+            assert_eq!(window.snapshot().available, 1, "the waiter took another permit, which counts now");
         }
         assert_eq!(window.snapshot().queued, 0);
     }

@@ -1,4 +1,4 @@
-//! What holds for any quotas, pauses and callers.
+//! The guarantees of limiters, for any quotas, pauses and callers.
 
 use std::{
     num::NonZeroU32,
@@ -18,7 +18,7 @@ use tower_outbound::{
 
 use crate::{Pause, cases::cases, costing, permits};
 
-/// What a caller does, and when.
+/// A caller: when it arrives, what it costs and how long it waits.
 #[derive(Debug, Clone)]
 struct Caller {
     gap: Duration,
@@ -29,7 +29,7 @@ struct Caller {
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
     let caller = caller.prop_map(|(gap, cost, patience)| Caller {
-        // Half of them come together.
+        // Half of them arrive together.
         gap: Duration::from_millis(gap.saturating_sub(200)),
         cost,
         patience: patience.map(Duration::from_millis),
@@ -44,8 +44,8 @@ fn quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Runs the callers on paused time and checks what every limiter guarantees: never more than the quota in any
-/// window, both ends counted; in order; and nobody forgotten, whoever comes and goes when.
+/// Runs the callers on paused time and checks the guarantees of every limiter: at most the quota in any window, both ends
+/// included, FIFO order, and a grant for each waiter that is not dropped.
 fn holds<L>(
     make: impl FnOnce() -> L,
     quotas: &[Quota],
@@ -72,12 +72,12 @@ where
             let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
             tasks.push(tokio::spawn(async move {
                 let wait = limiter.acquire_with(&costing(caller.cost));
-                // Without a patience, a day: who is forgotten by the line fails the count below.
+                // A day without a patience: a waiter that is never granted fails the assertion below.
                 let patience = caller.patience.unwrap_or(Duration::from_secs(86_400));
                 match tokio::time::timeout(patience, wait).await {
                     Ok(Ok(_)) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
                     Ok(Err(refusal)) => assert!(matches!(refusal.reason(), Reason::TooCostly { .. })),
-                    Err(_) => assert!(caller.patience.is_some(), "forgotten"),
+                    Err(_) => assert!(caller.patience.is_some(), "never granted"),
                 }
             }));
         }
@@ -95,7 +95,7 @@ where
         let most = arrivals.most_in(quota.window());
         prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
     }
-    // Whose patience ends at the very moment of its grant is polled for that reason, maybe before its turn.
+    // Ignores callers with a patience: one that ends at the time of the grant may poll its future before its turn.
     let patient = grants.iter().filter(|(number, _, _)| callers[*number].patience.is_none());
     prop_assert!(patient.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
@@ -140,14 +140,14 @@ proptest! {
         holds(|| SlidingWindow::all_of(quotas.clone()), &quotas, pause, &callers)?;
     }
 
-    /// What is foretold to a newcomer is when it goes, as long as nobody before it gives up.
+    /// A new request is granted at the forecast time, if no waiter before it is dropped.
     #[test]
-    fn the_wait_is_the_one_that_was_foretold(
+    fn requests_are_granted_at_the_forecast_time(
         quota in quota(),
         sliding in any::<bool>(),
         costs in prop::collection::vec(1..4_u32, 1..40),
     ) {
-        // A window leaves a gap before a cost that does not fit, which is not foretold.
+        // A sliding window leaves a gap before a cost that does not fit. The forecast does not include it.
         let costs = if sliding { vec![1; costs.len()] } else { costs };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
@@ -171,7 +171,7 @@ where
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {
-        // None: it took its permits at once.
+        // Without a refusal, the request took its permits at once.
         let Some(refusal) = ask(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
         let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));
@@ -182,8 +182,8 @@ where
     for (foretold, before, acquire) in waiting {
         acquire.await.unwrap();
         let late = Instant::now().saturating_duration_since(foretold);
-        // A timer may fire a millisecond late, and what is late at one permit may be so at all that follow; and
-        // the head sleeps on for up to 4 ms, to be served together with others.
+        // A timer may fire a millisecond late, which may delay all later permits, too. The head sleeps up to 4 ms longer, so
+        // that it is served together with others.
         prop_assert!(Instant::now() >= foretold && late.as_millis() <= before + 4, "{:?}", late);
     }
     Ok(())
