@@ -26,7 +26,7 @@ use super::{
     report,
 };
 
-/// A server that gives one answer to all, until it is told another, and counts.
+/// A server that gives every request the same response, until the test sets another, and counts requests.
 #[derive(Clone)]
 struct Server {
     status: Arc<AtomicU16>,
@@ -65,7 +65,7 @@ impl Server {
         })
     }
 
-    /// The requests of a minute in which a call comes every 600 ms.
+    /// Makes a call every 600 ms for a minute. Returns the number of requests.
     async fn minute(&self, layer: &RetryLayer) -> usize {
         let before = self.requests();
         for _ in 0..100 {
@@ -81,17 +81,17 @@ async fn ended(layer: &RetryLayer, server: &Server) -> Option<StopReason> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_minute_of_nothing_but_failures_the_attempts_are_within_a_tenth_of_the_calls() {
+async fn attempts_exceed_calls_by_at_most_a_tenth_after_a_minute_of_failures() {
     for status in [429, 500, 503] {
         let (server, layer) = (Server::new(status), RetryLayer::new());
         let first = server.minute(&layer).await;
-        // All that was saved up: 35 retries, after a throttle 100.
+        // The whole credit: 35 retries, or 100 throttled ones.
         assert_eq!(first, if status == 429 { 200 } else { 135 }, "{status}");
         for minute in 2..=5 {
             let attempts = server.minute(&layer).await;
             assert!((100..=110).contains(&attempts), "{status}: {attempts} in minute {minute}");
         }
-        // What it would be without.
+        // Without a budget.
         let layer = RetryLayer::new().without_budget();
         server.minute(&layer).await;
         assert!(server.minute(&layer).await >= 290, "{status}");
@@ -99,14 +99,14 @@ async fn after_a_minute_of_nothing_but_failures_the_attempts_are_within_a_tenth_
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_help_again_soon_after_the_server_does() {
+async fn retries_resume_soon_after_the_server_recovers() {
     let (server, budget) = (Server::new(503), Budget::new());
     let layer = RetryLayer::new().with_budget(budget.clone());
     server.minute(&layer).await;
     assert_eq!(ended(&layer, &server).await, Some(StopReason::Budget));
     assert_eq!(budget.left(), 500 - 35 * 14);
 
-    // Four calls that succeed at once pay for what a retry still lacks.
+    // Four calls that succeed at the first attempt return the missing credit of a retry.
     server.says(200);
     for left in 11..=14 {
         assert_eq!(ended(&layer, &server).await, Some(StopReason::Success));
@@ -115,9 +115,9 @@ async fn retries_help_again_soon_after_the_server_does() {
     let probe = Probe::new([Is(503), Is(200)]);
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
-    assert_eq!(budget.left(), 14, "a retry that helped is given back");
+    assert_eq!(budget.left(), 14, "a successful retry gets its cost back");
 
-    // Five minutes later it is as at the start, and no more than that.
+    // Minutes later the budget is full again, and not above its capacity.
     for _ in 0..6 {
         server.minute(&layer).await;
     }
@@ -127,11 +127,11 @@ async fn retries_help_again_soon_after_the_server_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
+async fn clones_share_the_budget_and_separate_layers_do_not() {
     let server = Server::new(503);
     let layer = RetryLayer::new().with_max_attempts(100).unwrap();
     let service = layer.layer(server.service());
-    // 35 retries together, whichever of them spends.
+    // All clones together make 35 retries.
     for other in [layer.clone(), layer.clone().with_seed(3), layer.clone().with_max_attempts(2).unwrap()] {
         let attempts =
             report(&other.layer(server.service()).oneshot(get(URI)).await.unwrap()).attempt_count();
@@ -148,11 +148,15 @@ async fn clones_share_what_is_left_and_layers_made_apart_do_not() {
     assert_eq!(ended(&mine, &server).await, Some(StopReason::Exhausted));
     assert_eq!(ended(&theirs, &server).await, Some(StopReason::Exhausted));
     assert_eq!(shared.left(), 500 - 4 * 14);
-    assert_eq!(ended(&RetryLayer::new(), &server).await, Some(StopReason::Exhausted), "its own is full");
+    assert_eq!(
+        ended(&RetryLayer::new(), &server).await,
+        Some(StopReason::Exhausted),
+        "a separate layer has its own full budget"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_services_of_one_preset_share_what_is_left() {
+async fn services_of_one_preset_share_the_budget() {
     let preset = preset::realtime_messaging(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
     let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
     let preset = preset.with_retry(retry);
@@ -164,7 +168,7 @@ async fn the_services_of_one_preset_share_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_costs_14_and_after_a_throttle_5_and_gets_its_own_cost_back() {
+async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     for (script, left) in [
@@ -172,7 +176,7 @@ async fn a_retry_costs_14_and_after_a_throttle_5_and_gets_its_own_cost_back() {
         (vec![Is(429), Is(404)], 481),
         (vec![Is(503)], 453),
         (vec![Is(429)], 443),
-        // The last retry's cost comes back, and not that of the one before.
+        // A success returns the cost of the last retry, and not that of the one before.
         (vec![Is(503), Is(200)], 443),
         (vec![Is(429), Is(503), Is(200)], 438),
         (vec![Is(503), Is(429), Is(200)], 424),
@@ -186,7 +190,7 @@ async fn a_retry_costs_14_and_after_a_throttle_5_and_gets_its_own_cost_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_sent_again_costs_nothing() {
+async fn a_request_that_is_not_retried_costs_nothing() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let late = |mut request: Request<Content>| {
@@ -223,7 +227,7 @@ async fn what_is_not_sent_again_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is() {
+async fn a_spent_budget_delays_no_first_attempt_and_returns_its_result() {
     let budget = Budget::new().with_capacity(14).unwrap();
     let layer = RetryLayer::new().with_budget(budget);
     let server = Server::new(503);
@@ -232,7 +236,7 @@ async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is()
     let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
-    assert_eq!(report(&response).attempts()[0].asked, Some(secs(3)), "with the ask in hand");
+    assert_eq!(report(&response).attempts()[0].asked, Some(secs(3)), "the report has the requested delay");
     assert_eq!(report(&response).attempts()[0].delay, None);
     let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Budget));
@@ -240,7 +244,7 @@ async fn a_spent_budget_holds_up_no_first_attempt_and_hands_over_what_there_is()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn callers_at_once_cannot_overdraw_it() {
+async fn concurrent_calls_cannot_overdraw_the_budget() {
     for _ in 0..10 {
         let (server, budget) = (Server::new(503), Budget::new().with_capacity(145).unwrap());
         let layer = RetryLayer::new()

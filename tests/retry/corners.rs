@@ -1,4 +1,4 @@
-//! Where two of the rules meet.
+//! Combinations of two rules.
 
 use super::{
     URI,
@@ -25,7 +25,7 @@ use tower_outbound::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_gives_back_what_its_retry_spent() {
+async fn a_101_returns_the_cost_of_its_retry() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     let response = layer.layer(Probe::new([Is(503), Is(101)])).oneshot(get(URI)).await.unwrap();
@@ -34,7 +34,7 @@ async fn an_upgrade_gives_back_what_its_retry_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_put_on_further_in_holds_too() {
+async fn a_deadline_from_a_layer_below_the_first_applies_too() {
     let probe = Probe::new([Asks(503, "3"), Is(200)]);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -48,7 +48,7 @@ async fn a_deadline_put_on_further_in_holds_too() {
     assert_eq!(probe.calls(), 1);
 }
 
-/// Gets ready so often, and then fails to.
+/// Becomes ready `after` times, and then fails.
 #[derive(Clone)]
 struct Breaks {
     after: usize,
@@ -71,7 +71,7 @@ impl Service<Request<ReplayBody<Content>>> for Breaks {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nor_below_a_limiter_does_readiness_hide_the_earlier_error() {
+async fn failed_readiness_below_a_limiter_does_not_hide_the_earlier_error() {
     let inner = Breaks { after: 1, asked: Arc::default(), probe: Probe::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -82,7 +82,7 @@ async fn nor_below_a_limiter_does_readiness_hide_the_earlier_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_a_limiter_a_post_that_never_got_ready_goes_again() {
+async fn retries_post_if_the_service_below_a_limiter_was_not_ready() {
     let inner = Breaks { after: 0, asked: Arc::default(), probe: Probe::new([Is(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -93,7 +93,7 @@ async fn below_a_limiter_a_post_that_never_got_ready_goes_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_error_that_comes_out_is_not_older_than_an_answer() {
+async fn returns_no_error_from_before_a_response() {
     let inner = Breaks { after: 2, asked: Arc::default(), probe: Probe::new([Io(ConnectionReset), Is(503)]) };
     let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause(&error), Some(&Broken), "{error:?}");
@@ -112,7 +112,7 @@ async fn a_retry_that_the_limiter_refused_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_layers_of_one_seed_give_two_calls_two_keys() {
+async fn two_layers_with_one_seed_send_different_idempotency_keys() {
     let probe = Probe::new([Is(200)]);
     for _ in 0..2 {
         let layer = RetryLayer::new().with_seed(1).with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -122,7 +122,7 @@ async fn two_layers_of_one_seed_give_two_calls_two_keys() {
     assert_ne!(keys[0], keys[1]);
 }
 
-/// A service that gets ready every other time and answers 503, whatever reaches it.
+/// A service that becomes ready every other time and responds 503 to every request.
 #[derive(Clone)]
 struct Flaps(Arc<AtomicUsize>, Probe);
 impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
@@ -142,7 +142,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_below_a_retry_does_not_pass_on_that_nothing_was_sent_when_it_was() {
+async fn an_inner_retry_layer_does_not_report_a_sent_post_as_not_sent() {
     let probe = Probe::new([Is(503)]);
     let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let service = ServiceBuilder::new()
@@ -151,11 +151,11 @@ async fn a_retry_below_a_retry_does_not_pass_on_that_nothing_was_sent_when_it_wa
         .layer(RateLimitLayer::new(TokenBucket::unlimited()))
         .service(Flaps(Arc::default(), probe.clone()));
     service.oneshot(request("POST", URI)).await.unwrap_err();
-    assert_eq!(probe.calls(), 1, "a POST, and the outer layer has no key for it");
+    assert_eq!(probe.calls(), 1, "the outer layer has no idempotency key for the POST");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_key_is_none() {
+async fn replaces_an_empty_idempotency_key() {
     for own in ["", " ", "\"\""] {
         let probe = Probe::new([Io(ConnectionReset), Is(200)]);
         let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
@@ -169,7 +169,7 @@ async fn an_empty_key_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_rate_limit_field_asks_of_a_throttled_caller_is_an_ask() {
+async fn rate_limit_headers_of_a_429_request_a_delay() {
     let throttled = |more_in: &'static str| {
         let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
             let answer = Response::builder().status(429).header("ratelimit", more_in);
@@ -185,11 +185,11 @@ async fn what_a_rate_limit_field_asks_of_a_throttled_caller_is_an_ask() {
     assert_eq!(report(&response).stop_reason(), Some(StopReason::AskedTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
-    assert_eq!(report(&response).attempts()[0].asked, None, "something is left");
+    assert_eq!(report(&response).attempts()[0].asked, None, "permits remain");
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_calls_report_does_not_stand_for_this_one() {
+async fn the_report_of_another_call_is_replaced() {
     let service = tower::service_fn(|_: Request<ReplayBody<Content>>| async {
         let inner = RetryLayer::new().with_max_attempts(1).unwrap().layer(Probe::new([Io(ConnectionReset)]));
         inner.oneshot(get(URI)).await

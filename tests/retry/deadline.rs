@@ -1,4 +1,4 @@
-//! One deadline, wherever it comes from.
+//! The deadline of a call, from each of its sources.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn each_second() -> RetryLayer {
         .with_custom_backoff(|| std::iter::repeat(secs(1)))
 }
 
-/// One request a minute, of which the first is gone.
+/// Returns a limiter of one request per minute, whose first permit is spent.
 async fn spent() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     RateLimitLayer::new(bucket.clone()).layer(Probe::new([Is(200)])).oneshot(get(URI)).await.unwrap();
@@ -42,7 +42,7 @@ async fn spent() -> TokenBucket {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earlier_of_two_deadlines_holds_whichever_it_is() {
+async fn the_earlier_of_two_deadlines_bounds_the_retries() {
     for (total, own) in [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)] {
         let probe = Probe::new([Is(503)]);
         let start = Instant::now();
@@ -50,14 +50,14 @@ async fn the_earlier_of_two_deadlines_holds_whichever_it_is() {
         let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
         let service = ServiceBuilder::new().layer(total).layer(each_second()).service(probe.clone());
         let response = service.oneshot(request).await.unwrap();
-        // At 0 s, 1 s and 2 s; the next would be at 3 s, so the answer is handed over now and not at 2.5 s.
+        // Attempts at 0 s, 1 s and 2 s. The next would be at 3 s, so the response is returned now and not at 2.5 s.
         assert_eq!((probe.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
         assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_deadline_an_attempt_may_begin_and_not_after_it() {
+async fn an_attempt_may_start_at_the_deadline_and_not_after_it() {
     for (late, calls) in [(0, 1), (1, 0)] {
         let probe = Probe::new([Is(200)]);
         let deadline = Instant::now();
@@ -68,7 +68,7 @@ async fn at_the_deadline_an_attempt_may_begin_and_not_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_earlier_of_two_deadlines_cuts_an_attempt_off() {
+async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
     for (total, own) in [(5_500, 2_500), (2_500, 5_500)] {
         let total = TimeoutLayer::total(millis(total)).unwrap();
         let service = ServiceBuilder::new().layer(total).layer(each_second()).service(Probe::new([Silent]));
@@ -81,7 +81,7 @@ async fn the_earlier_of_two_deadlines_cuts_an_attempt_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_timeout_layer_a_deadline_bounds_the_waits_and_cuts_off_no_attempt() {
+async fn a_deadline_without_a_timeout_layer_bounds_waits_and_cancels_no_attempt() {
     let probe = Probe::new([Is(503)]);
     let start = Instant::now();
     let response = each_second().layer(probe.clone()).oneshot(until(start + millis(3_500))).await.unwrap();
@@ -100,7 +100,7 @@ async fn without_a_timeout_layer_a_deadline_bounds_the_waits_and_cuts_off_no_att
     let response = each_second().layer(probe.clone()).oneshot(until(start + secs(1))).await.unwrap();
     assert_eq!((probe.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
 
-    // The limiter keeps it, too: this wait would be 60 s.
+    // The limiter obeys the deadline, too: this wait would be 60 s.
     let limit = RateLimitLayer::new(spent().await);
     let start = Instant::now();
     let service = ServiceBuilder::new().layer(each_second()).layer(limit).service(Probe::new([Is(200)]));
@@ -110,8 +110,8 @@ async fn without_a_timeout_layer_a_deadline_bounds_the_waits_and_cuts_off_no_att
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_timeout_of_an_attempt_shrinks_to_what_is_left() {
-    // By the layer's deadline, and by the request's without a layer for it.
+async fn the_deadline_shortens_the_timeout_of_an_attempt() {
+    // With the deadline of a total timeout layer, and with that of the request alone.
     for outer in [true, false] {
         let inner = ServiceBuilder::new()
             .layer(each_second())
@@ -138,7 +138,7 @@ async fn the_timeout_of_an_attempt_shrinks_to_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
+async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_timeout() {
     let stack = |bucket, total, answer| {
         let probe = Probe::new([answer]);
         let service = ServiceBuilder::new()
@@ -149,14 +149,14 @@ async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
             .service(probe.clone());
         (service, probe)
     };
-    // A minute in the limiter, and then 400 of the 500 ms.
+    // The wait for the permit takes a minute, and the attempt 400 of its 500 ms.
     let (service, probe) = stack(spent().await, secs(61), Late(400, 200));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 1));
     let waited = report(&response).waited();
     assert!((secs(59)..=secs(61)).contains(&waited), "{waited:?}");
 
-    // Of the deadline it has taken all but 300 ms.
+    // The wait for the permit leaves 300 ms before the deadline.
     let bucket = spent().await;
     let left = secs(60) + millis(300);
     let start = Instant::now();
@@ -166,7 +166,7 @@ async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
     assert!((left..left + millis(2)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // And what can't fit is refused before the wait.
+    // A wait that exceeds the deadline is refused at once.
     let start = Instant::now();
     let (service, probe) = stack(spent().await, secs(59), Is(200));
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -175,14 +175,14 @@ async fn time_in_the_limiter_counts_for_the_deadline_and_not_for_the_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_has_passed_lets_nothing_out() {
+async fn sends_nothing_after_the_deadline_has_passed() {
     tokio::time::advance(secs(10)).await;
     let probe = Probe::new([Is(503)]);
     let late = || until(Instant::now() - secs(5));
     let error = RetryLayer::new().layer(probe.clone()).oneshot(late()).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
-    // Each layer reads it by itself, too.
+    // A timeout layer without a retry layer reads the deadline, too.
     let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
     let service =
         attempt.layer(probe.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
@@ -191,7 +191,7 @@ async fn a_deadline_that_has_passed_lets_nothing_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_wakes_up_after_the_deadline_sends_nothing_more() {
+async fn a_task_that_is_polled_after_the_deadline_makes_no_further_attempt() {
     let probe = Probe::new([Is(503)]);
     let service = RetryLayer::new().layer(probe.clone());
     let mut call = tokio_test::task::spawn(service.oneshot(until(Instant::now() + secs(2))));
@@ -202,7 +202,7 @@ async fn a_task_that_wakes_up_after_the_deadline_sends_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_by_itself_keeps_the_deadline_of_the_request() {
+async fn a_single_layer_obeys_the_deadline_of_the_request() {
     let start = Instant::now();
     let silent =
         || Probe::new([Silent]).map_request(|request: Request<Content>| request.map(ReplayBody::new));

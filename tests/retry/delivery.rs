@@ -16,8 +16,7 @@ use super::{
     probe::{Probe, request},
 };
 
-/// Calls a service that returns this error once and then a 200. Returns the outcome of each attempt and why there was
-/// no further one.
+/// Calls a service that returns this error once and then a 200. Returns the outcome of each attempt and the stop reason.
 async fn attempts(
     layer: &RetryLayer,
     method: &str,

@@ -1,4 +1,4 @@
-//! The failed answer's body.
+//! The body of a failed response.
 
 use std::{
     cell::Cell,
@@ -35,21 +35,21 @@ use super::{
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
-    /// So many frames of 1 KiB.
+    /// This many frames of 1 KiB.
     Short(u32),
-    /// Always another 8 KiB at once.
+    /// Frames of 8 KiB without end or delay.
     Endless,
-    /// 10 bytes each 10 ms.
+    /// 10 bytes every 10 ms.
     Dripping,
-    /// 10 bytes after 10 ms, and its end.
+    /// 10 bytes after 10 ms, and then the end.
     Soon,
-    /// Nothing, ever.
+    /// No frame and no end.
     Stalled,
     /// 1 KiB, and then an error.
     Failing,
 }
 
-/// What became of the bodies of one kind: bytes read, and when each was dropped.
+/// Records bodies of one kind: the bytes read, and when each was dropped.
 #[derive(Clone)]
 pub(crate) struct Recorded {
     kind: Kind,
@@ -126,7 +126,7 @@ impl Drop for RecordedBody {
     }
 }
 
-/// Answers 503 with a recorded body, then 200, and notes when it was called.
+/// Responds 503 with a recorded body, then 200, and records when it was called.
 pub(crate) fn failing_first(
     bodies: &Recorded,
     headers: Headers,
@@ -146,37 +146,37 @@ pub(crate) fn failing_first(
     })
 }
 
-/// When the failed body was dropped and the next attempt made, counted from the failed answer.
+/// Returns when the failed body was dropped and when the next attempt started, counted from the failed response.
 async fn drained(kind: Kind) -> (Duration, Duration, Recorded) {
     let (bodies, starts) = (Recorded::new(kind), Rc::new(Cell::new(Vec::new())));
     let service = failing_first(&bodies, &[("retry-after", "1")], &starts);
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
     assert_eq!(response.status(), 200);
     let (starts, drops) = (starts.take(), bodies.drops());
-    assert_eq!(drops.len(), 1, "of two bodies the second is the caller's");
+    assert_eq!(drops.len(), 1, "the second body belongs to the caller");
     (drops[0] - starts[0], starts[1] - starts[0], bodies)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_body_is_read_to_its_end_and_dropped_before_the_sleep() {
+async fn reads_a_failed_body_to_its_end_and_drops_it_before_the_backoff() {
     for frames in [0, 1, 40, 64] {
         let (dropped, next, bodies) = drained(Kind::Short(frames)).await;
         assert_eq!(dropped, Duration::ZERO, "{frames} frames");
         assert_eq!(bodies.read(), u64::from(frames) * 1_024);
-        assert_eq!(bodies.ended.load(Ordering::Relaxed), 1, "the end was seen");
+        assert_eq!(bodies.ended.load(Ordering::Relaxed), 1, "the body was read to its end");
         assert!(next >= secs(1));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_an_endless_body_64_kib_are_read_and_one_frame() {
+async fn reads_64_kib_and_one_frame_of_an_endless_body() {
     let (dropped, _, bodies) = drained(Kind::Endless).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!((64 * 1_024..=72 * 1_024).contains(&bodies.read()), "{}", bodies.read());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stalls_or_drips_is_dropped_after_100_ms() {
+async fn drops_a_stalled_or_slow_body_after_100_ms() {
     for kind in [Kind::Stalled, Kind::Dripping] {
         let (dropped, next, bodies) = drained(kind).await;
         assert!((millis(100)..=millis(101)).contains(&dropped), "{kind:?}: {dropped:?}");
@@ -185,14 +185,14 @@ async fn a_body_that_stalls_or_drips_is_dropped_after_100_ms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_fails_while_it_is_drained_is_dropped_and_the_call_goes_on() {
+async fn drops_a_body_that_fails_while_drained_and_continues_the_call() {
     let (dropped, next, _) = drained(Kind::Failing).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!(next >= secs(1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_body_is_not_held_longer_than_the_back_off() {
+async fn drops_a_stalled_body_at_the_end_of_the_backoff() {
     let (bodies, starts) = (Recorded::new(Kind::Stalled), Rc::new(Cell::new(Vec::new())));
     let backoff = ExponentialBackoff::new(millis(20), secs(1)).unwrap();
     let service = failing_first(&bodies, &[], &starts);
@@ -203,7 +203,7 @@ async fn a_stalled_body_is_not_held_longer_than_the_back_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_a_key_was_replaced_100_ms_are_left_to_drain_in_and_no_more() {
+async fn drains_the_body_of_a_401_for_at_most_100_ms() {
     for (kind, within) in [(Kind::Short(40), 0..=1), (Kind::Soon, 10..=12), (Kind::Stalled, 100..=102)] {
         let (bodies, starts) = (Recorded::new(kind), Rc::new(Cell::new(Vec::new())));
         let service = failing_first(&bodies, &[], &starts);
@@ -224,7 +224,7 @@ async fn where_a_key_was_replaced_100_ms_are_left_to_drain_in_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_answers_body_is_the_callers_untouched() {
+async fn returns_the_last_body_unread() {
     let bodies = Recorded::new(Kind::Short(3));
     let service = {
         let bodies = bodies.clone();
@@ -239,7 +239,7 @@ async fn the_last_answers_body_is_the_callers_untouched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_passes_untouched_and_ends_the_call() {
+async fn returns_a_101_unchanged_without_a_retry() {
     #[derive(Debug, Clone, PartialEq)]
     struct Upgrade;
     let bodies = Recorded::new(Kind::Stalled);

@@ -1,4 +1,4 @@
-//! A call that is dropped where it waits.
+//! Calls that are dropped while they wait.
 
 use std::{
     convert::Infallible,
@@ -49,7 +49,7 @@ enum Point {
 
 const POINTS: [Point; 5] = [Point::Queue, Point::Readiness, Point::Call, Point::Draining, Point::BackOff];
 
-/// A request's body, to see whether it is still held.
+/// A request's body whose owner shows whether it is still held.
 struct Owner(#[allow(dead_code, reason = "counted")] Arc<()>);
 
 impl AsRef<[u8]> for Owner {
@@ -58,8 +58,8 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// A runtime on paused time, and how often its thread has gone to sleep: once for each moment at which a timer was to
-/// fire, so that a timer left behind is seen.
+/// Returns a runtime on paused time, and how often its thread was parked: once for each time at which a timer is due, so
+/// that a leaked timer is detected.
 fn watched() -> (tokio::runtime::Runtime, Arc<AtomicUsize>) {
     let parks = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&parks);
@@ -74,16 +74,16 @@ fn watched() -> (tokio::runtime::Runtime, Arc<AtomicUsize>) {
     (runtime, parks)
 }
 
-/// How often the thread goes to sleep in an hour.
+/// Returns how often the thread is parked in an hour.
 async fn parks_in_an_hour(parks: &AtomicUsize) -> usize {
-    // The timer wheel catches up with what was left out by `advance`.
+    // The timer wheel catches up with the time that `advance` skipped.
     tokio::time::sleep(millis(5)).await;
     let before = parks.load(Relaxed);
     tokio::time::sleep(secs(3_600)).await;
     parks.load(Relaxed) - before
 }
 
-/// The same in a runtime of such an age in which nothing ever was.
+/// Returns the same for a runtime of this age that never had a timer.
 fn parks_alone(age: Duration) -> usize {
     let (runtime, parks) = watched();
     runtime.block_on(async {
@@ -92,12 +92,12 @@ fn parks_alone(age: Duration) -> usize {
     })
 }
 
-/// Drops a call that waits at this point, in its first or its second attempt, and looks at what is left. How long that
-/// took, and how often the thread then goes to sleep.
+/// Drops a call that waits at this point, in its first or its second attempt, and asserts that nothing is left. Returns how
+/// long that took, and how often the thread is parked afterwards.
 async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duration, usize) {
     let start = Instant::now();
     let case = format!("{point:?}, {}", if second { "second attempt" } else { "first attempt" });
-    // One at a time, for the attempt that is to wait in the queue.
+    // A limit of one, for the attempt that waits in the queue.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == Point::Queue { 1 } else { 10 });
     let limiter = TokenBucket::new(quota.unwrap().without_margin());
     if point == Point::Queue && !second {
@@ -115,7 +115,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
                 let answer = |status, body: RecordedBody| {
                     Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
                 };
-                // Read, so that it is recorded.
+                // Reads the body, so that it is recorded.
                 let _ = http_body_util::BodyExt::collect(request.into_body()).await;
                 match point {
                     _ if first && second => answer(503, short.body()),
@@ -145,7 +145,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
     }
     assert_pending!(call.poll(), "{case}");
     if second {
-        // The first attempt is over and the call in its back-off.
+        // The first attempt has ended, and the call is in its backoff.
         while call.is_woken() {
             assert_pending!(call.poll(), "{case}");
         }
@@ -160,7 +160,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
         assert_pending!(call.poll(), "{case}");
     }
 
-    // There it is.
+    // The call waits at the point now.
     let snapshot = limiter.snapshot();
     let sent = usize::from(second) + usize::from(!matches!(point, Point::Queue | Point::Readiness));
     assert_eq!(calls.load(Relaxed), sent, "{case}");
@@ -171,7 +171,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
     let answered = usize::from(second) + usize::from(point == Point::BackOff);
     assert_eq!(short.drops().len(), answered, "{case}");
     assert!(stalled.drops().is_empty(), "{case}");
-    assert!(Arc::strong_count(&owner) > 1, "{case}: the body is kept to be sent again");
+    assert!(Arc::strong_count(&owner) > 1, "{case}: the body is not recorded");
 
     drop(call);
     let snapshot = limiter.snapshot();
@@ -180,11 +180,11 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
     assert_eq!(
         stalled.drops().len(),
         usize::from(point == Point::Draining),
-        "{case}: the answer's body is left"
+        "{case}: the response's body is left"
     );
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "{case}: a task is left");
     drop(taken);
-    assert_eq!(room.available_permits(), 1, "{case}: a place of the concurrency limit is left");
+    assert_eq!(room.available_permits(), 1, "{case}: a permit of the concurrency limit is held");
     let elapsed = start.elapsed();
     let parked = parks_in_an_hour(parks).await;
     assert_eq!(calls.load(Relaxed), sent, "{case}");
@@ -192,7 +192,7 @@ async fn dropped_at(point: Point, second: bool, parks: &AtomicUsize) -> (Duratio
 }
 
 #[test]
-fn a_call_dropped_wherever_it_can_wait_leaves_nothing_behind() {
+fn a_call_dropped_at_any_wait_leaves_nothing_behind() {
     for point in POINTS {
         for second in [false, true] {
             let (runtime, parks) = watched();
@@ -203,7 +203,7 @@ fn a_call_dropped_wherever_it_can_wait_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_timer_that_is_left_behind_is_seen() {
+fn the_test_detects_a_leaked_timer() {
     let (runtime, parks) = watched();
     let parked = runtime.block_on(async {
         let mut left = pin!(tokio::time::sleep(secs(60)));

@@ -1,4 +1,4 @@
-//! Never before the time that the server asked for.
+//! No attempt starts before the delay that the server requested has passed.
 
 use std::{
     cell::Cell,
@@ -21,7 +21,7 @@ use super::{
     report,
 };
 
-/// How long after the failed answer the next attempt came.
+/// Returns the time from the failed response to the next attempt.
 async fn waited_for(headers: Headers, status: u16, seed: u64) -> Duration {
     let probe = Probe::new([With(status, headers), Is(200)]);
     let service = RetryLayer::new().with_seed(seed).layer(probe.clone());
@@ -31,7 +31,7 @@ async fn waited_for(headers: Headers, status: u16, seed: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_attempt_leaves_before_the_time_asked_for_whatever_the_seed() {
+async fn no_attempt_starts_before_the_requested_delay_with_any_seed() {
     type Asked = (u64, Headers);
     let asks: [Asked; 5] = [
         (1_000, &[("retry-after", "1")]),
@@ -42,19 +42,22 @@ async fn no_attempt_leaves_before_the_time_asked_for_whatever_the_seed() {
     ];
     for (asked, headers) in asks {
         for seed in 0..200 {
-            // The timer's tick is a millisecond: start anywhere in it.
+            // The timer ticks in milliseconds, so the call starts anywhere within a tick.
             tokio::time::advance(Duration::from_micros(seed * 37 % 1_000)).await;
             for status in [429, 503] {
                 let waited = waited_for(headers, status, seed).await;
-                assert!(waited >= millis(asked), "{status}: {waited:?} after an ask of {asked} ms");
+                assert!(
+                    waited >= millis(asked),
+                    "{status}: {waited:?} after a requested delay of {asked} ms"
+                );
             }
         }
     }
 }
 
-/// What the back-off waits by itself is scattered already.
+/// The backoff already contains jitter.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_added_to_an_ask_for_no_more_than_the_back_off() {
+async fn adds_no_jitter_to_a_requested_delay_within_the_backoff() {
     for (asked, exact) in [("2", true), ("1", true), ("3", false)] {
         let mut waits = Vec::new();
         for seed in 0..20 {
@@ -65,12 +68,12 @@ async fn nothing_is_added_to_an_ask_for_no_more_than_the_back_off() {
             waits.push(seen[1].at - seen[0].at);
         }
         let short = waits.iter().all(|wait| *wait <= millis(2_002));
-        assert_eq!(short, exact, "asked for {asked} s: {waits:?}");
+        assert_eq!(short, exact, "requested {asked} s: {waits:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_only_adds_to_what_the_server_asked_for() {
+async fn jitter_only_adds_to_a_requested_delay() {
     let mut waits = Vec::new();
     for seed in 0..200 {
         waits.push(waited_for(&[("retry-after", "3")], 429, seed).await);
@@ -81,7 +84,7 @@ async fn jitter_only_adds_to_what_the_server_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stalls_while_it_is_drained_delays_no_attempt() {
+async fn a_body_that_stalls_while_drained_delays_no_attempt() {
     let bodies = Recorded::new(Kind::Stalled);
     let starts = Rc::new(Cell::new(Vec::new()));
     let service = failing_first(&bodies, &[("retry-after", "3")], &starts);
@@ -92,7 +95,7 @@ async fn a_body_that_stalls_while_it_is_drained_delays_no_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_date_without_the_servers_own_is_read_against_the_wall_clock_as_the_test_moves_it() {
+async fn reads_a_date_relative_to_the_wall_clock_if_the_response_has_no_date() {
     #[allow(clippy::disallowed_methods, reason = "the wall clock is what the test is about")]
     let now = SystemTime::now();
     tokio::time::advance(secs(3_600)).await;
@@ -104,11 +107,11 @@ async fn a_date_without_the_servers_own_is_read_against_the_wall_clock_as_the_te
     });
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
     let asked = report(&response).attempts()[0].asked.unwrap();
-    // A date has no fraction of a second, and the machine's own clock runs on.
+    // A date has no fraction of a second, and the machine's clock continues to run.
     assert!((secs(25)..=secs(30)).contains(&asked), "{asked:?}");
 }
 
-/// Of this century: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a time of this century, as in `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap().as_secs();
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);
@@ -144,7 +147,7 @@ fn http_date(time: SystemTime) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ask_of_years_is_waited_out_when_it_is_allowed() {
+async fn waits_for_years_if_the_settings_allow_it() {
     // Longer than tokio's timer wheel spans, which is 2.2 years.
     let probe = Probe::new([With(503, &[("retry-after", "100000000")]), Is(200)]);
     let service = RetryLayer::new().with_max_retry_after(Duration::MAX).layer(probe.clone());
@@ -155,7 +158,7 @@ async fn an_ask_of_years_is_waited_out_when_it_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
+async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
     let short = ExponentialBackoff::new(millis(1), millis(2)).unwrap();
     for layer in [
         RetryLayer::new().with_backoff(short).with_throttled_backoff(short),
@@ -164,7 +167,7 @@ async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
     ] {
         for status in [503, 429] {
             let answer = Asks(status, "5");
-            // Waited out where there is time for it, and otherwise not tried at all.
+            // The call waits for the whole delay if the deadline allows it. Otherwise it makes no further attempt.
             for (total, attempts) in [(secs(4), 1), (secs(5), 1), (secs(9), 2)] {
                 let probe = Probe::new([answer, Is(200)]);
                 let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(probe.clone()));
@@ -178,7 +181,7 @@ async fn neither_deadline_nor_cap_nor_schedule_shortens_an_ask() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_an_ask_that_is_too_long_the_answer_is_in_hand_at_once() {
+async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
     let start = Instant::now();
     let probe = Probe::new([With(429, &[("retry-after", "3600"), ("x-why", "quota")])]);
     let response = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What a gRPC server says, on paused time. tests/stacks has it over a real one.
+//! Responses of gRPC servers, on paused time. tests/stacks runs a real server.
 
 use std::{io::ErrorKind::ConnectionReset, time::Duration};
 
@@ -36,7 +36,7 @@ fn grpc() -> RetryLayer {
     RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|head| head.uri.path() == "/v1")
 }
 
-/// How the call ended, in how many attempts, and the wait before the second of them.
+/// Returns the stop reason, the number of attempts, and the wait before the second of them.
 async fn tried(
     layer: RetryLayer,
     method: &str,
@@ -53,17 +53,17 @@ async fn tried(
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_answer_is_retried_as_the_table_says() {
-    /// In milliseconds, the least and the most.
+async fn retries_each_response_as_in_the_table() {
+    /// The shortest and the longest wait in milliseconds.
     type Wait = Option<(u64, u64)>;
     let table: [(Answer, StopReason, Wait); 14] = [
-        // As a gateway may write it.
+        // A gateway may change the HTTP status.
         (With(503, PUSHED), Success, Some((5_000, 5_101))),
         (With(403, PUSHED), Success, Some((5_000, 5_101))),
         (With(200, UNAVAILABLE), Success, Some((50, 101))),
         (With(200, EXHAUSTED), Success, Some((500, 1_001))),
         (With(200, PUSHED), Success, Some((5_000, 5_101))),
-        // The longer of the two, and the throttled back-off's jitter on top.
+        // The longer of the two delays, plus the jitter of the throttled backoff.
         (With(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
         (With(200, PUSHED_NOW), Success, Some((50, 101))),
         (With(200, PUSHED_AWAY), NotRetryable, None),
@@ -85,7 +85,7 @@ async fn each_answer_is_retried_as_the_table_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_code_proves_that_nothing_was_done() {
+async fn no_code_proves_that_the_call_was_not_processed() {
     let strict = || RetryLayer::new().with_classify(Grpc::new());
     for answer in [With(200, UNAVAILABLE), With(200, EXHAUSTED), With(200, PUSHED), Io(ConnectionReset)] {
         let told = tried(strict(), "POST", [answer, Is(200)]).await;
@@ -98,13 +98,13 @@ async fn no_code_proves_that_nothing_was_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn codes_are_chosen() {
+async fn retries_only_the_configured_codes() {
     let classify = Grpc::new().retry_on_code(Code::ABORTED).never_on_code(Code::UNAVAILABLE);
     for (answer, ended) in [(With(200, ABORTED), Success), (With(200, UNAVAILABLE), NotRetryable)] {
         let told = tried(grpc().with_classify(classify.clone()), "POST", [answer, Is(200)]).await;
         assert_eq!(told.0, Some(ended), "{answer:?}");
     }
-    // A success stays one, and rules of one's own go before.
+    // A success is never retried, and rules are evaluated before the classifier.
     let everything = Grpc::new().retry_on_code(Code::OK);
     let told = tried(grpc().with_classify(everything), "POST", [With(200, OK), Is(200)]).await;
     assert_eq!((told.0, told.1), (Some(Success), 1));
@@ -114,7 +114,7 @@ async fn codes_are_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
+async fn with_idempotent_declares_requests_by_a_rule() {
     let search = |head: RequestHead<'_>| head.uri.path() == "/v1/searches" && *head.method == Method::POST;
     let layer = RetryLayer::new().with_idempotent(search);
     for (method, path, attempts) in [
@@ -128,7 +128,7 @@ async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
         layer.layer(probe.clone()).oneshot(request(method, &uri)).await.unwrap();
         assert_eq!(probe.calls(), attempts, "{method} {path}");
     }
-    // What is said of one request stays said.
+    // The declaration of a single request still counts.
     let probe = Probe::new([Is(503)]);
     let mut order = request("POST", URI);
     order.extensions_mut().insert(RetryOverride::new().idempotent());
@@ -137,15 +137,15 @@ async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushback_pauses_all_who_share_the_limiter_when_it_is_of_the_whole_service() {
+async fn a_pushback_of_a_throttled_service_pauses_the_shared_limiter() {
     const ABORTED_PUSHED: Headers = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
     for (answer, pause) in [
         (With(200, PUSHED), 5_000),
         (With(200, PUSHED_BOTH), 7_000),
-        // Whatever a gateway has made of its status.
+        // With any HTTP status, because a gateway may change it.
         (With(503, PUSHED), 5_000),
         (With(403, PUSHED), 5_000),
-        // Of one call, or no pause at all.
+        // A delay for one call, or none.
         (With(200, ABORTED_PUSHED), 0),
         (With(200, PUSHED_AWAY), 0),
         (With(200, BEGUN), 0),
@@ -163,7 +163,7 @@ async fn a_pushback_pauses_all_who_share_the_limiter_when_it_is_of_the_whole_ser
 }
 
 #[test]
-fn nothing_of_a_plain_answer_is_taken_for_a_pushback() {
+fn reads_no_pushback_from_a_response_that_is_not_grpc() {
     let mut headers = http::HeaderMap::new();
     headers.insert("grpc-retry-pushback-ms", http::HeaderValue::from_static("5000"));
     for status in [200, 429, 503] {

@@ -1,4 +1,4 @@
-//! What a call holds while it waits.
+//! The resources that a call holds while it waits.
 
 use std::{
     io::{self, ErrorKind::BrokenPipe},
@@ -17,7 +17,7 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn dropping_the_call_in_its_back_off_leaves_nothing_running() {
+async fn dropping_a_call_during_its_backoff_leaves_nothing_running() {
     let probe = Probe::new([Is(503)]);
     let mut call = task::spawn(RetryLayer::new().layer(probe.clone()).oneshot(get(URI)));
     assert_pending!(call.poll());
@@ -31,10 +31,10 @@ async fn dropping_the_call_in_its_back_off_leaves_nothing_running() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_future_wakes_once_for_each_back_off_and_not_in_between() {
+async fn wakes_the_task_once_for_each_backoff() {
     let mut call = task::spawn(RetryLayer::new().layer(Probe::new([Is(429), Is(200)])).oneshot(get(URI)));
     assert_pending!(call.poll());
-    // The drained body is one frame in memory; after it the sleep alone is left.
+    // The drained body is one frame in memory. After it only the sleep wakes the task.
     while call.is_woken() {
         assert_pending!(call.poll());
     }
@@ -46,7 +46,7 @@ async fn the_future_wakes_once_for_each_back_off_and_not_in_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_in_its_back_off_holds_no_place_of_a_concurrency_limit() {
+async fn a_call_in_its_backoff_holds_no_permit_of_a_concurrency_limit() {
     let probe = Probe::new([With(503, &[("retry-after", "60")]), Is(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -62,7 +62,7 @@ async fn a_call_in_its_back_off_holds_no_place_of_a_concurrency_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each() {
+async fn polls_readiness_before_each_attempt_and_sends_one_at_a_time() {
     let (mut service, mut handle) =
         tower_test::mock::spawn_layer::<Request<ReplayBody<Content>>, Response<Content>, _>(
             RetryLayer::new().with_seed(1),
@@ -71,7 +71,7 @@ async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each
     assert!(service.poll_ready::<Request<Content>>().is_ready(), "the retry layer is ready at once");
     let mut call = task::spawn(service.call(get(URI)));
     assert_pending!(call.poll());
-    assert!(handle.poll_request().is_pending(), "the mock gives no readiness yet");
+    assert!(handle.poll_request().is_pending(), "the mock is not ready yet");
     handle.allow(1);
     assert!(call.is_woken());
     assert_pending!(call.poll());
@@ -84,7 +84,7 @@ async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each
     assert_pending!(call.poll());
     let (second, answer) = handle.next_request().await.unwrap();
     assert_eq!(second.extensions().get::<CallContext>().unwrap().attempt(), 2);
-    drop(second); // it holds the body, which goes again once the attempt has let go of it
+    drop(second); // it holds the body, which is replayed once the attempt releases it
     answer.send_error(io::Error::from(BrokenPipe));
     assert_pending!(call.poll());
     tokio::time::advance(millis(205)).await;
@@ -96,7 +96,7 @@ async fn the_mock_sees_one_request_at_a_time_and_readiness_asked_for_before_each
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_failure_no_runtime_is_needed_and_nothing_slept() {
+async fn a_call_without_a_failure_needs_no_runtime_and_no_sleep() {
     let outside = std::thread::spawn(|| {
         let mut call = task::spawn(RetryLayer::new().layer(Probe::new([Is(404)])).oneshot(get(URI)));
         assert_eq!(assert_ready_ok!(call.poll()).status(), 404);

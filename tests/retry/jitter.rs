@@ -1,4 +1,4 @@
-//! Who failed together does not come back together.
+//! Calls that fail together are retried at different times.
 
 use std::{collections::HashSet, convert::Infallible, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
     report,
 };
 
-/// Fails each call's first attempt, and then answers.
+/// Fails the first attempt of each call, and then succeeds.
 fn fails_each_call_once(
     status: u16,
 ) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Infallible, Future: Send>
@@ -30,7 +30,7 @@ fn fails_each_call_once(
 
 async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
-        // Each by a service of its own, as tasks of a program have it.
+        // Each call has its own service, as a task of a program would.
         let service = layer.clone().without_budget().layer(fails_each_call_once(status));
         tokio::spawn(
             async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
@@ -40,7 +40,7 @@ async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_calls_that_fail_together_come_back_apart() {
+async fn retries_a_thousand_failed_calls_at_different_times() {
     let second = secs(1);
     let always_at_the_cap = ExponentialBackoff::new(second, second).unwrap();
     for (layer, status, from, to) in [
@@ -52,7 +52,7 @@ async fn a_thousand_calls_that_fail_together_come_back_apart() {
         let delays = a_thousand_delays(layer, status).await;
         let distinct: HashSet<_> = delays.iter().collect();
         assert!(distinct.len() >= 900, "{} distinct delays", distinct.len());
-        // And over the whole of their range: some in each tenth of it, about a tenth.
+        // The delays spread over their whole range: about a tenth of them in each tenth of it.
         let mut tenths = [0; 10];
         for delay in &delays {
             assert!((millis(from)..=millis(to)).contains(delay), "{delay:?}");
@@ -64,7 +64,7 @@ async fn a_thousand_calls_that_fail_together_come_back_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thousand_calls_that_were_told_the_same_moment_come_back_apart() {
+async fn spreads_a_thousand_calls_with_the_same_requested_delay() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| async move {
         let first = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
         Response::builder()
@@ -83,7 +83,7 @@ async fn a_thousand_calls_that_were_told_the_same_moment_come_back_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_seed_repeats_and_two_layers_without_one_differ() {
+async fn a_seed_repeats_the_delays_and_layers_without_one_differ() {
     let delays = |layer: RetryLayer| async move {
         let service = layer.with_max_attempts(6).unwrap().layer(Probe::new([Is(503)]));
         let response = service.oneshot(get(URI)).await.unwrap();
@@ -108,7 +108,7 @@ async fn without_jitter_the_delays_double_up_to_the_cap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_two_thousand_attempts_the_delay_is_still_jittered_and_never_over_its_cap() {
+async fn jitters_the_delay_below_its_cap_after_two_thousand_attempts() {
     let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
     let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
     let response = layer.layer(Probe::new([Is(503)])).oneshot(get(URI)).await.unwrap();
@@ -122,7 +122,7 @@ async fn after_two_thousand_attempts_the_delay_is_still_jittered_and_never_over_
 }
 
 #[test]
-fn no_attempts_at_all_are_refused() {
+fn rejects_a_maximum_of_zero_attempts() {
     let error = RetryLayer::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
 }

@@ -42,7 +42,7 @@ const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
-async fn the_probe_itself_minds_a_call_that_was_not_polled_ready() {
+async fn the_probe_panics_on_a_call_that_was_not_polled_ready() {
     let mut ready = Probe::new([Is(200)]);
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
     let _ = ready.clone().call(get(URI)).await;
@@ -70,7 +70,7 @@ fn a_retry_layer_shows_its_settings() {
 }
 
 fn report<B>(response: &Response<B>) -> &Report {
-    response.extensions().get().expect("no report in the answer")
+    response.extensions().get().expect("no report in the response")
 }
 
 /// A classifier that decides by `rule`, and without its decision by the default.

@@ -1,4 +1,4 @@
-//! What holds of any sequence of outcomes under any settings.
+//! The guarantees for any sequence of outcomes with any settings.
 
 use std::{
     io::ErrorKind::{BrokenPipe, ConnectionReset},
@@ -32,7 +32,7 @@ struct Settings {
     own_attempts: Option<u32>,
     keyed: bool,
     idempotent: bool,
-    /// Base, cap and jitter in percent, of transient and of throttled back-offs.
+    /// Base, cap and jitter in percent, of the transient and of the throttled backoff.
     backoffs: [(u64, u64, u8); 2],
     max_ask: u64,
     budget: Option<u32>,
@@ -42,7 +42,7 @@ struct Settings {
     per_attempt: u64,
 }
 
-/// What came of a call.
+/// The result of a call.
 struct Came {
     /// From the start of the call to its end.
     took: Duration,
@@ -158,7 +158,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
     })
 }
 
-/// What the server asked for, in milliseconds.
+/// Returns the delay that the server requested, in milliseconds.
 fn ask(answer: Answer) -> u64 {
     match answer {
         Asks(_, seconds) => seconds.parse::<u64>().unwrap() * 1_000,
@@ -178,14 +178,14 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn attempts_and_waits_keep_within_what_was_set(answers in answers(), settings in settings()) {
+    fn attempts_and_waits_stay_within_the_settings(answers in answers(), settings in settings()) {
         let came = play(layer(&settings), &answers, &settings);
         let most = settings.own_attempts.unwrap_or(settings.max_attempts) as usize;
         prop_assert!((1..=most).contains(&came.seen.len()));
         prop_assert_eq!(came.attempts.len(), came.seen.len());
         prop_assert!(came.ended.is_some());
 
-        // Never before the ask, and never after an ask that is too long.
+        // No attempt starts before the requested delay, or after a requested delay that is too long.
         for (index, pair) in came.attempts.windows(2).enumerate() {
             let asked = ask(given(&answers, index));
             let failed = pair[0].ended.unwrap();
@@ -193,7 +193,7 @@ proptest! {
             prop_assert!(asked <= settings.max_ask * 1_000);
         }
 
-        // Within the deadline, whichever is earlier.
+        // The call ends within the earlier deadline.
         let deadline = settings.total.into_iter().chain(settings.own).min().map(millis);
         if let Some(deadline) = deadline {
             let waits: Duration = came.attempts.iter().filter_map(|attempt| attempt.delay).sum();
@@ -206,14 +206,14 @@ proptest! {
             }
         }
 
-        // Nothing left of the budget below nothing.
+        // The budget is never overdrawn.
         let retries = || (0..came.seen.len() - 1).map(|index| given(&answers, index));
         let spent: u32 = retries().map(|answer| if is_throttle(answer) { 5 } else { 14 }).sum();
         prop_assert!(settings.budget.is_none_or(|capacity| spent <= capacity), "{spent} spent");
     }
 
     #[test]
-    fn what_may_have_been_processed_is_sent_again_only_where_that_does_no_harm(
+    fn retries_maybe_processed_requests_only_if_they_are_idempotent(
         answers in answers(),
         settings in settings(),
     ) {
@@ -224,7 +224,7 @@ proptest! {
         let keys: Vec<_> = came.seen.iter().map(|seen| seen.head.headers.get("idempotency-key")).collect();
         let needed = settings.keyed && ["POST", "PATCH"].contains(&settings.method);
         prop_assert!(keys.iter().all(|key| key.is_some() == needed && *key == keys[0]), "{keys:?}");
-        // What answered well, or not at all well, was the last.
+        // No attempt follows a success or a response that is not retryable.
         for index in 0..came.seen.len() - 1 {
             prop_assert!(!matches!(given(&answers, index), Is(200 | 404 | 409 | 101) | Late(_, 200) | Early(200)) || came.attempts[index].outcome == Some(tower_outbound::call::Outcome::Timeout));
         }
@@ -246,7 +246,7 @@ proptest! {
                     (ceiling - spread).max(asked)..=ceiling
                 }
             };
-            // A nanosecond for what was rounded.
+            // Rounding may add a nanosecond.
             let (delay, from, to) = (delay.as_secs_f64(), bounds.start() - 1e-9, bounds.end() + 1e-9);
             prop_assert!((from..=to).contains(&delay), "{delay} not in {bounds:?}");
         }

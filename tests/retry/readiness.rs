@@ -1,4 +1,4 @@
-//! An inner service that does not get ready.
+//! An inner service that does not become ready.
 
 use std::{
     error::Error as _,
@@ -31,7 +31,7 @@ use super::{
     report,
 };
 
-/// Breaks where its script has nothing, for good in the instance that was asked; otherwise answers by it.
+/// Responds by its script. Where the script has `None`, `poll_ready` fails, and that instance stays broken.
 struct Fragile {
     script: Arc<[Option<Step>]>,
     asked: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ impl Service<Request<ReplayBody<Content>>> for Fragile {
     type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        assert!(!self.broke, "asked again after it broke");
+        assert!(!self.broke, "polled again after it failed");
         match self.script.get(self.asked.fetch_add(1, Relaxed)).copied().flatten() {
             Some(answer) => {
                 let probe = self.next.insert(Probe::new([answer]));
@@ -75,7 +75,7 @@ impl Service<Request<ReplayBody<Content>>> for Fragile {
     }
 }
 
-/// What comes out, how each attempt ended, and why there was no further one.
+/// Returns the result, the outcome of each attempt, and the stop reason.
 async fn came(
     method: &str,
     script: &[Option<Step>],
@@ -93,14 +93,14 @@ async fn came(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_that_does_not_get_ready_hides_not_what_it_was_to_retry() {
+async fn returns_the_earlier_error_if_the_service_is_not_ready_for_a_retry() {
     let (result, outcomes, ended) = came("GET", &[Some(Io(ConnectionReset)), None]).await;
     let error = result.unwrap_err();
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
     assert_eq!(source.kind(), ConnectionReset);
     assert_eq!((outcomes.as_slice(), ended), (&[Failed, NotSent, NotSent][..], Some(Exhausted)));
 
-    // Two failed: it is the later one.
+    // After two failed attempts, the later error is returned.
     let script = [Some(Io(ConnectionReset)), Some(Io(BrokenPipe)), None];
     let (result, outcomes, _) = came("GET", &script).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), BrokenPipe);
@@ -108,7 +108,7 @@ async fn a_retry_that_does_not_get_ready_hides_not_what_it_was_to_retry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_post_that_was_not_sent_goes_on_until_it_was() {
+async fn retries_post_until_it_may_have_been_sent() {
     let (result, outcomes, ended) = came("POST", &[Some(Refused), None]).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), ConnectionRefused);
     assert_eq!((outcomes.as_slice(), ended), (&[NotSent, NotSent, NotSent][..], Some(Exhausted)));
@@ -119,7 +119,7 @@ async fn a_post_that_was_not_sent_goes_on_until_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_gets_ready_again_is_called_again() {
+async fn calls_a_service_that_becomes_ready_again() {
     let ok = StatusCode::OK;
     for method in ["PUT", "POST"] {
         let (result, outcomes, ended) = came(method, &[None, None, Some(Is(200))]).await;
@@ -135,7 +135,7 @@ async fn a_service_that_gets_ready_again_is_called_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_attempt_that_does_not_get_ready_is_itself_what_comes_out() {
+async fn returns_the_readiness_error_of_a_first_attempt() {
     let service = RetryLayer::new().with_max_attempts(1).unwrap().layer(Fragile::new(&[]));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
@@ -145,7 +145,7 @@ async fn a_first_attempt_that_does_not_get_ready_is_itself_what_comes_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_before_it_is_in_the_report() {
+async fn the_report_has_a_response_before_the_readiness_error() {
     let (result, outcomes, _) = came("GET", &[Some(Is(503)), None]).await;
     assert_eq!(cause(&result.unwrap_err()), Some(&Broken));
     assert_eq!(outcomes, [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);

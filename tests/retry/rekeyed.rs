@@ -1,4 +1,4 @@
-//! A 401 whose key is replaced: sent once more in a call, and not at the price of the answer in hand.
+//! A 401 whose key is replaced: the request is resent once per call, and the 401 is not lost if there is no time.
 
 use std::{
     convert::Infallible,
@@ -36,10 +36,10 @@ fn mark<B>(mut response: Response<B>) -> Response<B> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_layers_are_stacked_it_is_sent_once_more() {
+async fn stacked_retry_layers_resend_once() {
     let one = || RetryLayer::new().with_max_attempts(1).unwrap();
     for (called_by, outermost) in [("the caller", false), ("a layer that begins the call", true)] {
-        // In the end it answers, or a test that fails would not end.
+        // The last response is a 200, so that a failing test ends.
         let probe = Probe::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
         let service = ServiceBuilder::new()
             .option_layer(outermost.then(RequestIdLayer::new))
@@ -55,9 +55,9 @@ async fn however_many_layers_are_stacked_it_is_sent_once_more() {
     }
 }
 
-/// The second 401 is judged as any other answer.
+/// The second 401 is classified as any other response.
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
+async fn a_rule_that_retries_401s_uses_all_attempts() {
     let probe = Probe::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().retry_on(StatusCode::UNAUTHORIZED).with_max_attempts(3).unwrap())
@@ -67,9 +67,9 @@ async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
     assert_eq!((probe.calls(), report(&response).stop_reason()), (1 + 3, Some(StopReason::Exhausted)));
 }
 
-/// What an inner layer may not use is left for an outer one.
+/// An outer layer resends the request if the inner one may not.
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_may_not_leaves_it_to_another() {
+async fn an_outer_layer_resends_if_the_inner_layer_may_not() {
     let probe = Probe::new([Is(401), Is(200)]);
     let never = |mut request: Request<_>| {
         request.extensions_mut().insert(RetryOverride::new().never());
@@ -85,7 +85,7 @@ async fn a_layer_that_may_not_leaves_it_to_another() {
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
 }
 
-/// The rest of an answer, which takes so long, or never ends.
+/// The rest of a response's body: it is over, takes some time, or never ends.
 enum Rest {
     Over,
     Takes(Pin<Box<tokio::time::Sleep>>),
@@ -122,7 +122,7 @@ impl Body for Rest {
     }
 }
 
-/// Refuses the first key after so long, with such a rest, and takes the second.
+/// Responds 401 to the first request after `after`, with this rest of the body, and 200 to the second.
 fn refusing(
     after: Duration,
     rest: Option<Duration>,
@@ -145,14 +145,14 @@ fn refusing(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_can_not_be_drained_in_time_is_handed_over() {
+async fn returns_a_401_that_cannot_be_drained_before_the_deadline() {
     for (after, rest, expected) in [
         (950, None, 401),
         (950, Some(millis(5)), 401),
         (905, None, 401),
         (890, None, 200),
         (890, Some(millis(5)), 200),
-        // Nothing is left to be drained.
+        // The body has no rest to drain.
         (950, Some(Duration::ZERO), 200),
     ] {
         let (calls, start) = (Arc::default(), Instant::now());

@@ -91,7 +91,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
     let service = service_fn(|_: Request<ReplayBody<Content>>| async {
         Err::<Response<Content>, _>(Outer(ConnectionRefused.into()))
     });
-    // Nobody here knows what `Outer` says of the request, so its cause is no proof that it was not sent.
+    // `Outer` is an unknown error, so its cause does not prove that the request was not sent.
     let error = RetryLayer::new().layer(service).oneshot(request("POST", URI)).await.unwrap_err();
     let outer = error.source().unwrap().downcast_ref::<Outer>().unwrap();
     assert_eq!(outer.0.kind(), ConnectionRefused);
@@ -102,7 +102,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_the_limiter_is_not_tried_again() {
+async fn does_not_retry_after_a_refusal_of_the_limiter() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let probe = Probe::new([Is(503)]);
     let service = ServiceBuilder::new()
@@ -117,7 +117,7 @@ async fn a_refusal_of_the_limiter_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_pays_the_limiter_and_its_wait_is_in_the_report() {
+async fn every_attempt_takes_a_permit_and_the_report_has_its_wait() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -131,7 +131,7 @@ async fn every_attempt_pays_the_limiter_and_its_wait_is_in_the_report() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poll_ready_that_fails_sent_nothing_so_any_request_goes_again_with_its_body() {
+async fn retries_any_request_with_its_body_after_a_failed_poll_ready() {
     for method in ["PUT", "POST"] {
         let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
         assert_eq!(cause(&error), Some(&Broken));

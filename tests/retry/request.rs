@@ -1,4 +1,4 @@
-//! The request, again.
+//! The request of each attempt.
 
 use std::{cell::Cell, convert::Infallible, io::ErrorKind::*, rc::Rc};
 
@@ -24,7 +24,7 @@ use super::{
 async fn every_attempt_carries_the_same_head() {
     #[derive(Clone)]
     struct Marked;
-    // With an extension of its own or none, of much text or little: it is kept in another way.
+    // The recording differs with an extension of the request's own, and with large headers.
     for (marked, length) in [(false, 10), (false, 10_000), (true, 10)] {
         let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");
@@ -48,15 +48,15 @@ async fn every_attempt_carries_the_same_head() {
             assert!(many.iter().eq(["a", "b"]));
             assert!(many.iter().map(HeaderValue::is_sensitive).eq([false, true]));
             assert_eq!(seen.head.headers["x-long"], long);
-            assert_eq!(seen.head.headers.len(), 3, "and no header more");
+            assert_eq!(seen.head.headers.len(), 3, "no further header");
             assert_eq!(seen.head.extensions.get::<Marked>().is_some(), marked);
         }
     }
 }
 
-/// Over HTTP/1 nobody asks for more than the length that was announced.
+/// HTTP/1 clients read no more than the announced length.
 #[tokio::test(start_paused = true)]
-async fn a_body_that_was_read_to_its_announced_length_is_whole_unless_trailers_are_announced() {
+async fn a_body_is_complete_at_its_announced_length_unless_trailers_are_announced() {
     for (headers, attempts) in [
         (&[][..], 1),
         (&[("content-length", "5")], 2),
@@ -86,7 +86,7 @@ async fn the_inner_service_reads_the_number_of_the_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streamed_body_is_sent_again_whole_with_its_trailers() {
+async fn replays_a_streamed_body_with_its_trailers() {
     let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
     let frames = [
         Frame::data(Bytes::from_static(b"one ")),
@@ -94,7 +94,7 @@ async fn a_streamed_body_is_sent_again_whole_with_its_trailers() {
         Frame::data(Bytes::from(vec![b'x'; 10_000])),
         Frame::trailers(trailers.clone()),
     ];
-    // Not `Clone`, in pieces, with pauses between them.
+    // The body is not `Clone`, and arrives in pieces with pauses between them.
     let stream = stream::iter(frames.map(Ok::<_, Infallible>)).then(|frame| async {
         tokio::time::sleep(millis(5)).await;
         frame
@@ -111,7 +111,7 @@ async fn a_streamed_body_is_sent_again_whole_with_its_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_grows_over_the_replay_limit_is_sent_whole_and_once() {
+async fn sends_a_stream_over_the_replay_limit_whole_and_once() {
     for (limit, attempts, ended) in [(30, 2, Success), (29, 1, NotReplayable)] {
         let frames =
             [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
@@ -125,7 +125,7 @@ async fn a_stream_that_grows_over_the_replay_limit_is_sent_whole_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_of_which_a_part_was_read_is_not_sent_again() {
+async fn does_not_replay_a_partly_read_body() {
     let calls = Rc::new(Cell::new(0));
     let service = service_fn(|request: Request<_>| {
         calls.set(calls.get() + 1);
@@ -142,7 +142,7 @@ async fn a_body_of_which_a_part_was_read_is_not_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_is_still_held_is_not_sent_a_second_time_at_once_and_can_be_read_on() {
+async fn does_not_replay_a_body_that_the_service_still_holds() {
     let held = Rc::new(Cell::new(None));
     let service = service_fn(|request: Request<ReplayBody<_>>| {
         let held = Rc::clone(&held);
@@ -165,7 +165,7 @@ async fn a_body_that_is_still_held_is_not_sent_a_second_time_at_once_and_can_be_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_early_answer_that_read_nothing_leaves_the_body_to_be_sent() {
+async fn replays_a_body_that_an_early_response_left_unread() {
     let bodies = Rc::new(Cell::new(Vec::new()));
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
         let bodies = Rc::clone(&bodies);

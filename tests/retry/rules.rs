@@ -31,7 +31,7 @@ fn keyed() -> RetryLayer {
     RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())
 }
 
-/// What each attempt of a call carried under this name, which is at most one.
+/// Returns the value of this header on each attempt of a call. Each attempt has at most one.
 async fn sent(layer: &RetryLayer, name: &str, request: Request<Content>) -> Vec<Option<HeaderValue>> {
     let probe = Probe::new([Is(503), Io(ConnectionReset), Is(200)]);
     let _ = layer.layer(probe.clone()).oneshot(request).await;
@@ -49,7 +49,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_the_same_on_all_attempts_and_another_for_the_next_call() {
+async fn all_attempts_of_a_call_have_the_same_key_and_the_next_call_another() {
     let layer = keyed();
     let mut keys = HashSet::new();
     for method in ["POST", "POST", "PATCH", "PURGE"] {
@@ -63,7 +63,7 @@ async fn a_key_is_the_same_on_all_attempts_and_another_for_the_next_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_bare_or_quoted_and_under_the_name_that_was_chosen() {
+async fn writes_the_key_bare_or_quoted_in_the_chosen_header() {
     let token = HeaderName::from_static("x-request-token");
     for (key, name, quoted) in [
         (IdempotencyKey::bare(), NAME, false),
@@ -81,7 +81,7 @@ async fn a_key_is_bare_or_quoted_and_under_the_name_that_was_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_callers_own_key_is_kept_as_it_is() {
+async fn keeps_the_callers_own_key() {
     for mine in ["mine", "\"quoted\"", "not a uuid at all"] {
         for key in [IdempotencyKey::bare(), IdempotencyKey::quoted()] {
             let mut request = request("POST", URI);
@@ -93,8 +93,8 @@ async fn the_callers_own_key_is_kept_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_the_server_was_not_said_to_honour_repeats_nothing() {
-    // Another header than the one that it honours, or no word that it honours any.
+async fn does_not_retry_post_with_a_key_that_the_server_does_not_honour() {
+    // The caller's key is in another header than the honoured one, or no key is honoured.
     let token = IdempotencyKey::bare().with_header(HeaderName::from_static("x-request-token"));
     let mut with_key = request("POST", URI);
     with_key.headers_mut().insert(NAME, HeaderValue::from_static("mine"));
@@ -105,7 +105,7 @@ async fn a_key_that_the_server_was_not_said_to_honour_repeats_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_goes_out_unless_it_was_asked_for() {
+async fn sends_no_key_by_default() {
     let of_a_key = |headers: &HeaderMap| headers.keys().any(|name| name.as_str().contains("idempotency"));
     let probe = Probe::new([Is(503)]);
     RetryLayer::new().layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -119,7 +119,7 @@ async fn no_key_goes_out_unless_it_was_asked_for() {
             assert_eq!(report(&response).stop_reason(), Some(NotIdempotent));
         }
         assert_eq!(probe.calls() - before, 2, "a POST and a PATCH, once each");
-        // Nor is it lost in a preset where it was asked for.
+        // A preset with a configured key sends it.
         let other = Probe::new([Is(503), Is(200)]);
         let service = preset().with_retry(keyed()).layer().unwrap().layer(other.clone());
         service.oneshot(request("POST", URI)).await.unwrap();
@@ -130,7 +130,7 @@ async fn no_key_goes_out_unless_it_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_needs_no_key_gets_none() {
+async fn sends_no_key_with_an_idempotent_method() {
     for (method, gets) in [
         ("GET", false),
         ("HEAD", false),
@@ -145,7 +145,7 @@ async fn a_request_that_needs_no_key_gets_none() {
         assert_eq!(sent.len(), 3, "{method}");
         assert!(sent.iter().all(|key| key.is_some() == gets), "{method}: {sent:?}");
     }
-    // What the caller says of a POST does not tell the server.
+    // A POST that the caller declares idempotent gets a key, because the server does not know the declaration.
     let mut request = request("POST", URI);
     request.extensions_mut().insert(RetryOverride::new().idempotent());
     assert!(sent(&keyed(), NAME, request).await[0].is_some());
@@ -154,7 +154,7 @@ async fn a_request_that_needs_no_key_gets_none() {
 #[tokio::test(start_paused = true)]
 async fn a_thousand_calls_have_a_thousand_keys() {
     let probe = Probe::new([Is(200)]);
-    // Two layers, and clones of their services, at the same moment of paused time.
+    // Two layers, and clones of their services, at the same paused time.
     let services = [keyed().layer(probe.clone()), keyed().with_seed(1).layer(probe.clone())];
     let calls =
         (0..1_000).map(|number| tokio::spawn(services[number % 2].clone().oneshot(request("POST", URI))));
@@ -166,7 +166,7 @@ async fn a_thousand_calls_have_a_thousand_keys() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_sees_the_original_request_and_each_result() {
+async fn retry_if_receives_the_original_request_and_each_result() {
     #[derive(Clone, Debug, PartialEq)]
     struct Mark;
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -200,7 +200,7 @@ async fn retry_if_sees_the_original_request_and_each_result() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_classifier_may_decide_by_request() {
+async fn a_classifier_can_read_the_request() {
     let once = rule(|request, _| (request.uri.path() == "/v1/once").then_some(RetryDecision::NotRetryable));
     let layer = RetryLayer::new().with_classify(once);
     for (path, attempts, ended) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
@@ -213,9 +213,9 @@ async fn a_classifier_may_decide_by_request() {
     }
 }
 
-/// The call's own handle too, where nobody has put anything on the request.
+/// The request's extensions contain the call, even if the caller added nothing.
 #[tokio::test(start_paused = true)]
-async fn retry_if_sees_the_call_of_every_attempt() {
+async fn retry_if_receives_the_call_of_every_attempt() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let note = move |request: RequestHead<'_>, _: &AttemptResult<'_>| {
@@ -233,7 +233,7 @@ async fn retry_if_sees_the_call_of_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_if_sees_the_report_of_every_error() {
+async fn retry_if_receives_the_report_of_every_error() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noting = Arc::clone(&seen);
     let note = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
@@ -250,7 +250,7 @@ async fn retry_if_sees_the_report_of_every_error() {
     assert_eq!(*seen.lock().unwrap(), [1, 2]);
 }
 
-/// The wait for which an attempt was refused is that one's, and neither the next one's nor the call's.
+/// The wait of a refused attempt appears neither in the next attempt's error nor in the call's.
 #[tokio::test(start_paused = true)]
 async fn the_wait_of_a_refusal_belongs_to_its_attempt_only() {
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -293,7 +293,7 @@ async fn debug_of_results_and_rules_shows_no_header() {
 }
 
 #[test]
-fn no_attempts_at_all_are_refused_of_a_request_too() {
+fn rejects_a_maximum_of_zero_attempts_for_a_request() {
     let error = RetryOverride::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
 }

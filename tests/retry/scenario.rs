@@ -1,4 +1,4 @@
-//! One row of the table, played and compared.
+//! Runs one row of the table and compares the results.
 
 use std::{collections::HashSet, convert::Infallible, io, time::Duration};
 
@@ -29,17 +29,17 @@ pub(crate) enum Content {
     Empty,
     /// `hello`, in one piece of a known length.
     Memory,
-    /// `hello`, in two pieces of a length that nobody knows before.
+    /// `hello`, in two pieces of unknown length.
     Stream,
-    /// In memory, a byte over what is kept to be sent again.
+    /// In memory, one byte over the replay limit.
     Large,
-    /// The same in pieces of a length that nobody knows before.
+    /// The same in pieces of unknown length.
     Flood,
 }
 
 pub(crate) type Rule = fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision>;
 
-/// Another setting than the default.
+/// A setting that differs from the default.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Set {
     Attempts(u32),
@@ -55,14 +55,14 @@ pub(crate) enum Set {
     RetryOn(u16),
     NeverOn(u16),
     When(Rule),
-    /// What the request says of itself.
+    /// The override in the request's extensions.
     Never,
     Own(u32),
     Idempotent,
     /// With an idempotency key, which the server honours.
     Keyed,
     CallersKey,
-    /// The back-offs, in milliseconds, and those after a throttling.
+    /// The transient backoffs and the throttled ones, in milliseconds.
     Steps(&'static [u64]),
     HotSteps(&'static [u64]),
     /// The capacity of the budget.
@@ -70,7 +70,7 @@ pub(crate) enum Set {
     NoBudget,
 }
 
-/// What comes out in the end.
+/// The result of the call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Out {
     Status(u16),
@@ -185,7 +185,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         assert!(seen.body.is_none_or(|body| body == content.bytes()), "{method} {answers:?} {settings:?}");
         keys.insert(seen.head.headers.get("idempotency-key").cloned());
     }
-    assert_eq!(keys.len(), 1, "on all attempts the same, or none: {row:?}");
+    assert_eq!(keys.len(), 1, "all attempts have the same key or none: {row:?}");
     let keyed = settings.iter().any(|set| match set {
         Set::CallersKey => true,
         Set::Keyed => !["GET", "PUT"].contains(&method),

@@ -1,4 +1,4 @@
-//! What is sent again, how often, after how long.
+//! Which requests are retried, how often, and after which delay.
 
 use std::{io::ErrorKind::*, ops::RangeInclusive};
 
@@ -23,7 +23,7 @@ use super::{
     },
 };
 
-/// A back-off's reason, of which two may be as good, and its bounds in milliseconds.
+/// The possible reasons of a delay, at most two, and its bounds in milliseconds.
 pub(crate) type Wait = (&'static [DelayReason], RangeInclusive<u64>);
 
 /// The backoff before each retry, after a transient failure and after a throttled response.
@@ -38,7 +38,7 @@ const fn asked(bounds: RangeInclusive<u64>) -> Wait {
     (&[DelayReason::Asked], bounds)
 }
 
-/// Throttled, and asked for a time within the bounds of the back-off.
+/// A throttled response that requests a delay within the bounds of the backoff.
 const fn either(bounds: RangeInclusive<u64>) -> Wait {
     (&[DelayReason::Throttled, DelayReason::Asked], bounds)
 }
@@ -96,7 +96,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(204)],                                     &[],                            1, Status(204),                Success,       &[]),
     ("GET",     Empty,  &[Is(301)],                                     &[],                            1, Status(301),                Success,       &[]),
     ("GET",     Empty,  &[Is(304)],                                     &[],                            1, Status(304),                Success,       &[]),
-    // Statuses that pass.
+    // Statuses that are retried.
     ("GET",     Empty,  &[Is(408), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(429), Is(200)],                            &[],                            2, Status(200),                Success,       &[H1]),
     ("GET",     Empty,  &[Is(500), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
@@ -110,7 +110,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(524), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(530), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(529), Is(200)],                            &[],                            2, Status(200),                Success,       &[H1]),
-    // Statuses that don't.
+    // Statuses that are not retried.
     ("GET",     Empty,  &[Is(400)],                                     &[],                            1, Status(400),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(401)],                                     &[],                            1, Status(401),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(403)],                                     &[],                            1, Status(403),                NotRetryable,  &[]),
@@ -133,7 +133,7 @@ const TABLE: &[Row] = &[
     ("TRACE",   Empty,  &[Is(503), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("PUT",     Memory, &[Is(503), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("DELETE",  Empty,  &[Is(429), Is(200)],                            &[],                            2, Status(200),                Success,       &[H1]),
-    // Never twice.
+    // Requests that must not be processed twice.
     ("POST",    Memory, &[Is(408)],                                     &[],                            1, Status(408),                NotIdempotent, &[]),
     ("POST",    Memory, &[Is(429)],                                     &[],                            1, Status(429),                NotIdempotent, &[]),
     ("POST",    Memory, &[Is(500)],                                     &[],                            1, Status(500),                NotIdempotent, &[]),
@@ -153,7 +153,7 @@ const TABLE: &[Row] = &[
     ("PATCH",   Memory, &[Silent],                                      &[PerAttempt(90)],              1, Timeout,                    NotIdempotent, &[]),
     ("PURGE",   Empty,  &[Is(503)],                                     &[],                            1, Status(503),                NotIdempotent, &[]),
     ("get",     Empty,  &[Is(503)],                                     &[],                            1, Status(503),                NotIdempotent, &[]),
-    // Unsent: any method. Maybe processed: idempotent ones.
+    // Not sent: any method. Maybe processed: idempotent requests.
     ("POST",    Memory, &[Refused, Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("PATCH",   Memory, &[Refused, Refused, Is(200)],                   &[],                            3, Status(200),                Success,       &[T1, T2]),
     ("POST",    Memory, &[Refused],                                     &[],                            3, Service(ConnectionRefused), Exhausted,     &[T1, T2]),
@@ -165,7 +165,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Silent, Is(200)],                             &[PerAttempt(90)],              2, Status(200),                Success,       &[T1]),
     ("PUT",     Memory, &[Silent],                                      &[PerAttempt(90)],              3, Timeout,                    Exhausted,     &[T1, T2]),
     ("GET",     Empty,  &[Io(ConnectionReset), Silent, Is(200)],        &[PerAttempt(90)],              3, Status(200),                Success,       &[T1, T2]),
-    // How often.
+    // The number of attempts.
     ("GET",     Empty,  &[Is(503)],                                     &[],                            3, Status(503),                Exhausted,     &[T1, T2]),
     ("GET",     Empty,  &[Is(429)],                                     &[],                            3, Status(429),                Exhausted,     &[H1, H2]),
     ("GET",     Empty,  &[Is(503)],                                     &[Attempts(1)],                 1, Status(503),                Exhausted,     &[]),
@@ -174,7 +174,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(503), Is(500), Is(502), Is(200)],          &[Attempts(4)],                 4, Status(200),                Success,       &[T1, T2, T3]),
     ("GET",     Empty,  &[Is(429), Is(503), Is(200)],                   &[],                            3, Status(200),                Success,       &[H1, T2]),
     ("GET",     Empty,  &[Is(503), Is(429), Is(200)],                   &[],                            3, Status(200),                Success,       &[T1, H2]),
-    // What the server asks for, and only ever more.
+    // Requested delays, which are never shortened.
     ("GET",     Empty,  &[Asks(503, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_050)]),
     ("GET",     Empty,  &[Asks(429, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_500)]),
     ("GET",     Empty,  &[Asks(500, "3"), Is(200)],                     &[],                            2, Status(200),                Success,       &[asked(3_000..=3_050)]),
@@ -199,7 +199,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Asks(503, "Sun, 06 Nov 1994 08:49:47 GMT"), Is(200)], &[],                    2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Asks(429, "120"), Is(200)],                   &[],                            2, Status(200),                Success,       &[asked(120_000..=120_500)]),
     ("GET",     Empty,  &[Asks(503, "2"), Asks(503, "4"), Is(200)],     &[],                            3, Status(200),                Success,       &[asked(2_000..=2_050), asked(4_000..=4_100)]),
-    // Asked for too much: at once, with the answer.
+    // A requested delay that is too long: the response is returned at once.
     ("GET",     Empty,  &[Asks(429, "121")],                            &[],                            1, Status(429),                AskedTooLong,  &[]),
     ("GET",     Empty,  &[Asks(503, "6")],                              &[MaxAsk(5)],                   1, Status(503),                AskedTooLong,  &[]),
     ("GET",     Empty,  &[Asks(503, "5"), Is(200)],                     &[MaxAsk(5)],                   2, Status(200),                Success,       &[asked(5_000..=5_050)]),
@@ -207,7 +207,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Asks(503, "Fri, 31 Dec 9999 23:59:59 GMT")],  &[],                            1, Status(503),                AskedTooLong,  &[]),
     ("GET",     Empty,  &[Is(503), Asks(429, "121")],                   &[],                            2, Status(429),                AskedTooLong,  &[T1]),
     ("POST",    Memory, &[Asks(429, "121")],                            &[],                            1, Status(429),                NotIdempotent, &[]),
-    // Not within the deadline: at once.
+    // A delay beyond the deadline: the response is returned at once.
     ("GET",     Empty,  &[Asks(503, "3")],                              &[Total(3_000)],                1, Status(503),                Deadline,      &[]),
     ("GET",     Empty,  &[Asks(503, "3"), Is(200)],                     &[Total(3_100)],                2, Status(200),                Success,       &[asked(3_000..=3_050)]),
     ("GET",     Empty,  &[Is(503)],                                     &[Total(50)],                   1, Status(503),                Deadline,      &[]),
@@ -220,9 +220,9 @@ const TABLE: &[Row] = &[
     ("PUT",     Memory, &[Is(503)],                                     &[Replay(4)],                   1, Status(503),                NotReplayable, &[]),
     ("PUT",     Memory, &[Io(ConnectionReset)],                         &[Replay(4)],                   1, Service(ConnectionReset),   NotReplayable, &[]),
     ("PUT",     Memory, &[Is(200)],                                     &[Replay(0)],                   1, Status(200),                Success,       &[]),
-    // Nothing was read of it, so it goes again whatever its size.
+    // Nothing of the body was read, so it is replayed at any size.
     ("POST",    Memory, &[Refused, Is(200)],                            &[Replay(0)],                   2, Status(200),                Success,       &[T1]),
-    // The body: none, in memory, streamed, over the replay limit; read whole, in part, not at all, or still held.
+    // The body: none, in memory, streamed or over the replay limit, and read whole, in part, not at all or still held.
     ("PUT",     Stream, &[Is(503), Is(200)],                            &[],                            2, Status(200),                Success,       &[T1]),
     ("PUT",     Stream, &[Io(ConnectionReset), Is(503), Is(200)],       &[],                            3, Status(200),                Success,       &[T1, T2]),
     ("PUT",     Stream, &[Silent, Is(200)],                             &[PerAttempt(90)],              2, Status(200),                Success,       &[T1]),
@@ -255,7 +255,7 @@ const TABLE: &[Row] = &[
     ("PUT",     Memory, &[Keeps(503)],                                  &[],                            1, Status(503),                NotReplayable, &[]),
     ("PUT",     Stream, &[Keeps(503)],                                  &[],                            1, Status(503),                NotReplayable, &[]),
     ("GET",     Empty,  &[Keeps(503), Is(200)],                         &[],                            2, Status(200),                Success,       &[T1]),
-    // Rules of one's own; the one that was said last is asked first.
+    // Custom rules. The last one is evaluated first.
     ("GET",     Empty,  &[Is(409), Is(200)],                            &[RetryOn(409)],                2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(409)],                                     &[RetryOn(409)],                3, Status(409),                Exhausted,     &[T1, T2]),
     ("GET",     Empty,  &[Is(202), Is(200)],                            &[RetryOn(202)],                2, Status(200),                Success,       &[T1]),
@@ -286,12 +286,12 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Refused],                                     &[When(NO_MORE)],               1, Service(ConnectionRefused), NotRetryable,  &[]),
     ("GET",     Empty,  &[Silent],                                      &[When(NO_MORE), PerAttempt(90)], 1, Timeout,                  NotRetryable,  &[]),
     ("GET",     Empty,  &[Is(503)],                                     &[When(WELL)],                  1, Status(503),                Success,       &[]),
-    // A 101 is handed over whatever anybody says.
+    // A 101 is returned, whatever a rule decides.
     ("GET",     Empty,  &[Is(101)],                                     &[],                            1, Status(101),                Success,       &[]),
     ("GET",     Empty,  &[Asks(101, "1")],                              &[When(AGAIN)],                 1, Status(101),                Success,       &[]),
     ("GET",     Empty,  &[With(101, YES)],                              &[RetryOn(101)],                1, Status(101),                Success,       &[]),
     ("GET",     Empty,  &[Is(503), Is(101)],                            &[When(AGAIN)],                 2, Status(101),                Success,       &[T1]),
-    // What the server says of it, on a 4xx or 5xx.
+    // `x-should-retry` on a 4xx or 5xx.
     ("GET",     Empty,  &[With(400, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[With(404, YES)],                              &[],                            3, Status(404),                Exhausted,     &[T1, T2]),
     ("GET",     Empty,  &[With(429, YES), Is(200)],                     &[],                            2, Status(200),                Success,       &[H1]),
@@ -319,7 +319,7 @@ const TABLE: &[Row] = &[
     ("POST",    Memory, &[With(503, NO)],                               &[Keyed],                       1, Status(503),                NotRetryable,  &[]),
     ("GET",     Empty,  &[With(503, YES)],                              &[NeverOn(503)],                1, Status(503),                NotRetryable,  &[]),
     ("GET",     Empty,  &[With(409, NO), Is(200)],                      &[RetryOn(409)],                2, Status(200),                Success,       &[T1]),
-    // What the request says of itself.
+    // Overrides in the request's extensions.
     ("GET",     Empty,  &[Is(503)],                                     &[Never],                       1, Status(503),                Exhausted,     &[]),
     ("GET",     Empty,  &[Is(200)],                                     &[Never],                       1, Status(200),                Success,       &[]),
     ("POST",    Memory, &[Refused],                                     &[Never],                       1, Service(ConnectionRefused), Exhausted,     &[]),
@@ -351,7 +351,7 @@ const TABLE: &[Row] = &[
     ("PURGE",   Memory, &[Is(503), Is(200)],                            &[Keyed],                       2, Status(200),                Success,       &[T1]),
     ("GET",     Empty,  &[Is(503), Is(200)],                            &[Keyed],                       2, Status(200),                Success,       &[T1]),
     ("PUT",     Memory, &[Is(503), Is(200)],                            &[Keyed, CallersKey],           2, Status(200),                Success,       &[T1]),
-    // A deadline that the request brings with it, and the earlier of two.
+    // A deadline in the request's extensions, and the earlier of two.
     ("GET",     Empty,  &[Asks(503, "3")],                              &[Until(3_000)],                1, Status(503),                Deadline,      &[]),
     ("GET",     Empty,  &[Asks(503, "3"), Is(200)],                     &[Until(3_100)],                2, Status(200),                Success,       &[asked(3_000..=3_050)]),
     ("GET",     Empty,  &[Is(503)],                                     &[Until(50)],                   1, Status(503),                Deadline,      &[]),
@@ -361,7 +361,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Asks(503, "3")],                              &[Until(3_000), Total(9_000)],  1, Status(503),                Deadline,      &[]),
     ("GET",     Empty,  &[Asks(503, "3")],                              &[Until(9_000), Total(3_000)],  1, Status(503),                Deadline,      &[]),
     ("POST",    Memory, &[Refused],                                     &[Until(50)],                   1, Service(ConnectionRefused), Deadline,      &[]),
-    // Back-offs of another make, and no attempt where they end.
+    // Custom backoffs, and no attempt after their end.
     ("GET",     Empty,  &[Is(503)],                                     &[Steps(&[1_000, 2_000]), Attempts(9)], 3, Status(503),        Exhausted,     &[exactly(1_000), exactly(2_000)]),
     ("GET",     Empty,  &[Is(503)],                                     &[Steps(&[1_000, 2_000, 3_000])], 3, Status(503),              Exhausted,     &[exactly(1_000), exactly(2_000)]),
     ("GET",     Empty,  &[Is(503)],                                     &[Steps(&[])],                  1, Status(503),                Exhausted,     &[]),
@@ -375,7 +375,7 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Is(503)],                                     &[HotSteps(&[1])],              3, Status(503),                Exhausted,     &[T1, T2]),
     ("GET",     Empty,  &[Is(429)],                                     &[HotSteps(&[5, 6]), Attempts(9)], 3, Status(429),             Exhausted,     &[hot(5), hot(6)]),
     ("GET",     Empty,  &[Is(429), Is(503), Is(429), Is(503), Is(200)], &[Steps(&[1, 2]), HotSteps(&[3, 4]), Attempts(5)], 5, Status(200), Success,   &[hot(3), exactly(1), hot(4), exactly(2)]),
-    // A budget: a retry costs 14, after a throttle 5.
+    // A budget: a retry costs 14, or 5 after a throttled response.
     ("GET",     Empty,  &[Is(503)],                                     &[Left(14)],                    2, Status(503),                Budget,        &[T1]),
     ("GET",     Empty,  &[Is(503)],                                     &[Left(27)],                    2, Status(503),                Budget,        &[T1]),
     ("GET",     Empty,  &[Is(503)],                                     &[Left(28)],                    3, Status(503),                Exhausted,     &[T1, T2]),
@@ -390,7 +390,7 @@ const TABLE: &[Row] = &[
 ];
 
 #[tokio::test(start_paused = true)]
-async fn each_outcome_is_retried_as_the_table_says() {
+async fn retries_each_outcome_as_in_the_table() {
     for row in TABLE {
         for seed in 0..20 {
             check(row, seed).await;
