@@ -36,7 +36,7 @@
 //! server did not process it. Without a retry layer, the 401 is returned and the next request has the new key.
 //!
 //! gRPC's `UNAUTHENTICATED` (HTTP 200 with `grpc-status: 16` in the headers) does the same, but only an idempotent request
-//! is retried: gRPC does not say that the server did nothing. The layer does not see a status in the trailers.
+//! is retried: gRPC does not guarantee that it was not processed. The layer does not see a status in the trailers.
 //!
 //! If no other key can be fetched, the rejected key is sent again, and the caller sees the server's 401.
 //!

@@ -133,7 +133,7 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-/// What [`frames_request`] rejects, for an error.
+/// The valid headers, in the error about one that [`frames_request`] matches.
 pub(crate) const NOT_FRAMING: &str =
     "a header other than connection, content-length, host, transfer-encoding and their kind";
 

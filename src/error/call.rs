@@ -49,7 +49,7 @@ pub(super) struct Inner {
     maybe_processed: bool,
 }
 
-/// What failed.
+/// The part of the stack that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// A layer of this crate.

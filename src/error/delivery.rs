@@ -84,7 +84,7 @@ pub struct DeliveryError {
     pub(super) proof: Proof,
 }
 
-/// What the error of a service proves.
+/// The facts that the error of a service proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// Whether the server did not process the request. Otherwise it may have.

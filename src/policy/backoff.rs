@@ -19,7 +19,7 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// Uses the computed delay exactly. For tests, or a single caller.
+    /// Uses the computed delay exactly. Suits tests and single callers.
     pub const fn none() -> Self {
         Self { percent: 0 }
     }

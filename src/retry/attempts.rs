@@ -89,7 +89,7 @@ impl<B: Body> Attempts<B> {
         Ok(())
     }
 
-    /// Ends the attempt in the report. Returns the next attempt, or why there is none.
+    /// Ends the attempt in the report. Returns the next attempt, or the reason to stop.
     ///
     /// `called` is `false` if the service below was not called.
     pub(super) fn next<R: Body>(

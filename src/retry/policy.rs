@@ -25,7 +25,7 @@ pub(super) struct Policy {
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
-    /// For idempotency keys, which no seed may repeat.
+    /// The source of idempotency keys, which no seed may repeat.
     pub(super) keys: Arc<Random>,
     pub(super) transient: AnyBackoff,
     pub(super) throttled: AnyBackoff,

@@ -36,7 +36,7 @@ fn check(error: &(dyn StdError + 'static)) {
         assert!(!last.contains(KEY) && !format!("{error:#}").contains(KEY), "{error:#}");
         next = error.source();
     }
-    assert_eq!(last, GONE, "the reason is what is left");
+    assert_eq!(last, GONE, "only the reason remains");
 }
 
 fn address(before: Before) -> String {
@@ -177,7 +177,7 @@ async fn keeps_the_te_of_a_response_out_of_errors_and_own_events() {
 /// A certificate may have hundreds of names.
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn hides_the_names_in_a_certificate() {
+async fn redacts_the_names_in_a_certificate() {
     let names: Vec<_> = (0..50).map(|number| format!("{KEY}-{number}.test")).collect();
     let other = rcgen::generate_simple_self_signed(names).unwrap();
     let server = server::Server::with_statuses(certificate::wire(&other, &[]), [200]).await;
@@ -190,6 +190,6 @@ async fn hides_the_names_in_a_certificate() {
     assert!(source.source().is_none());
     assert_eq!(source.to_string(), "invalid peer certificate: not valid for name \"127.0.0.1\"");
     assert!(!format!("{error:#}").contains(KEY), "{error:#}");
-    // A wrong certificate is not worth another attempt.
+    // The call is not retried after a wrong certificate.
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Tls, 1));
 }

@@ -1,4 +1,4 @@
-//! What errors and reports display, and how to find an `Error` inside other errors.
+//! The text of errors and reports, and finding an `Error` inside other errors.
 
 use std::{error::Error as StdError, fmt};
 
@@ -130,6 +130,6 @@ async fn finds_the_error_in_a_box_and_in_wrappers() {
     assert_eq!(kind(&Context(boxed)), refused);
     let anyhow = Anyhow(Box::new(Context(failed().await.into())));
     assert_eq!(kind(&*anyhow), refused);
-    assert_eq!(kind(&std::io::Error::other(failed().await)), refused, "which hides it from `source()`");
+    assert_eq!(kind(&std::io::Error::other(failed().await)), refused, "found, although `source()` skips it");
     assert_eq!(kind(&std::io::Error::other("another")), None);
 }

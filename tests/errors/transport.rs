@@ -188,7 +188,7 @@ async fn names_a_failure_of_tls() {
     assert!(server.seen().is_empty() && plain.seen().is_empty());
 }
 
-/// The service is custom, without hyper's client below it.
+/// A custom service has no client of hyper below it.
 #[tokio::test(start_paused = true)]
 async fn names_the_io_error_of_a_custom_service() {
     use io::ErrorKind::*;
@@ -209,7 +209,7 @@ async fn names_the_io_error_of_a_custom_service() {
     }
 }
 
-/// The same errors are also those of a failed connect.
+/// A failed connect returns the same errors.
 #[tokio::test(start_paused = true)]
 async fn names_the_io_error_of_an_established_connection() {
     use io::ErrorKind::*;

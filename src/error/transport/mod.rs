@@ -90,7 +90,7 @@ impl Found {
             return None;
         }
         if let Some(error) = error.downcast_ref::<Error>() {
-            // Of a retry layer below, which made several attempts.
+            // A retry layer below made several attempts.
             if error.is_after_processing() {
                 self.prove(MAYBE);
             }

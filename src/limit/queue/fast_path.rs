@@ -51,8 +51,8 @@ impl FastPath {
         Self { clock, shared, own_tally: zero(), woken: zero(), refused: zero(), released: zero(), slack }
     }
 
-    /// The permits granted, and the flags in the highest bits. One number, so that counting a grant and reading the flags
-    /// is one step.
+    /// The permits granted, and the flags in the highest bits. They share one number, so that one step counts a grant and
+    /// reads the flags.
     pub(super) fn tally(&self) -> &AtomicU64 {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }

@@ -112,7 +112,7 @@ fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };
         assert_eq!((early + late, queue.snapshot().granted), (1, 2));
-        assert_eq!(queue.fast.tally().load(Ordering::Acquire) & BUSY, 0, "newcomers need no lock");
+        assert_eq!(queue.fast.tally().load(Ordering::Acquire) & BUSY, 0, "new requests need no lock");
     });
 }
 
@@ -126,6 +126,6 @@ fn waiter_that_leaves_while_woken_wastes_at_most_its_own_permit() {
         assert_eq!(thread.join().unwrap(), 1);
         let (granted, in_flight) = (queue.snapshot().granted, queue.snapshot().in_flight);
         assert!(granted <= 2 && in_flight == 1, "{granted} granted, {in_flight} in flight");
-        assert_eq!(queue.fast.tally().load(Ordering::Acquire) & BUSY, 0, "newcomers need no lock");
+        assert_eq!(queue.fast.tally().load(Ordering::Acquire) & BUSY, 0, "new requests need no lock");
     });
 }

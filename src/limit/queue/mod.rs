@@ -43,7 +43,7 @@ const PATIENCE: u64 = 100_000_000;
 #[derive(Debug)]
 pub(crate) struct Queue<A> {
     fast: FastPath,
-    /// Created when a request first needs it, which most keys of a [`Keyed`](super::Keyed) never do.
+    /// Created when a request first needs it. Most limiters of a [`Keyed`](super::Keyed) never need it.
     list: Mutex<Option<Box<WaitList<A>>>>,
 }
 

@@ -46,7 +46,7 @@ pub(super) struct WaitList<A> {
     pub(super) woken_at: u64,
     /// The highest bits of the tally, which change under the lock only.
     pub(super) flags: u64,
-    /// By arrival. A tree, because a waiter may leave from the middle.
+    /// The waiters in order of arrival. A tree, because a waiter may leave from the middle.
     pub(super) entries: BTreeMap<u64, Entry>,
     last_id: u64,
     /// The permits that all waiters need together.

@@ -105,7 +105,7 @@ impl fmt::Debug for Code {
 /// The codes of temporary failures.
 pub(crate) const TEMPORARY: [Code; 2] = [Code::UNAVAILABLE, Code::RESOURCE_EXHAUSTED];
 
-/// What the server requests in `grpc-retry-pushback-ms`.
+/// The content of `grpc-retry-pushback-ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushback {
     /// A delay before the next attempt.

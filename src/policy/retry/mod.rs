@@ -20,7 +20,7 @@ pub enum StopReason {
     NotRetryable,
     /// Another attempt might succeed, but the server may have processed the request, and it is not idempotent.
     NotIdempotent,
-    /// The body is longer than the replay limit, or was not read completely when the attempt failed.
+    /// The body is longer than the replay limit, was read only in part, or is still held by the inner service.
     NotReplayable,
     /// `max_attempts` attempts were made, or the custom backoff ended.
     Exhausted,
