@@ -142,7 +142,7 @@ const SHARDS: usize = 16;
 /// How many keys are checked when a new key is added. More than one, so that idle keys leave faster than new ones arrive.
 const LOOKS: usize = 2;
 
-/// How many keys are checked in a full shard before a new key is refused. The next new key causes checks of others.
+/// How many keys are checked in a full shard before a new key is refused. Adding the next one checks other keys.
 const LOOKS_IF_FULL: usize = 64;
 
 /// How many slots a check may skip at most. Most slots are empty after most keys have left.

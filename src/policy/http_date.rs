@@ -17,7 +17,7 @@ const MONTHS: [&str; 12] =
 /// - The weekday must be valid, but may differ from that of the date. Otherwise a server's mistake would cause an early
 ///   retry.
 /// - Second 60, a leap second, is read as the first second of the next minute, so that it is never early.
-/// - Years before 1970 are `None`, because the server's clock is not set.
+/// - Years before 1970 are `None`, because the clock of such a server is not set.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
     let ((year, month, day), second) = match text.split_once(", ") {
         Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,

@@ -110,7 +110,8 @@ impl Add<Nanos> for Moment {
     }
 }
 
-/// A clock that returns the time that the caller has already read. Reading one costs as much as the rest of a grant.
+/// A clock that returns the time that the caller has already read, because reading the real clock costs as much as the
+/// rest of a grant.
 #[derive(Debug, Clone)]
 struct Given;
 

@@ -59,7 +59,7 @@ pub trait Algorithm: Send + 'static {
         due
     }
 
-    /// Returns how long the first forecast may take. Before it, permits are forecast as available now.
+    /// Returns how long the first forecast may take. Until then, permits are forecast as available now.
     fn grace(&self) -> u64 {
         0
     }

@@ -50,7 +50,7 @@ pub(crate) struct Queue<A> {
 enum Joined {
     /// Granted at this moment.
     Granted(Instant),
-    /// Queued. A waiter that is already granted only lets the woken tasks run first.
+    /// Queued. If the waiter is already granted, it only lets the woken tasks run first.
     Queued(Arc<Waiter>),
 }
 

@@ -31,8 +31,8 @@ static UNSPECIFIED: [HeaderName; 2] =
 /// Reads the first of these forms that has a valid quota:
 ///
 /// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. A name may also be a Token. Without `t`
-///    the `w` of the same name in `RateLimit-Policy` counts. An item without either is skipped, because the time of its
-///    reset is unknown.
+///    the `w` of the same name in `RateLimit-Policy` counts. An item without `r` or without a reset
+///    is skipped.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
 /// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
 /// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
