@@ -32,7 +32,7 @@ async fn three_processes_share_one_quota() {
 }
 
 #[tokio::test]
-async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
+async fn a_burst_is_available_again_after_a_pause() {
     let server = server();
     let make = || bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()]);
     let (limiter, other) = (make().unwrap(), make().unwrap());
@@ -51,7 +51,7 @@ async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
 }
 
 #[tokio::test]
-async fn a_request_takes_of_every_quota_or_of_none() {
+async fn a_request_takes_permits_of_every_quota_or_of_none() {
     let server = server();
     let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {
@@ -63,7 +63,7 @@ async fn a_request_takes_of_every_quota_or_of_none() {
 }
 
 #[tokio::test]
-async fn permits_of_one_request_come_together_or_never() {
+async fn grants_the_permits_of_one_request_together() {
     let server = server();
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
         let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
@@ -80,7 +80,7 @@ async fn permits_of_one_request_come_together_or_never() {
 }
 
 #[tokio::test]
-async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
+async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
     let server = server();
     // A server that has just begun gives nothing for a window: long enough to ask in.
     let quota = quota(20, millis(2_000)).with_burst(2).unwrap();
@@ -112,7 +112,7 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
 
 /// To find out is no wait of the quota's.
 #[tokio::test]
-async fn who_does_not_want_to_wait_is_still_asked_for() {
+async fn sends_a_query_for_a_request_with_max_wait_zero() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
@@ -121,7 +121,7 @@ async fn who_does_not_want_to_wait_is_still_asked_for() {
 }
 
 #[tokio::test]
-async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
+async fn a_dropped_waiter_leaves_its_permit_to_the_next() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
@@ -138,7 +138,7 @@ async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_lease_serves_many_with_one_question() {
+async fn a_lease_serves_many_requests_with_one_query() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
     let plain = bucket(&server.url(), "plain", [quota]).unwrap();
@@ -182,7 +182,7 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
 
 /// What is free in the server is not known here: nobody is refused for want of what may be there.
 #[tokio::test]
-async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
+async fn grants_an_available_burst_to_waiters_with_a_short_max_wait() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
@@ -200,7 +200,7 @@ async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
 
 /// What was said of many together does not hold for one.
 #[tokio::test]
-async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() {
+async fn a_refused_large_request_does_not_block_small_ones() {
     let server = server();
     let limiter = window(&server.url(), "key", [quota(10, millis(3_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();

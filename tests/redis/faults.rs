@@ -19,7 +19,7 @@ fn bucket(server: &RedisServer) -> RedisLimiter {
 }
 
 #[tokio::test]
-async fn without_a_store_requests_are_refused_until_it_is_back() {
+async fn refuses_requests_while_the_store_is_down() {
     let mut server = server();
     let limiter = bucket(&server);
     assert_eq!(limiter.store(), Store::Unasked);
@@ -39,7 +39,7 @@ async fn without_a_store_requests_are_refused_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
+async fn reconnects_after_a_restart_between_two_calls() {
     let mut server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
 
 /// Nothing but what the first process remembers tells of it.
 #[tokio::test]
-async fn what_the_store_forgets_by_itself_is_held_against_it() {
+async fn a_flush_of_the_store_gives_no_second_quota() {
     let server = server();
     let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
@@ -111,7 +111,7 @@ async fn serves_a_user_that_may_not_load_scripts() {
 }
 
 #[tokio::test]
-async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_take() {
+async fn waits_for_a_stopped_store_at_most_for_the_timeout() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
@@ -133,7 +133,7 @@ async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_t
 }
 
 #[tokio::test]
-async fn a_deadline_is_kept_while_a_question_is_under_way() {
+async fn refuses_at_the_deadline_during_a_query() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -148,7 +148,7 @@ async fn a_deadline_is_kept_while_a_question_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_store_without_memory_refuses_and_then_it_is_back() {
+async fn recovers_after_the_store_was_out_of_memory() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_store_without_memory_refuses_and_then_it_is_back() {
 
 /// The old master is a replica now, which takes no writes.
 #[tokio::test]
-async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
+async fn recovers_after_the_store_was_a_replica() {
     let (server, other) = (server(), server());
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -185,7 +185,7 @@ async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
 }
 
 #[tokio::test]
-async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
+async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
     let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
     let make = |url: &str| super::bucket(url, "key", [quota(100, millis(500))]).unwrap();
@@ -196,7 +196,7 @@ async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
 
 /// The task that asks goes with its runtime; whoever comes next begins another.
 #[test]
-fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
+fn another_runtime_continues_after_the_first_one_ends() {
     let server = server();
     let limiter = bucket(&server);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -210,7 +210,7 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
 
 /// A server that is short of memory drops keys one by one.
 #[tokio::test]
-async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
+async fn an_evicted_log_or_state_gives_no_second_quota() {
     for logs in [false, true] {
         let server = server();
         let quota = with_margin(10, millis(500));

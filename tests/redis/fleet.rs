@@ -70,13 +70,13 @@ async fn child() {
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_up_a_token_bucket_and_no_more() {
+async fn four_processes_use_the_quota_of_a_token_bucket() {
     steady(Kind::TokenBucket).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_up_a_sliding_window_and_no_more() {
+async fn four_processes_use_the_quota_of_a_sliding_window() {
     steady(Kind::SlidingWindow).await;
 }
 

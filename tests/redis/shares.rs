@@ -9,13 +9,13 @@ use tokio::{
 use super::*;
 
 #[tokio::test]
-async fn without_a_store_each_keeps_to_its_share_and_no_window_is_broken() {
+async fn processes_use_their_shares_while_the_store_is_down() {
     shares(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
 }
 
 /// Nothing is forgotten, and whoever comes back first finds all that it left.
 #[tokio::test]
-async fn while_a_store_stands_still_each_keeps_to_its_share_and_no_window_is_broken() {
+async fn processes_use_their_shares_while_the_store_is_stopped() {
     shares(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
 }
 
@@ -79,7 +79,7 @@ async fn cable(port: u16) -> (u16, watch::Sender<bool>) {
 
 /// The others go on meanwhile, so that the store can't take it for an outage of its own.
 #[tokio::test]
-async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
+async fn reports_the_use_of_a_share_after_reconnecting() {
     let server = server();
     let (port, switch) = cable(server.port()).await;
     let quota = with_margin(60, millis(1_000));
@@ -134,7 +134,7 @@ fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
 
 /// It is long gone from the others' reckoning.
 #[tokio::test]
-async fn a_share_that_lay_idle_is_not_spent_any_more() {
+async fn an_idle_process_does_not_use_its_share_after_the_outage() {
     let mut server = server();
     let [busy, idle] = pair(&server);
     for limiter in [&busy, &idle] {
@@ -163,7 +163,7 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
 
 /// When the store is lost, others hold permits for moments that are still to come.
 #[tokio::test]
-async fn a_share_begins_when_the_last_permits_of_the_store_are_used() {
+async fn a_share_starts_after_the_last_permits_of_the_store_expired() {
     let mut server = server();
     let [one, other] = pair(&server);
     tokio::time::sleep(millis(2_800)).await;

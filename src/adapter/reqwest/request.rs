@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_was_given() {
+    fn rejects_a_uri_that_reqwest_would_change() {
         for uri in [
             "http://api.example.com/v1?q=a%20b&empty=#not-sent",
             "https://API.example.com:443/v1",

@@ -118,7 +118,7 @@ fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_asked_for_with_one_query_at_a_time() {
+async fn sends_one_query_at_a_time_for_all_waiters() {
     let (limiter, asked) = over(limiter(), millis(10), all);
     let mut crowd: JoinSet<_> = (0..100)
         .map(|_| {
@@ -134,7 +134,7 @@ async fn whoever_waits_is_asked_for_with_one_query_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_is_used_neither_before_its_time_nor_when_it_no_longer_counts() {
+async fn uses_a_permit_neither_before_its_moment_nor_after_it_expires() {
     // Due in 50 ms, and held for 100 from then, less the 30 that the answer takes.
     let (limiter, asked) = over(limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
     let start = Instant::now();
@@ -152,7 +152,7 @@ async fn a_permit_is_used_neither_before_its_time_nor_when_it_no_longer_counts()
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
+async fn late_replies_grant_nothing_and_count_as_a_failure() {
     let (limiter, asked) = over(limiter(), millis(101), all);
     let refusal = take(&limiter, bounded(None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
@@ -161,7 +161,7 @@ async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_query_is_bounded_and_the_store_is_left_alone_for_a_while() {
+async fn bounds_a_query_and_waits_before_the_next_one() {
     let (limiter, asked) = over(limiter(), Duration::from_secs(3_600), all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
@@ -179,7 +179,7 @@ async fn a_query_is_bounded_and_the_store_is_left_alone_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
+async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
     let (limiter, asked) = over(limiter(), millis(1), none(5_000));
     let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
@@ -208,7 +208,7 @@ async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_refused_by_what_the_store_says_and_not_by_how_long_it_takes_to_say() {
+async fn max_wait_bounds_the_forecast_and_not_the_query() {
     let (limiter, _) = over(limiter(), millis(90), all);
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
 
@@ -237,7 +237,7 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
+async fn a_share_starts_empty_and_grants_its_part_of_the_quota() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let start = Instant::now();
@@ -253,7 +253,7 @@ async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
+async fn a_failed_query_refuses_all_waiters() {
     let (limiter, _) = over(limiter(), millis(5), |_| Err("gone".to_owned()));
     let mut crowd: JoinSet<_> = (0..10)
         .map(|_| {
