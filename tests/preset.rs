@@ -135,7 +135,10 @@ fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
     assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
     assert!(error.to_string().contains("1s"), "{error}");
     assert!(preset.with_attempt_timeout(SECOND).layer().is_ok(), "the same length is allowed");
-    assert!(keyed("https://host").with_total_timeout(SECOND).layer().is_ok(), "the default attempt timeout is shortened");
+    assert!(
+        keyed("https://host").with_total_timeout(SECOND).layer().is_ok(),
+        "the default attempt timeout is shortened"
+    );
 }
 
 #[test]

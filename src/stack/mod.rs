@@ -19,10 +19,7 @@
     feature = "serde",
     doc = "[`StackConfig`](crate::preset::StackConfig) is its form in a file or the environment."
 )]
-#![cfg_attr(
-    not(feature = "serde"),
-    doc = "`StackConfig` is its form in a file, with the feature `serde`."
-)]
+#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` is its form in a file, with the feature `serde`.")]
 //!
 //! # Order
 //!

@@ -71,7 +71,11 @@ async fn every_preset_sends_the_headers_of_the_sample_calls() {
             assert_eq!(report.stop_reason(), Some(StopReason::Success));
             assert_eq!(text(response).await, format!("to {}", seen.method));
         }
-        assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"), "each call has its own id");
+        assert_ne!(
+            seen[0].header("x-request-id"),
+            seen[1].header("x-request-id"),
+            "each call has its own id"
+        );
     }
 }
 

@@ -1,8 +1,9 @@
-//! The store slow, refusing, restarting, forgetting, elsewhere. Nothing hangs, and no window is broken.
+//! Faults of the store: it is slow, rejects, restarts, loses data or moves. No request hangs, and no window exceeds its
+//! quota.
 
 use super::*;
 
-/// Until there is a permit of the store's again.
+/// Waits until the store grants a permit again.
 async fn recovered(limiter: &RedisLimiter) {
     let start = Instant::now();
     while start.elapsed() < HANGS {
@@ -47,7 +48,7 @@ async fn reconnects_after_a_restart_between_two_calls() {
     take(&limiter, ask(1, None)).await.unwrap();
 }
 
-/// A server that restarts has forgotten, and who is new does not know.
+/// The restarted server has lost the grants, and the second process does not know them.
 #[tokio::test]
 async fn a_restart_within_the_window_gives_no_second_quota() {
     let mut server = server();
@@ -60,19 +61,19 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
         }
         server.restart().unwrap();
         let second = make(&server.url(), "key", vec![quota]).unwrap();
-        // The first is not asked any more.
+        // The first limiter sends no more queries.
         greedily(&[second], 4, millis(2_500), &arrivals).await;
         arrivals.assert_within(quota);
     }
 }
 
-/// Nothing but what the first process remembers tells of it.
+/// Only the memory of the process shows the flush.
 #[tokio::test]
 async fn a_flush_of_the_store_gives_no_second_quota() {
     let server = server();
     let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
-    // Older than the window.
+    // Older than a window.
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
     let mut arrivals = Arrivals::new();
@@ -126,7 +127,7 @@ async fn waits_for_a_stopped_store_at_most_for_the_timeout() {
     while let Some(outcome) = all.join_next().await {
         assert_eq!(outcome.unwrap().unwrap_err().reason(), Reason::Unavailable);
     }
-    // One question for all of them: five in turn would have taken 7.5 s.
+    // All waiters share one query. Five queries in turn would take 7.5 s.
     assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
     signal(&server, "-CONT");
     recovered(&limiter).await;
@@ -168,7 +169,7 @@ async fn recovers_after_the_store_was_out_of_memory() {
     recovered(&limiter).await;
 }
 
-/// The old master is a replica now, which takes no writes.
+/// The former master is a replica, which rejects writes.
 #[tokio::test]
 async fn recovers_after_the_store_was_a_replica() {
     let (server, other) = (server(), server());
@@ -194,7 +195,7 @@ async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
     assert_eq!(take(&wrong, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
 }
 
-/// The task that asks goes with its runtime; whoever comes next begins another.
+/// The task that queries the store ends with its runtime. The next request starts a new task.
 #[test]
 fn another_runtime_continues_after_the_first_one_ends() {
     let server = server();
@@ -208,7 +209,7 @@ fn another_runtime_continues_after_the_first_one_ends() {
     runtime().block_on(take(&limiter, ask(1, None))).unwrap();
 }
 
-/// A server that is short of memory drops keys one by one.
+/// A server that is short of memory evicts single keys.
 #[tokio::test]
 async fn an_evicted_log_or_state_gives_no_second_quota() {
     for logs in [false, true] {

@@ -1,4 +1,4 @@
-//! What is in the server, and what the service has said.
+//! The data in the store, and the server limits that processes share through it.
 
 use tower_outbound::limit::ResponseInfo;
 
@@ -45,7 +45,7 @@ async fn a_pause_of_one_process_applies_to_all() {
     }
     let (start, pause) = (Instant::now(), millis(3_000));
     one.pause_until(Instant::now() + pause);
-    // It is told at once, by a task of its own.
+    // A task reports the pause immediately.
     let refusal = loop {
         match take(&other, ask(1, Some(millis(100)))).await {
             Ok(_) => tokio::time::sleep(millis(1)).await,
@@ -72,7 +72,7 @@ async fn shares_the_remaining_permits_until_resume() {
     )]);
     let permit = one.acquire_with(&ask(1, None)).await.unwrap();
     permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // Told with the next question, whose permit is one of the three.
+    // Reported with the next query. The permit of that query is one of the three.
     take(&one, ask(1, None)).await.unwrap();
     for _ in 0..2 {
         take(&other, ask(1, Some(millis(100)))).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is wrong is said when it is set, and without a secret.
+//! Errors of invalid settings, and redaction.
 
 use super::*;
 

@@ -39,11 +39,11 @@ async fn uses_the_share_while_the_store_is_always_late() {
     while start.elapsed() < Duration::from_secs(20) {
         granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
     }
-    // 25 in 10 s.
+    // The share is 25 in 10 s.
     assert!((40..=50).contains(&granted), "{granted}");
     assert_eq!(limiter.store(), Store::Fallback);
     let wanted: u32 = asked.lock().unwrap().iter().map(|(_, query)| query.want).sum();
-    assert!(wanted < 150, "{wanted} permits of the others' for nothing");
+    assert!(wanted < 150, "{wanted} permits were queried and not used");
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,14 +60,14 @@ async fn reports_news_again_when_a_request_waits() {
     });
     limiter.resume();
     time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(asked.lock().unwrap().len(), 1, "nobody waits");
+    assert_eq!(asked.lock().unwrap().len(), 1, "no request waits");
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
     assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.news.resume));
 }
 
-/// A head that waits for many permits together does not call the task that waits for the same.
+/// The task already waits for as many permits as the head of the queue needs.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_for_many_permits_does_not_wake_the_task() {
     let (limiter, asked) = over(limiter(), millis(1), none(5_000));
@@ -76,7 +76,7 @@ async fn a_waiter_for_many_permits_does_not_wake_the_task() {
     assert!(asked.lock().unwrap().len() <= 4);
 }
 
-/// The bucket may be full by then.
+/// The forecast of the last waiter is early enough, because the bucket may be full by then.
 #[tokio::test(start_paused = true)]
 async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
     let (limiter, _) = over(limiter(), millis(1), none(5_000));
