@@ -195,7 +195,7 @@ async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
         async move { take(&limiter, bounded(Some(Duration::from_secs(30)))).await }
     });
     time::sleep(Duration::from_secs(20)).await;
-    // One query every 4.9 s, or up to a quarter of the horizon later.
+    // The task queries every 4.9 s, or up to a quarter of the horizon later.
     let times: Vec<_> = asked.lock().unwrap().iter().map(|(at, _)| *at).collect();
     assert!((4..=5).contains(&times.len()), "{times:?}");
     for pair in times.windows(2) {
