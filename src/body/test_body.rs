@@ -87,7 +87,7 @@ pub(super) struct Failure;
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("told to fail")
+        f.write_str("failed as scripted")
     }
 }
 

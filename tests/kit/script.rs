@@ -142,9 +142,9 @@ async fn returns_the_error_of_the_request_body() {
 #[test]
 fn panics_on_an_invalid_answer() {
     let cases: [(fn(), &str); 5] = [
-        (|| drop(Answer::status(99)), "99 is no status"),
-        (|| drop(Answer::status(200).with_header("a b", "c")), "\"a b\" is no name of a header"),
-        (|| drop(Answer::status(200).with_header("a", "\n")), "that is no value of a header, given for a"),
+        (|| drop(Answer::status(99)), "invalid status 99: expected 100 to 999"),
+        (|| drop(Answer::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
+        (|| drop(Answer::status(200).with_header("a", "\n")), "invalid value for the header a"),
         (|| drop(Answer::never().with_body("a")), "only an answer with a status has a body"),
         (|| drop(Answer::refused().with_header("a", "b")), "only an answer with a status has a header"),
     ];

@@ -135,7 +135,7 @@ impl Connection {
         Some(self.settings.info.clone().set_addr(addr))
     }
 
-    /// The error without the password, because a server may quote what it received.
+    /// Returns the error without the password, because a server may quote the command that it received.
     fn fault(&self, error: &RedisError) -> String {
         let mut text = error.to_string();
         let settings = self.settings.info.redis_settings();
