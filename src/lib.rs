@@ -195,14 +195,14 @@
 //! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
 //! | `hyper` (default) | reads from errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
-//! | `native-roots` | the operating system's roots for TLS, if the application asks for them. Brings `rustls` |
+//! | `native-roots` | the operating system's roots for TLS, if the application enables them. Brings `rustls` |
 //! | `json` | JSON calls of the client. Brings `client` |
 //! | `serde` | configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
-//! | `quanta` | a faster clock for a limiter, if the application asks for it |
+//! | `quanta` | a faster clock for a limiter, if the application enables it |
 //! | `metrics` | counters, gauges and histograms of the `metrics` facade, see [`adapter`] |
 //! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
 //! | `redis` | a limiter that several processes share, see [`adapter`] |
-//! | `reqwest` | the layers over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
+//! | `reqwest` | a service over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
 //! | `backoff` | retry delays of that crate's policies, see [`adapter`] |
 //! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
 //!
