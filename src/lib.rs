@@ -1,23 +1,23 @@
-//! Tower layers for calling other people's HTTP APIs: a credential that goes nowhere else, a rate limit that
-//! holds in every window, a retry that never sends twice what may have been done, and an id and a log line for
-//! each call. Three presets stack them over a hyper client.
+//! Tower layers for calling third-party HTTP APIs. They send a credential to its own origin only, keep to a rate limit
+//! in every window, retry a request only if that is safe, and give each call an id and a log event. Three presets stack
+//! them over a hyper client.
 //!
 //! # What happens to a request
 //!
-//! | layer, outermost first | what it does to a request |
+//! | layer, outermost first | effect |
 //! |---|---|
-//! | [`timeout`], body, by choice | ends the body of the answer when it stands still |
+//! | [`timeout`], body, optional | ends the body of a response that stalls |
 //! | [`request_id`] | gives the call an id, sends it with every attempt, logs the call when it ends |
 //! | default headers, of a preset | sets the headers that the caller has not set |
-//! | [`timeout`], total | sets one deadline for all that follows, up to the head of the answer |
-//! | [`retry`] | sends it again after a back-off, when it failed in passing and that can do no harm |
-//! | [`limit`] | makes each attempt wait for its permit, first come, first served, or refuses it at once |
-//! | [`attempt_span`] | gives each attempt a span, and says of it in the request what you want said |
-//! | [`auth`] | puts the credential on it, if it goes to the credential's own origin |
+//! | [`timeout`], total | sets one deadline for all layers below, up to the response headers |
+//! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
+//! | [`limit`] | queues each attempt for its permit, first in, first out, or refuses it |
+//! | [`attempt_span`] | gives each attempt a span, and optionally sends its number or trace context |
+//! | [`auth`] | adds the credential if the request goes to the credential's own origin |
 //! | [`timeout`], per attempt | bounds one attempt |
-//! | your client, or ours | sends it |
+//! | the client | sends the request |
 //!
-//! # From nothing to a client
+//! # A ready client
 //!
 //! ```toml
 //! [dependencies]
@@ -25,7 +25,7 @@
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 //! ```
 //!
-//! A [`preset`] for one of three kinds of service, with its address and its key, gives a ready [`Client`]:
+//! A [`preset`] makes a ready [`Client`] for one of three kinds of service, from its base URL and its key:
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, BoxError, Report, preset};
@@ -46,8 +46,9 @@
 //! }
 //! ```
 //!
-//! An answer is a response, whatever its status; an [`Error`] means that there is none. A service that there is no preset for
-//! starts from [`Client::builder`], with a name for the log and a quota of your own:
+//! Every HTTP status is returned as `Ok`. An [`Error`] means that no response arrived.
+//!
+//! For any other service, start from [`Client::builder`], and set a name for the log and a quota:
 //!
 //! ```
 //! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota};
@@ -65,7 +66,7 @@
 //! With the feature `serde`, a `StackConfig` holds the same configuration, [read from a file or the
 //! environment](preset#configuration-from-files).
 //!
-//! # A stack of your own
+//! # A stack of layers
 //!
 //! ```toml
 //! [dependencies]
@@ -76,8 +77,7 @@
 //! hyper-util = { version = "0.1", features = ["client-legacy", "http1", "tokio"] }
 //! ```
 //!
-//! The layers by themselves, in their order, around any client that is a tower service; take those that you need, each works
-//! alone:
+//! The layers go around any client that is a tower service, in this order. Each also works alone:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -114,14 +114,14 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its budget and its connections: make it once. Where tower's own layers belong among
-//! these, and tower-http's, is a table: [`interplay`].
+//! Clones of the stack share its limiter, its budget and its connections, so make the stack once. [`interplay`] shows where
+//! the layers of tower and tower-http belong among these.
 //!
-//! A whole preset in their place: [`StackBuilder::layer`](stack::StackBuilder::layer) goes over any
-//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) makes a ready
-//! client of one. For a `reqwest::Client` the service is there, with the feature `reqwest`: see [`adapter`].
+//! [`StackBuilder::layer`](stack::StackBuilder::layer) puts the whole stack of a preset over any
+//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) makes a
+//! ready client over such a service. The feature `reqwest` has a service for a `reqwest::Client`: see [`adapter`].
 //!
-//! # A test of your own
+//! # Tests
 //!
 //! ```toml
 //! [dev-dependencies]
@@ -129,8 +129,8 @@
 //! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!
-//! A service that answers by a script stands in for the client and the server behind it, and keeps what reached it. On
-//! tokio's paused clock no wait takes time, and each is exact:
+//! A scripted service replaces the client and its server, and records the requests. On tokio's paused clock every wait is
+//! instant and exact:
 //!
 //! ```
 //! use std::time::Duration;
@@ -157,13 +157,13 @@
 //! }
 //! ```
 //!
-//! A layer or a stack of your own goes over it just so, for it is a tower service. A server on loopback with such a script,
-//! a check of every window against a quota, jitter and ids that repeat: [`test_util`].
+//! The scripted service is a tower service, so custom layers and stacks also go over it. [`test_util`] also has a scripted
+//! server on loopback, a check of every window against a quota, and repeatable jitter and ids.
 //!
 //! # When a stack does not compile
 //!
-//! A method call on a stack whose service lacks something, such as `oneshot`, only says that "trait bounds were not
-//! satisfied". This function says which, put around the stack with the body that is sent:
+//! If the inner service does not meet a bound, a method call on the stack, such as `oneshot`, only reports that "trait
+//! bounds were not satisfied". To see which bound, pass the stack to this function, with the type of the request's body:
 //!
 //! ```
 //! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
@@ -175,14 +175,18 @@
 //! let service = check::<Body, _>(service);
 //! ```
 //!
-//! The layers ask for no more than they use: a service is `Clone` (for [`retry`], [`limit`] and a preset), answers with an
-//! `http::Response` and fails with what becomes a [`BoxError`]. [`retry`] also wants to know how to read the two bodies, and
-//! hands on a [`ReplayBody`](body::ReplayBody) of the request's. Nothing need be `Debug`, `Send` or `'static`, but the
-//! body of a request under a preset or a signature, which is `Send + 'static`.
+//! The layers require only what they use:
+//!
+//! - The service returns an `http::Response`, and an error that converts to a [`BoxError`].
+//! - Under [`retry`], [`limit`] and a preset the service is `Clone`.
+//! - Under [`retry`] both bodies implement `http_body::Body`, and the service takes a [`ReplayBody`](body::ReplayBody) of the
+//!   request's body.
+//! - Under a preset or a signature the request's body is `Send + 'static`. No other type has to be `Debug`, `Send` or
+//!   `'static`.
 //!
 //! # Time
 //!
-//! Everything runs on tokio's clock, so that a test under `tokio::time::pause` is exact and takes no time.
+//! Everything uses tokio's clock, so a test under `tokio::time::pause` is exact and instant.
 //!
 //! # Features
 //!
@@ -191,38 +195,38 @@
 //! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
 //! | `hyper` (default) | reads from errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
-//! | `native-roots` | the operating system's roots for TLS, if the application asks for them. Brings `rustls` |
+//! | `native-roots` | the operating system's roots for TLS, if the application enables them. Brings `rustls` |
 //! | `json` | JSON calls of the client. Brings `client` |
 //! | `serde` | configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
-//! | `quanta` | a faster clock for a limiter, if the application asks for it |
+//! | `quanta` | a faster clock for a limiter, if the application enables it |
 //! | `metrics` | counters, gauges and histograms of the `metrics` facade, see [`adapter`] |
 //! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
 //! | `redis` | a limiter that several processes share, see [`adapter`] |
-//! | `reqwest` | the layers over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
+//! | `reqwest` | a service over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
 //! | `backoff` | retry delays of that crate's policies, see [`adapter`] |
 //! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
 //!
-//! The layers need none of them. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`. Without
-//! it, every error of hyper counts as "maybe processed", so that only idempotent requests are retried. An error then also
-//! shows the text that the server chose for an HTTP/2 GOAWAY. The dependency then has `default-features = false` and
-//! `features = ["hyper"]`.
+//! The layers need no feature. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`, with
+//! `default-features = false` and `features = ["hyper"]`. Without it, every error of hyper counts as "maybe processed", so
+//! that only idempotent requests are retried. An error then also shows the debug data of an HTTP/2 GOAWAY, which the
+//! server chooses.
 //!
 //! # Examples
 //!
-//! Programs in the folder `examples` of the repository, not of the package that cargo downloads. There each runs by
-//! `cargo run --example NAME` against stand-ins on loopback, without a key. On these pages:
+//! The repository has these programs in its folder `examples`. The package that cargo downloads does not contain them.
+//! `cargo run --example NAME` runs each against stand-in servers on loopback, without a key.
 //!
-//! | example | what it shows | here |
+//! | example | what it shows | see |
 //! |---|---|---|
-//! | `quickstart` | the three presets against servers that fail and throttle, and a table in the end | [above](#from-nothing-to-a-client), [`preset`] |
-//! | `compose` | the layers by hand, with tower's `ConcurrencyLimit` | [above](#a-stack-of-your-own), [`interplay`] |
-//! | `settings` | services from a file and the environment, and mistakes | [`preset`](preset#configuration-from-files) |
-//! | `observe` | log, spans and metrics of a bad day | [`request_id`] |
+//! | `quickstart` | the three presets against servers that fail and throttle, and a table at the end | [above](#a-ready-client), [`preset`] |
+//! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`interplay`] |
+//! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
+//! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
 //! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
 //! | `websocket` | a WebSocket through the stack, and reconnecting | |
-//! | `wrap_reqwest` | code of reqwest's own types over a preset | [`adapter`] |
-//! | `shared_limit` | four processes with one quota in Redis, which is stopped in the middle | [`adapter`] |
-//! | `limiter_throughput` | a limiter at work, by the numbers that you give | [`limit`] |
+//! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
+//! | `shared_limit` | four processes with one quota in Redis, which is stopped halfway | [`adapter`] |
+//! | `limiter_throughput` | the throughput of a limiter, with the parameters of the command line | [`limit`] |
 //!
 //! [`Client`]: client/struct.Client.html
 //! [`test_util`]: test_util/index.html
@@ -272,7 +276,7 @@ pub use self::error::{call::Error, chain::BoxError, kind::ErrorKind};
 pub use self::policy::Quota;
 pub use self::policy::backoff::{ExponentialBackoff, Jitter};
 
-// Its programs are whole, for who pastes them, and so can't ask for the features that they need.
+// The README's programs are complete, so that readers can paste them. They cannot declare the features that they need.
 #[cfg(all(doctest, feature = "client", feature = "reqwest", feature = "serde"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The presets: what is refused at construction, what is shared, and the whole stack on paused time.
+//! The presets: errors at construction, shared limiters, and the whole stack on paused time.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -75,16 +75,16 @@ async fn only_seen(server: &Server) -> Seen {
     seen[0].clone()
 }
 
-// What is refused at construction.
+// Errors at construction.
 
 #[test]
-fn a_missing_variable_is_named() {
+fn the_error_names_a_missing_variable() {
     for (variable, make) in PRESETS {
         let preset = make("http://localhost").unwrap();
         let error = preset.clone().with_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
         assert_eq!(error.field(), "api key");
         assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
-        // Whoever runs this may well have the real one.
+        // The environment of the test may have the real variable.
         if env::var_os(variable).is_none() {
             let error = preset.layer().unwrap_err();
             assert!(error.to_string().contains(variable), "{error}");
@@ -93,7 +93,7 @@ fn a_missing_variable_is_named() {
 }
 
 #[test]
-fn the_error_for_a_missing_key_names_both_ways_out() {
+fn the_error_for_a_missing_key_names_the_alternatives() {
     let preset =
         StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
     let error = preset.layer().unwrap_err().to_string();
@@ -129,17 +129,20 @@ fn needs_no_tls_without_a_credential() {
 }
 
 #[test]
-fn an_attempt_may_not_take_longer_than_the_call() {
+fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
     let preset = keyed("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
     let error = preset.layer().unwrap_err();
     assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
     assert!(error.to_string().contains("1s"), "{error}");
-    assert!(preset.with_attempt_timeout(SECOND).layer().is_ok(), "as long is not longer");
-    assert!(keyed("https://host").with_total_timeout(SECOND).layer().is_ok(), "the default makes way");
+    assert!(preset.with_attempt_timeout(SECOND).layer().is_ok(), "the same length is allowed");
+    assert!(
+        keyed("https://host").with_total_timeout(SECOND).layer().is_ok(),
+        "the default attempt timeout is shortened"
+    );
 }
 
 #[test]
-fn no_time_at_all_is_refused() {
+fn rejects_timeouts_of_zero() {
     let attempt = keyed("https://host").with_attempt_timeout(Duration::ZERO);
     assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
     assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
@@ -148,7 +151,7 @@ fn no_time_at_all_is_refused() {
 }
 
 #[test]
-fn a_key_goes_without_tls_only_to_loopback_or_when_allowed() {
+fn sends_a_key_without_tls_only_to_loopback_or_if_allowed() {
     for url in ["http://api.example.com", "http://10.0.0.1:8080", "http://127.0.0.1.example.com"] {
         let preset = keyed(url);
         let error = preset.client().unwrap_err();
@@ -164,7 +167,7 @@ fn a_key_goes_without_tls_only_to_loopback_or_when_allowed() {
 }
 
 #[tokio::test]
-async fn what_was_allowed_goes_out_with_its_key() {
+async fn sends_the_key_without_tls_if_allowed() {
     let layer = keyed("http://api.example.com").allow_plaintext().layer().unwrap();
     let service =
         ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
@@ -175,7 +178,7 @@ async fn what_was_allowed_goes_out_with_its_key() {
 }
 
 #[test]
-fn a_base_url_that_can_not_work_is_refused_and_named() {
+fn rejects_an_invalid_base_url() {
     for url in [
         "",
         "api.example.com",
@@ -205,9 +208,9 @@ fn a_base_url_that_can_not_work_is_refused_and_named() {
     }
 }
 
-/// Else the key would go to the scheme's own port, where somebody else may listen.
+/// Otherwise the key would go to the default port of the scheme, where another server may listen.
 #[test]
-fn a_port_that_is_none_is_refused() {
+fn rejects_an_invalid_port() {
     for url in ["https://api.example.com:99999", "https://api.example.com:port/v1", "http://127.0.0.1:70000"]
     {
         let error = preset::currency_rates(url).map(drop).expect_err(url);
@@ -216,7 +219,7 @@ fn a_port_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_query_parameter_without_a_name_is_refused() {
+fn rejects_a_query_parameter_without_a_name() {
     let error = KeyPlacement::query("").unwrap_err();
     assert_eq!(error.field(), "query parameter");
 }
@@ -235,7 +238,7 @@ async fn the_key_comes_from_the_environment() {
 
 #[tokio::test]
 async fn a_query_key_goes_into_its_parameter_and_nowhere_else() {
-    // In whichever order the two are told.
+    // In either order of the setters.
     for preset in [preset::currency_rates, preset::email_delivery] {
         for query_first in [true, false] {
             let server = server().await;
@@ -260,7 +263,7 @@ async fn a_query_key_goes_into_its_parameter_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn credentials_become_what_the_hook_makes_of_them_on_every_attempt() {
+async fn calls_the_authorize_closure_for_every_attempt() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let credentials = AppCredentials::new("app", key(), ApiKey::new("s3cret").unwrap()).unwrap();
     let client = preset::realtime_messaging(&server.url())
@@ -286,7 +289,7 @@ async fn credentials_become_what_the_hook_makes_of_them_on_every_attempt() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_more() {
+async fn replaces_a_rejected_key_and_resends_the_request_once() {
     let server = Server::start(Wire::Http1, |number, seen| async move {
         let status = if seen.header("authorization") == Some("Bearer key-2") { 200 } else { 401 };
         Some(reply(status, format!("answer {number}")))
@@ -315,13 +318,13 @@ async fn a_key_that_the_server_refuses_is_replaced_and_the_request_sent_once_mor
     assert!(seen.iter().all(|seen| seen.method == "POST" && seen.body == "a letter"));
     assert_eq!(seen[0].header("x-request-id"), seen[1].header("x-request-id"));
     assert_eq!(server.connections(), 1, "the body of the 401 was read");
-    // From now on it is the new one.
+    // Later calls send the new key.
     assert_eq!(get(&client, "/").await.unwrap(), 200);
     assert_eq!((server.seen().len(), given.load(Ordering::Relaxed)), (3, 2));
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_sends_nothing() {
+async fn sends_nothing_if_the_authorize_closure_fails() {
     let server = server().await;
     let client = keyed(&server.url())
         .with_authorize(|_: &mut request::Parts| Err("the vault is shut".into()))
@@ -357,7 +360,7 @@ fn debug_shows_no_key() {
     }
 }
 
-// What is shared. Two permits, and the next comes in an hour.
+// Shared limiters. Two permits, and the next one in an hour.
 
 fn two_an_hour() -> Quota {
     Quota::new(3, HOUR).unwrap().with_burst(2).unwrap().without_margin()
@@ -381,7 +384,7 @@ async fn clones_and_clients_of_one_preset_share_one_limiter() {
 }
 
 #[tokio::test]
-async fn two_presets_do_not_share_and_a_new_quota_is_a_new_limiter() {
+async fn presets_and_new_quotas_have_their_own_limiters() {
     let server = server().await;
     let preset = keyed(&server.url()).with_quota(two_an_hour());
     let others = [keyed(&server.url()).with_quota(two_an_hour()), preset.clone().with_quota(two_an_hour())];
@@ -394,7 +397,7 @@ async fn two_presets_do_not_share_and_a_new_quota_is_a_new_limiter() {
     assert_eq!(server.seen().len(), 6);
 }
 
-// The whole stack over a service of one's own, on paused time: exact, and over at once.
+// The whole stack over a custom service, on paused time, which is exact and instant.
 
 const MILLI: Duration = Duration::from_millis(1);
 
@@ -402,7 +405,7 @@ fn to(uri: &str) -> Request<Empty<Bytes>> {
     Request::get(uri).body(Empty::new()).unwrap()
 }
 
-/// What the service does with each of its requests, in order.
+/// The scripted behaviour of the service for one request.
 #[derive(Clone, Copy)]
 enum Does {
     Answers(u16),
@@ -413,7 +416,7 @@ enum Does {
 type Stack = BoxCloneService<Request<Empty<Bytes>>, Response<IdleBody<Empty<Bytes>>>, Error>;
 type Times = Arc<Mutex<Vec<Instant>>>;
 
-/// The preset's stack over a service that acts out `script`, and when each request came to it.
+/// The preset's stack over a service that follows `script`, and the arrival time of each request.
 fn stack<const N: usize>(preset: &StackBuilder, script: [Does; N]) -> (Stack, Times) {
     let times = Times::default();
     let came = Arc::clone(&times);
@@ -440,7 +443,7 @@ fn stack<const N: usize>(preset: &StackBuilder, script: [Does; N]) -> (Stack, Ti
     (BoxCloneService::new(stack), times)
 }
 
-/// 100 ms and 200 ms exactly; a permit at once, another, and one in each minute.
+/// Delays of exactly 100 ms and 200 ms. Two permits immediately, then one per minute.
 fn exact() -> StackBuilder {
     let backoff = ExponentialBackoff::new(100 * MILLI, SECOND).unwrap().with_jitter(Jitter::none());
     keyed("https://host")
@@ -459,7 +462,7 @@ async fn limit_retry_and_timeout_work_together() {
     let start = Instant::now();
     let response = service.oneshot(to("https://host/v1")).await.unwrap();
 
-    // The 503 at once, 100 ms of back-off, 10 s of the attempt's timeout, 200 ms, and the wait for a permit.
+    // An immediate 503, 100 ms of backoff, 10 s of attempt timeout, 200 ms of backoff, and the wait for a permit.
     assert_eq!(since(start, &times), [Duration::ZERO, 100 * MILLI, MINUTE]);
     assert_eq!((response.status().as_u16(), start.elapsed()), (200, MINUTE));
     let report = response.extensions().get::<Report>().unwrap();
@@ -475,7 +478,7 @@ async fn limit_retry_and_timeout_work_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
+async fn refuses_a_retry_immediately_if_its_permit_would_be_too_late() {
     let preset = exact().with_total_timeout(MINUTE / 2);
     let (service, times) = stack(&preset, [Does::Answers(503), Does::Hangs]);
     let start = Instant::now();
@@ -483,7 +486,7 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
 
     assert_eq!(since(start, &times), [Duration::ZERO, 100 * MILLI]);
     assert_eq!(start.elapsed(), 10_300 * MILLI, "not the 30 s of the deadline");
-    // What came before is the cause; what stood in the way of another attempt is in the report.
+    // The error has the failure of the last attempt as its cause. The report has the reason why no attempt followed.
     assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
     assert_eq!(error.retry_after(), Some(49_700 * MILLI));
     assert_eq!(error.report().unwrap().attempts()[2].outcome, Some(Outcome::Refused));
@@ -491,7 +494,7 @@ async fn a_retry_whose_permit_comes_too_late_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_has_its_timeout_and_all_have_the_deadline() {
+async fn bounds_each_attempt_and_the_whole_call() {
     let preset = exact().with_quota(Quota::per_minute(1000).unwrap());
     let (service, times) = stack(&preset, [Does::Hangs]);
     let start = Instant::now();
@@ -510,7 +513,7 @@ async fn every_attempt_has_its_timeout_and_all_have_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_caller_is_asked_to_wait_all_wait() {
+async fn a_requested_delay_applies_to_every_caller() {
     let preset = exact().with_quota(Quota::per_minute(1000).unwrap());
     let (service, times) = stack(&preset, [Does::AsksFor { seconds: 7 }, Does::Answers(200)]);
     let start = Instant::now();
@@ -523,7 +526,7 @@ async fn what_one_caller_is_asked_to_wait_all_wait() {
     assert!(times[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{times:?}");
 }
 
-/// A window as the service counts it, at the documented limit, over what each preset lets out in ten minutes.
+/// Counts the requests of each preset in ten minutes, in windows of the documented limit.
 #[tokio::test(start_paused = true)]
 async fn the_documented_quotas_hold_in_every_window() {
     for (make, limit) in [(preset::currency_rates as Make, 100), (preset::email_delivery, 1000)] {
@@ -541,7 +544,7 @@ async fn the_documented_quotas_hold_in_every_window() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_quota_nothing_waits() {
+async fn no_call_waits_without_a_quota() {
     let preset = preset::realtime_messaging("https://host").unwrap().with_api_key(key());
     let (service, times) = stack(&preset, [Does::Answers(200)]);
     let start = Instant::now();
@@ -551,7 +554,7 @@ async fn without_a_quota_nothing_waits() {
 }
 
 #[tokio::test]
-async fn another_origin_is_served_without_the_key() {
+async fn sends_no_key_to_another_origin() {
     let layer = keyed("https://host").layer().unwrap();
     let service =
         ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
@@ -562,7 +565,7 @@ async fn another_origin_is_served_without_the_key() {
 }
 
 #[test]
-fn a_transport_that_can_not_work_is_refused_and_named() {
+fn rejects_an_invalid_transport() {
     use tower_outbound::client::Transport;
 
     for (transport, field) in [

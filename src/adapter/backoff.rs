@@ -37,7 +37,8 @@ use crate::retry::Backoff;
 /// # Notes
 ///
 /// - `max_elapsed_time`, 15 minutes by default, is counted from the first failure on the clock of the standard library,
-///   which ignores tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` follows it.
+///   which ignores tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` follows
+///   tokio's clock.
 /// - The jitter also lengthens a delay: with `randomization_factor` 0.5 up to 1.5 times the `max_interval`.
 /// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. Use a closure instead, which is a [`Backoff`], too:
 ///   `|| std::iter::repeat(Duration::from_secs(1))`.

@@ -29,7 +29,7 @@
 //!
 //! For policies of `backoff` and builders of `backon`:
 //!
-//! - Retrying ends with the schedule or after the layer's
+//! - Retrying ends when the schedule ends, or after the layer's
 //!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, the schedule, the
 //!   budget and the deadline decide.
 //! - A longer delay that the server requests replaces the schedule's. Up to half of the schedule's delay is added to it as

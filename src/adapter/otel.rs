@@ -36,7 +36,7 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
         return;
     }
-    // A state belongs to its parent: what is there without one is nobody's.
+    // Removes a `tracestate` of the caller, because it is invalid without its `traceparent`.
     headers.remove(TRACESTATE);
     let state = span.trace_state().header();
     if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {

@@ -1,5 +1,5 @@
-//! A span for each attempt, as OpenTelemetry wants an HTTP client to have one; and, by choice, the number of the attempt
-//! and the span's context on the wire.
+//! Creates a span for each attempt, as OpenTelemetry specifies for an HTTP client. Optionally sends the number of the
+//! attempt and the span's context.
 //!
 //! ```
 //! use http::HeaderName;
@@ -10,7 +10,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let service = ServiceBuilder::new()
 //!     .layer(RequestIdLayer::new())
-//!     // … retry and limit stand here …
+//!     // … retry and limit …
 //!     .layer(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
 //!     .service_fn(|request: http::Request<()>| async move {
 //!         assert_eq!(request.headers()["x-attempt"], "1");
@@ -27,18 +27,18 @@
 //!
 //! # Order
 //!
-//! Below the limiter, for a span that covered the wait would call a server slow that was never asked; the wait has its
-//! event. Above auth, so that the credential is put on when the span has been made, and a signature may cover
-//! the headers that are written here.
+//! - Inside limit, so that the span does not include the wait for a permit. The wait has its own event.
+//! - Outside auth, so that the span is created before the credential is added, and a signature can cover the headers of
+//!   this layer.
 //!
-//! # Surprises
+//! # Notes
 //!
-//! - The span ends with the head of the answer; what is read of the body afterwards is not in it.
-//! - The span is current whenever the layers and the client below are polled, and where they are dropped: their spans and
-//!   events are its children. A task that they spawn is not.
-//! - An attempt that its caller drops ends without a status, for that is no failure of the server's.
-//! - A request that the limiter refuses, or that a layer above does not hand down, has no span.
-//! - Without a subscriber, or with one that does not want the span, nothing is made, formatted or allocated.
+//! - The span ends at the head of the response. It does not cover the body.
+//! - The span is current while the inner layers and the client are polled or dropped, so their spans and events are its
+//!   children. The spans of tasks that they spawn are not.
+//! - The span of an attempt that its caller drops has no status, because the server did not fail.
+//! - A request that the limiter refuses, or that an outer layer does not pass on, has no span.
+//! - Without a subscriber that enables the span, nothing is formatted or allocated.
 
 mod future;
 mod layer;

@@ -36,7 +36,7 @@ use crate::error::BoxError;
 ///
 /// # Notes
 ///
-/// After its end or an error, polling it returns `None`.
+/// A poll after the end of the body or an error returns `None`.
 pub struct Body {
     kind: Kind,
 }

@@ -46,13 +46,13 @@ pin_project! {
         knows_size: bool,
         over: bool,
         given: Given,
-        // Not `Unpin`: nothing under test may ask that of a body.
+        // Not `Unpin`, because the code under test must not require it of a body.
         #[pin]
         pin: PhantomPinned,
     }
 }
 
-/// How many frames were handed out.
+/// The number of frames that the body returned.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Given(Arc<AtomicUsize>);
 
@@ -87,7 +87,7 @@ pub(super) struct Failure;
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("told to fail")
+        f.write_str("failed as scripted")
     }
 }
 
@@ -135,7 +135,7 @@ impl Body for Script {
     }
 }
 
-/// What a reader of a body got.
+/// The data and trailers that a reader received.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Read {
     pub(super) data: Vec<u8>,
@@ -143,7 +143,7 @@ pub(super) struct Read {
     pub(super) failed: bool,
 }
 
-/// Reads at most `frames` frames, and when they are not cut off, twice past the end.
+/// Reads at most `frames` frames. If the body ends before, polls it twice after its end.
 pub(super) fn read<B: Body<Data = Bytes>>(body: Pin<&mut B>, frames: usize) -> Read {
     let (mut body, mut read, mut given) = (body, Read::default(), 0);
     let cx = &mut Context::from_waker(Waker::noop());

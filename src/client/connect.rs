@@ -91,26 +91,26 @@ impl Transport {
         }
     }
 
-    /// Gives up connecting to one address after `limit`. 5 s by default.
+    /// Limits the time to connect to one address. 5 s by default.
     pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout.0 = limit;
         self
     }
 
-    /// Closes a connection that nothing used for `limit`. 90 s by default.
+    /// Closes a connection that was idle for `limit`. 90 s by default.
     pub fn with_idle_timeout(mut self, limit: Duration) -> Self {
         self.idle_timeout.0 = limit;
         self
     }
 
-    /// Speaks HTTP/2 from the first byte, also without TLS, to a server that is known to speak it.
+    /// Uses HTTP/2 from the first byte, also without TLS, for a server that is known to support it.
     pub fn with_http2_prior_knowledge(mut self) -> Self {
         self.http = Version::Http2;
         self
     }
 
-    /// Speaks HTTP/1.1 alone, also where TLS would negotiate HTTP/2: for requests that ask for an upgrade, such as to a
-    /// WebSocket, which HTTP/2 does not know.
+    /// Uses HTTP/1.1 only, even if TLS could negotiate HTTP/2. For requests with an upgrade, such as to a WebSocket, which
+    /// HTTP/2 does not support.
     pub fn with_http1_only(mut self) -> Self {
         self.http = Version::Http1;
         self
@@ -200,7 +200,7 @@ impl Transport {
     #[cfg(feature = "rustls")]
     fn connector(self, http: HttpConnector, _: &Origin) -> Result<Connector, InvalidConfig> {
         let version = self.http;
-        // The provider is named, and not the process's default, which somebody else may set or not.
+        // Names the provider, because the process may have no default provider, or another one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

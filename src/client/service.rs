@@ -130,7 +130,7 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future drops the call, wherever it is. Nothing is left running.
+    /// Dropping the future drops the call. Nothing of the call runs on.
     pub fn get(&self, path: &str) -> ResponseFuture {
         self.send(Method::GET, path, Body::empty())
     }

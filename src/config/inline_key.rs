@@ -10,8 +10,8 @@ use super::InvalidConfig;
 
 /// A key that is written in a configuration file. `Debug` redacts it, and it has no `Serialize`.
 ///
-/// Every value deserialises, so that no parser quotes the line with the key in an error. [`text`](Self::text) rejects
-/// a value that is no text.
+/// A value of any type deserialises, so that no parser quotes the line with the key in an error. [`text`](Self::text)
+/// rejects a value that is not a text.
 #[derive(Clone)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A value that is written as text. A number is read as its digits.
+/// A value that files write as text. A number is read as its digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 

@@ -25,7 +25,7 @@ use crate::{
 /// | field | default |
 /// |---|---|
 /// | `preset` | `custom`. Or `currency_rates`, `email_delivery`, `realtime_messaging` |
-/// | `name` | the preset's, otherwise the host of the URL: `service` in the log |
+/// | `name` | the preset's, otherwise the host of the URL: `service` in logs, spans and metrics |
 /// | `base_url` | required |
 /// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that everybody on the way can read it |
 /// | `allowed_origins` | `[]`: other origins that the key may go to, over TLS or on loopback |
@@ -101,7 +101,7 @@ impl StackBuilder {
         let url = config.base_url.as_ref().map(|url| url.0.uri.to_string());
         let mut builder = preset(&url.unwrap_or_default()).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
-            // A log and a metric can show such a name.
+            // Logs and metrics can show these characters.
             if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
                 let (value, expected) = (name.escape_debug().to_string(), "1 to 64 visible ascii characters");
                 return Err(InvalidConfig::new("name", value, expected).within("name"));
@@ -178,7 +178,7 @@ impl StackConfig {
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
         let base = self.base_url.as_ref().map(|url| url.0.origin.to_string());
         let path = match error.field() {
-            // `api_key` was read before.
+            // The error of `api_key` was returned before.
             "api key" if self.key_file.is_some() => "key_file",
             "api key" => "key_env",
             "key header" => "key_placement",

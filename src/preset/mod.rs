@@ -19,7 +19,7 @@
 //! |---|---|---|---|---|---|
 //! | [`currency_rates`] | 100 a minute, varies by plan | 1 s | 10 | `CURRENCY_RATES_API_KEY` | 60 s, 10 s |
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
-//! | [`realtime_messaging`] | not published: none, until it is given | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
+//! | [`realtime_messaging`] | not published: none by default | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
 //! The services publish the quotas, the bearer header and the `content-type`, as figures or in sample calls. All other
 //! values are this crate's. Each setter gives the reason.

@@ -2,8 +2,8 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 
 /// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
 ///
-/// The service publishes no quota. Give your plan's limit to [`StackBuilder::with_quota`]. Without one the limiter still
-/// pauses if a response requests it.
+/// The service publishes no quota. Give the limit of the plan to [`StackBuilder::with_quota`]. Without a quota the
+/// limiter only obeys server limits.
 ///
 /// The service authenticates by an application id, a key and a secret, but does not publish how to send them. The
 /// default is the bearer header and the `content-type: application/json` of its sample calls.
@@ -22,7 +22,7 @@ use crate::{config::InvalidConfig, stack::StackBuilder};
 /// let credentials = AppCredentials::new("my-app", ApiKey::new("k3y")?, ApiKey::new("s3cret")?)?;
 /// let layer = preset::realtime_messaging("https://push.example.com")?
 ///     .with_authorize(move |head| {
-///         // Whatever the service's manual says; this scheme is made up.
+///         // A made-up scheme. The real one is in the service's documentation.
 ///         head.headers.insert("x-app-id", credentials.app_id().parse()?);
 ///         Ok(())
 ///     })

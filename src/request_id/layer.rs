@@ -93,7 +93,7 @@ impl RequestIdLayer {
         self
     }
 
-    /// Makes the ids of calls that have none.
+    /// Makes the ids of calls without an existing id.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU64, Ordering};

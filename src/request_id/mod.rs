@@ -29,7 +29,7 @@
 //! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
-//! This layer creates the first span, and [`attempt`](crate::attempt_span) the second. Each is current while the services below
+//! This layer creates the first span, and [`attempt_span`](crate::attempt_span) the second. Each is current while the services below
 //! it are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep it.
 //!
 //! | target | level | event | when | fields |
@@ -63,11 +63,11 @@
 //! |---|---|
 //! | `service`, `request_id` | in events of the call, its attempts and retries only if the span `call` is disabled |
 //! | `server.address`, `server.port` | in lower case; in events only without a `service` |
-//! | `error.type` | a word of [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
+//! | `error.type` | the name of an [`ErrorKind`](crate::ErrorKind); in spans also the status of a 4xx or 5xx, or gRPC's code |
 //! | `otel.status_code` | `error` with an `error.type` |
 //! | `attempts` | only from 2 |
-//! | `ended` | a word of [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
-//! | `reason` | a word of [`DelayReason`](crate::call::DelayReason) |
+//! | `ended` | the name of a [`StopReason`](crate::call::StopReason) other than `success`; `not_retryable` not in `call completed` |
+//! | `reason` | the name of a [`DelayReason`](crate::call::DelayReason) |
 //! | `delivery` | `not_sent` or `maybe_processed`, of an attempt without a response |
 //! | `waited_ms`, and all milliseconds | with one decimal place; `waited_ms` only from 0.1 |
 //! | `rpc.response.status_code` | the name of a `grpc-status` in the head of the response |
@@ -75,7 +75,7 @@
 //! | `http.request.method` | `_OTHER` in spans for an unknown method, with its name in `http.request.method_original` |
 //! | `http.request.resend_count` | only from the second time that the request is passed to the client |
 //! | `url.full` | without user info and query; only if the request's URI is absolute |
-//! | `error` | what failed, without its cause, which may hold a secret |
+//! | `error` | the failure, without its cause, which may contain a secret |
 //! | `kept` | whether the earlier key stays in use |
 //! | `state` | a shared limiter's store: `fallback` or `refusing` |
 //!
@@ -102,7 +102,7 @@
 //! - If several subscriber layers have their own filters, the span `call` may be enabled for one of them only. The
 //!   events of the others then lack `service` and `request_id`.
 //! - A call that starts while no subscriber listens has no event, even if one is installed meanwhile.
-//! - A call that its caller drops has no event, and its spans have no status, because nobody failed.
+//! - A call that its caller drops has no event, and its spans have no status, because nothing failed.
 //! - The event is written at the head of the response, so a later failure of the body or in gRPC trailers is not
 //!   logged.
 //! - An attempt that the total deadline ends has no event. `attempts` counts it, and its span's `error.type` is

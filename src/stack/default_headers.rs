@@ -27,7 +27,7 @@ pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
     /// Rejects headers that frame a request, hold a credential or are set by the stack. `key` is the header of the
-    /// preset's own key: the stack sets some headers before the key, which would then not be sent.
+    /// stack's own key. It must not be a header that the stack sets before, because the key would then not be sent.
     pub(super) fn check(
         &self,
         key: Option<&HeaderName>,

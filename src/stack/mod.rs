@@ -17,12 +17,9 @@
 //! A [preset](crate::preset) is a `StackBuilder` with the published facts of one service. A
 #![cfg_attr(
     feature = "serde",
-    doc = "[`StackConfig`](crate::preset::StackConfig) is one that is read from a file or the environment."
+    doc = "[`StackConfig`](crate::preset::StackConfig) is its form in a file or the environment."
 )]
-#![cfg_attr(
-    not(feature = "serde"),
-    doc = "`StackConfig` is one that is read from a file: it needs the feature `serde`."
-)]
+#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` is its form in a file, with the feature `serde`.")]
 //!
 //! # Order
 //!

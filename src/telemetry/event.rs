@@ -205,7 +205,7 @@ pub(crate) fn key_refreshed() {
     info!(target: AUTH, "key refreshed");
 }
 
-/// `kept` says whether there is a key in use all the same.
+/// `kept`: whether the earlier key stays in use.
 pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
     metric::count(KEY_REFRESHES, None, &[("outcome", "failed")]);
     warn!(
@@ -217,7 +217,7 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// The server has refused the key, and another one is asked for.
+/// The server has rejected the key, and another one is requested from its source.
 pub(crate) fn key_refused() {
     metric::count(KEY_REFUSALS, None, &[]);
     info!(target: AUTH, "key refused by the server");

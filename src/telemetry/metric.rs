@@ -70,7 +70,7 @@ impl Stopwatch {
     }
 }
 
-/// A gauge that is higher by one until this value is dropped.
+/// Raises a gauge by one until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Raised(Gauge);
 

@@ -31,7 +31,7 @@ const RETRY: &str = "tower_outbound::retry";
 pub(crate) const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
-/// The host in lower case, so that one host is one value. An IPv6 address loses its brackets.
+/// The host in lower case, so that each host has one value. An IPv6 address loses its brackets.
 fn address(uri: &Uri) -> Option<Cow<'_, str>> {
     let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
     let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
@@ -47,7 +47,7 @@ fn port(uri: &Uri) -> Option<u16> {
     })
 }
 
-/// Returns the method if OpenTelemetry names it. Any other value would make a label unbounded.
+/// Returns the method if OpenTelemetry names it. Other names would make the number of a label's values unbounded.
 fn known(method: &Method) -> Option<&'static str> {
     let known = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
     known.into_iter().find(|known| method == known)

@@ -1,4 +1,4 @@
-//! Feature `metrics` is off: the names of `metric.rs`, and nothing behind them.
+//! The items of `metric.rs` without the feature `metrics`. They do nothing.
 
 use std::time::Duration;
 

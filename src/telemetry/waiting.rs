@@ -6,7 +6,7 @@ use crate::{
     clock::{self, Instant},
 };
 
-/// A request that waits for its permit, until it is dropped.
+/// The wait of a request for its permit. Counts as queued until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Instant,

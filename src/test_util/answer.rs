@@ -59,11 +59,11 @@ impl Answer {
     ///
     /// # Panics
     ///
-    /// Panics if it does not have three digits.
+    /// Panics unless it is from 100 to 999.
     #[track_caller]
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status)
-            .unwrap_or_else(|_| panic!("{status} is no status: it has three digits, from 100 to 999"));
+            .unwrap_or_else(|_| panic!("invalid status {status}: expected 100 to 999"));
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
         Self::of(Comes::Response(response))
@@ -100,10 +100,8 @@ impl Answer {
         let Comes::Response(response) = &mut self.comes else {
             panic!("only an answer with a status has a header: {self:?}");
         };
-        let Ok(name) = HeaderName::try_from(name) else { panic!("{name:?} is no name of a header") };
-        let Ok(value) = HeaderValue::try_from(value) else {
-            panic!("that is no value of a header, given for {name}")
-        };
+        let Ok(name) = HeaderName::try_from(name) else { panic!("invalid header name {name:?}") };
+        let Ok(value) = HeaderValue::try_from(value) else { panic!("invalid value for the header {name}") };
         response.headers_mut().append(name, value);
         self
     }

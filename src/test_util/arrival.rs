@@ -12,7 +12,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// Creates an arrival at an unknown time between the two, for example before and after a limiter's grant under real
-    /// threads. It counts in windows that contain both, so that no window counts too much.
+    /// threads. It counts only in windows that contain both times, so that no window counts too many.
     ///
     /// # Panics
     ///

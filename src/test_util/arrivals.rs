@@ -62,8 +62,7 @@ impl Arrivals {
         self.noted().push(clock::now().into());
     }
 
-    /// Returns the time of each arrival, in the order of the record. Returns the later time of an
-    /// [`Arrival::between`] two.
+    /// Returns the time of each arrival, in the order of the record. For an [`Arrival::between`] it is the later time.
     pub fn times(&self) -> Vec<Instant> {
         self.noted().iter().map(|arrival| arrival.latest).collect()
     }

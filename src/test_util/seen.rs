@@ -5,29 +5,30 @@ use http::{HeaderMap, request::Parts};
 
 use crate::clock::Instant;
 
-/// One request as it came in.
+/// A request that a [`ScriptedService`](super::ScriptedService) received.
 ///
-/// Its `Debug` shows the names of its headers and none of their values, and not its query: a key may be in either, and
-/// what a test prints is in a log for long. Both are in [`head`](Self::head).
+/// `Debug` shows the names of the headers. It omits their values and the query, because both may contain keys.
+/// [`head`](Self::head) contains them.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Seen {
-    /// From 1, in the order of arrival.
+    /// The number of the request, from 1, in the order of arrival.
     pub number: usize,
-    /// When it came, on tokio's clock.
+    /// The time of its arrival, on tokio's clock.
     pub at: Instant,
-    /// Method, URI, version, headers and extensions.
+    /// The method, URI, version, headers and extensions.
     pub head: Parts,
-    /// The number of the attempt in its call, from 1; none where no layer of this crate tells it, as at a server.
+    /// The number of the attempt in its call, from 1. `None` without a layer of this crate in the same process, as at a
+    /// server.
     pub attempt: Option<u32>,
-    /// None until it was read to its end.
+    /// The body. `None` until it was read to its end.
     pub body: Option<Bytes>,
-    /// What followed the body.
+    /// The trailers after the body.
     pub trailers: Option<HeaderMap>,
 }
 
 impl Seen {
-    /// A header's value, if it has one and that is text.
+    /// Returns the value of a header, if it is present and text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name)?.to_str().ok()
     }

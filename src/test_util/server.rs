@@ -17,15 +17,18 @@ use tower::ServiceExt;
 
 use super::ScriptedService;
 
-/// A [`ScriptedService`] behind a real server: HTTP/1.1 and HTTP/2 without TLS, on a free port of loopback.
+/// Serves a [`ScriptedService`] over HTTP/1.1 and HTTP/2 without TLS, on a free port of loopback.
 ///
-/// An answer that is an error ends its connection in HTTP/1.1 and its stream in HTTP/2. So does a panic of the script's.
-/// The answers are timed by tokio's clock, and the wire by none: under paused time a timer may fire while bytes are
-/// on their way, so that a test over real connections is better off in real time.
+/// An answer that is an error ends its connection in HTTP/1.1, and its stream in HTTP/2. A panic of the script does the
+/// same.
+///
+/// # Notes
+///
+/// Use real time in tests with this server. Under paused time, a timer may fire before bytes on the connection arrive.
 ///
 /// # Cancellation
 ///
-/// The server and its connections end when it is dropped; the service, a clone of which keeps the record, does not.
+/// Dropping the server closes its connections. Clones of the service keep the record.
 ///
 /// ```
 /// use http_body_util::Empty;
@@ -53,15 +56,15 @@ pub struct ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// Answers as the service does.
+    /// Starts a server that responds as the service does.
     ///
     /// # Errors
     ///
-    /// When loopback has no port to listen on.
+    /// Returns an error if it cannot listen on loopback.
     ///
     /// # Panics
     ///
-    /// Outside of tokio's runtime.
+    /// Panics outside of a tokio runtime.
     pub async fn start(service: ScriptedService) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (address, connections) = (listener.local_addr()?, Arc::default());
@@ -70,19 +73,19 @@ impl ScriptedServer {
         Ok(Self { address, connections, _accepting: accepting })
     }
 
-    /// Such as `http://127.0.0.1:34567`.
+    /// Returns the URL of the server, such as `http://127.0.0.1:34567`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// How many connections were made to it.
+    /// Returns the number of connections that the server accepted.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 }
 
 async fn accept(listener: TcpListener, service: ScriptedService, count: Arc<AtomicUsize>) {
-    // Dropped with this task, and every connection with it.
+    // Dropped with this task, which closes every connection.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -92,7 +95,7 @@ async fn accept(listener: TcpListener, service: ScriptedService, count: Arc<Atom
         connections.spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| service.clone().oneshot(request));
             let builder = auto::Builder::new(TokioExecutor::new());
-            // How a connection ends is the client's to tell.
+            // The client reports how its connection ended.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }

@@ -13,8 +13,8 @@ use tower_service::Service;
 use super::{Answer, Arrivals, Seen, answer::Reads};
 use crate::{body::Body, call::CallContext, clock, error::BoxError};
 
-/// Replaces a client and its server: responds by a script, records each request, and holds its callers to tower's
-/// contract.
+/// Replaces a client and its server: responds by a script, records each request, and checks that its callers follow
+/// tower's contract.
 ///
 /// # Default
 ///
@@ -31,7 +31,7 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 ///
 /// # Cancellation
 ///
-/// A dropped call has been recorded, and has used up its answer.
+/// A call that is dropped stays in the record, and its answer is used up.
 pub struct ScriptedService {
     script: Arc<Script>,
     ready: bool,
@@ -107,7 +107,7 @@ impl ScriptedService {
         self.script.seen().iter().map(|seen| seen.at).collect()
     }
 
-    /// Returns the number of its instances and calls: 1 if only this instance is left.
+    /// Returns the number of instances and unfinished calls of this service: 1 if only this instance is left.
     pub fn instances(&self) -> usize {
         Arc::strong_count(&self.script)
     }

@@ -11,8 +11,9 @@ use crate::{clock::Instant, policy::Quota};
 /// An arrival counts in the windows that contain both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {
     let within = |end: Instant, start: Instant| end.duration_since(start) <= length;
-    // An arrival that is longer than the window is in none. Any other that began before a window ends within it. So a
-    // window contains those that ended by its end, minus those that began before it.
+    // An arrival with a range longer than the window counts in no window. If any other arrival began before a window, it
+    // ended before the end of that window. A window therefore contains the arrivals that ended by its end, minus those
+    // that began before its start.
     let fitting = arrivals.iter().filter(|arrival| within(arrival.latest, arrival.earliest));
     let (mut begins, mut ends): (Vec<_>, Vec<_>) = fitting
         .map(|Arrival { earliest, latest, permits }| ((*earliest, *permits), (*latest, *permits)))

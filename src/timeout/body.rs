@@ -1,4 +1,4 @@
-//! The third bound: how long a response's body may stand still.
+//! The idle timeout of a response's body.
 
 use std::{
     future::Future,

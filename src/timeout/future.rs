@@ -28,7 +28,7 @@ pin_project! {
     }
 }
 
-/// When a request expires, and what its error says.
+/// When a request expires, and the fields of its error.
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) ends: Instant,
@@ -72,7 +72,7 @@ where
         if *this.completed {
             polled_after_completion();
         }
-        // The inner future before the timer: a response that has arrived counts, however late the task is polled.
+        // The inner future is polled before the timer, so that a response counts even if the task is polled late.
         let result = match this.future.poll(cx) {
             Poll::Ready(result) => result,
             Poll::Pending => {

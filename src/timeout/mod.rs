@@ -1,5 +1,5 @@
-//! Three bounds of time: the total deadline of a call, the timeout of one attempt, and, by choice, how long the body of
-//! an answer may stand still.
+//! Bounds the time of a call in three ways: the total timeout of the call, the timeout of each attempt, and, optionally,
+//! the idle timeout of the response's body.
 //!
 //! ```
 //! use std::time::Duration;
@@ -10,7 +10,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 //! let service = ServiceBuilder::new()
 //!     .layer(TimeoutLayer::total(Duration::from_secs(60))?)
-//!     // … retry, limit and auth stand here …
+//!     // … retry, limit and auth …
 //!     .layer(TimeoutLayer::per_attempt(Duration::from_secs(15))?)
 //!     .service_fn(|_: http::Request<()>| async {
 //!         tokio::time::sleep(Duration::from_secs(16)).await;
@@ -23,20 +23,21 @@
 //! # }
 //! ```
 //!
-//! Without the third a download whose server or network falls silent never ends: see [`BodyIdleTimeoutLayer`].
+//! Without an idle timeout, a download never ends if its server or network stalls: see [`BodyIdleTimeoutLayer`].
 //!
 //! # Order
 //!
-//! The total deadline stands outside retry, so that it covers queueing, every attempt, every back-off and the
-//! head of the answer. The layers further in read it and give up at once what can't fit. The attempt's timeout
-//! stands innermost: it covers neither the wait for the limiter nor the back-off, and never outlasts the
-//! deadline. The bound of the body stands anywhere, outermost in our presets: it only wraps what comes back.
+//! - The total timeout goes outside retry, so that it covers queueing, all attempts, their backoff and the response
+//!   headers. The layers below read its deadline, and fail immediately if a wait cannot meet it.
+//! - The attempt timeout goes innermost. It covers neither the wait for the limiter nor the backoff, and never exceeds the
+//!   deadline.
+//! - The idle timeout of the body can go anywhere, because it only wraps the response's body. Presets have it outermost.
 //!
-//! # Surprises
+//! # Notes
 //!
-//! - The first two end with the head of the answer: reading its body is not covered by them. What reads it for you, such
-//!   as the ready client's `get_json`, keeps to the deadline.
-//! - The timer is armed only once the inner service is found pending.
+//! - The timeouts of the call and of an attempt do not cover the response's body. The JSON calls of the ready client, such
+//!   as `get_json`, also read the body within the deadline.
+//! - The timer is set only after the inner service was polled once and was not ready.
 
 mod body;
 mod config;

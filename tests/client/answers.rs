@@ -1,4 +1,4 @@
-//! An answer is a response, whatever its status; anything else is an error that says what it was.
+//! Every status is returned as a response. Any other outcome is an error.
 
 use std::time::Duration;
 
@@ -39,11 +39,11 @@ async fn a_503_to_the_end_is_a_response_with_its_body() {
     assert_eq!(response.status(), 503);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Exhausted));
     assert_eq!(outcomes(report(&response)), [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE); 3]);
-    assert_eq!(text(response).await, "answer 3", "the last answer's own body is not drained");
+    assert_eq!(text(response).await, "answer 3", "the body of the last response is not drained");
 }
 
 #[tokio::test]
-async fn a_redirect_is_handed_over_and_not_followed() {
+async fn returns_a_redirect_without_following_it() {
     let elsewhere = Server::with_statuses(Wire::Http1, [200]).await;
     let location = format!("{}/else", elsewhere.url());
     let server = Server::start(Wire::Http1, move |_, _| {
@@ -59,7 +59,7 @@ async fn a_redirect_is_handed_over_and_not_followed() {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_ends_in_a_timeout() {
+async fn a_server_that_never_responds_causes_a_timeout() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url())
         .with_attempt_timeout(Duration::from_millis(50))
@@ -74,7 +74,7 @@ async fn a_server_that_never_answers_ends_in_a_timeout() {
 }
 
 #[tokio::test]
-async fn a_post_that_timed_out_is_not_sent_again() {
+async fn does_not_retry_post_after_a_timeout() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url()).with_attempt_timeout(Duration::from_millis(50)).client().unwrap();
     let error = within(client.post("/", "once")).await.unwrap_err();
@@ -86,7 +86,7 @@ async fn a_post_that_timed_out_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_body_that_stands_still_ends_when_that_was_chosen() {
+async fn ends_a_stalled_body_after_the_idle_timeout() {
     for wire in [Wire::Http1, Wire::Http2] {
         let http2 = matches!(wire, Wire::Http2);
         let server = Server::start(wire, |number, _| async move {
@@ -95,7 +95,7 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         .await;
         let transport = Transport::new();
         let transport = if http2 { transport.with_http2_prior_knowledge() } else { transport };
-        // Long enough for the second answer's body to come on a machine that stalls.
+        // Long enough for the body of the second response on a busy machine.
         let limit = Duration::from_millis(1_000);
         let client =
             preset(&server.url()).with_body_idle_timeout(limit).client_with_transport(transport).unwrap();
@@ -105,18 +105,18 @@ async fn a_body_that_stands_still_ends_when_that_was_chosen() {
         let began = Instant::now();
         let error = within(response.into_body().collect(1024)).await.unwrap_err();
         assert!(began.elapsed() >= limit);
-        let error = error.downcast_ref::<Error>().expect("an error of ours");
+        let error = error.downcast_ref::<Error>().expect("an error of this crate");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
         assert_eq!(error.to_string(), "response body stalled for 1s");
 
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
-        // HTTP/1 can't give up an answer and keep its connection; HTTP/2 resets the stream alone.
+        // HTTP/1 must close the connection to abandon a response. HTTP/2 only resets the stream.
         assert_eq!(server.connections(), if http2 { 1 } else { 2 });
     }
 }
 
 #[tokio::test]
-async fn a_body_that_stands_still_is_waited_for_when_nothing_was_chosen() {
+async fn waits_for_a_stalled_body_without_an_idle_timeout() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(stalled(200)) }).await;
     let mut body = within(client(&server).get("/")).await.unwrap().into_body();
     assert_eq!(within(body.frame()).await.unwrap().unwrap().into_data().unwrap(), "a part");
@@ -124,7 +124,7 @@ async fn a_body_that_stands_still_is_waited_for_when_nothing_was_chosen() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_http_is_an_error() {
+async fn a_response_that_is_not_http_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let talking = tokio::spawn(async move {
@@ -140,7 +140,7 @@ async fn an_answer_that_is_not_http_is_an_error() {
 }
 
 #[tokio::test]
-async fn an_upgrade_is_handed_over_with_its_connection_and_asked_for_once() {
+async fn returns_an_upgraded_connection_after_one_attempt() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
@@ -154,7 +154,7 @@ async fn an_upgrade_is_handed_over_with_its_connection_and_asked_for_once() {
         let mut said = [0; 4];
         stream.read_exact(&mut said).await.unwrap();
         stream.write_all(&said).await.unwrap();
-        // Nobody else connects before all is over.
+        // No other connection arrives until the test ends.
         tokio::time::timeout(Duration::ZERO, listener.accept()).await.is_err()
     });
     let request = http::Request::get("/socket").header("connection", "upgrade").header("upgrade", "echo");

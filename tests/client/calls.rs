@@ -1,4 +1,4 @@
-//! What reaches the server, and what comes back.
+//! Requests as the server receives them, and responses as the caller does.
 
 use std::{
     io,
@@ -36,7 +36,7 @@ const PRESETS: [(&str, Make); 3] = [
 ];
 
 #[tokio::test]
-async fn every_preset_sends_what_the_samples_show() {
+async fn every_preset_sends_the_headers_of_the_sample_calls() {
     for (name, make) in PRESETS {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             let mut reply = reply(200, format!("to {}", seen.method));
@@ -71,12 +71,16 @@ async fn every_preset_sends_what_the_samples_show() {
             assert_eq!(report.stop_reason(), Some(StopReason::Success));
             assert_eq!(text(response).await, format!("to {}", seen.method));
         }
-        assert_ne!(seen[0].header("x-request-id"), seen[1].header("x-request-id"), "an id is for one call");
+        assert_ne!(
+            seen[0].header("x-request-id"),
+            seen[1].header("x-request-id"),
+            "each call has its own id"
+        );
     }
 }
 
 #[tokio::test]
-async fn the_callers_own_headers_are_kept() {
+async fn keeps_the_headers_of_the_caller() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::patch("/v1")
         .header(CONTENT_TYPE, "text/csv")
@@ -108,7 +112,7 @@ async fn a_stream_of_unknown_length_arrives_whole() {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_head_has_its_length_and_no_body() {
+async fn the_response_to_a_head_request_has_a_length_and_no_body() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::head("/v1").body(tower_outbound::Body::empty()).unwrap();
     let response = within(client(&server).request(request)).await.unwrap();
@@ -117,7 +121,7 @@ async fn the_answer_to_a_head_has_its_length_and_no_body() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_callers_limit_is_an_error_of_its_own() {
+async fn collecting_a_body_above_the_limit_returns_body_too_large() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     let error = within(response.into_body().collect(7)).await.unwrap_err();
@@ -125,11 +129,11 @@ async fn a_body_over_the_callers_limit_is_an_error_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_cut_off_fails_where_it_is_read() {
+async fn reading_a_truncated_body_fails_without_a_retry() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert!(within(response.into_body().collect(1024)).await.is_err());
-    assert_eq!(server.seen().len(), 1, "an answer whose head came is not asked for again");
+    assert_eq!(server.seen().len(), 1, "a call is not retried after its response headers");
 }
 
 #[tokio::test]
@@ -139,7 +143,7 @@ async fn a_call_can_be_spawned_and_outlive_its_client() {
     assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
 }
 
-/// The key in the query stands in the URI that goes down to the connection, whose error is passed on.
+/// A key in the query is in the URI that the connection receives. The connection's errors are passed on.
 #[tokio::test]
 async fn no_error_shows_the_key() {
     let silent = tokio::net::TcpSocket::new_v4().unwrap();
@@ -155,7 +159,7 @@ async fn no_error_shows_the_key() {
     }
 }
 
-/// Of no crate: the connection's own traces see the request as well.
+/// Covers all crates, because the connection also logs.
 #[tokio::test]
 async fn no_log_shows_the_key() {
     let calls = || async {
@@ -173,9 +177,9 @@ async fn no_log_shows_the_key() {
         let fmt = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
         Dispatch::new(fmt.with_writer(lines.clone()).finish())
     };
-    // As long as there is one subscriber alone, `tracing` asks the thread that first comes to an event whether
-    // anybody wants it, and the other tests' threads have none. So there are two, and the second comes when all
-    // events are known.
+    // With only one subscriber, `tracing` caches the interest of the thread that first reaches an event. The threads of
+    // other tests have no subscriber, so they would disable the event. The second subscriber, created after all events
+    // are registered, prevents this.
     let _first = subscriber();
     calls().await;
     let second = subscriber();

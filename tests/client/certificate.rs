@@ -1,4 +1,4 @@
-//! Servers that speak TLS, and clients that trust them.
+//! Servers with TLS, and clients that trust them.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use tower_outbound::client::Transport;
 
 use super::server::Wire;
 
-/// A certificate for loopback that nobody else has signed.
+/// A self-signed certificate for loopback.
 pub(crate) fn certificate() -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
 }
 
 pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Wire {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
-    // The provider by name: another crate of the same build may bring a second one.
+    // Names the provider, because another crate of the same build may add a second one.
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -1,4 +1,4 @@
-//! Connections: kept, shared, and given up when they are of no more use.
+//! Connections: kept, shared, and closed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,13 +24,13 @@ async fn sequential_calls_share_one_connection() {
     assert_eq!((server.connections(), server.seen().len()), (1, 5));
 }
 
-/// An answer that came all at once leaves nothing to drain; the end of this one comes after its head was judged.
+/// The body of the response ends after its headers were classified. A response that arrives as a whole needs no drain.
 #[tokio::test]
-async fn a_failed_answer_is_drained_so_that_the_retry_uses_its_connection() {
+async fn drains_a_failed_response_so_that_the_retry_reuses_its_connection() {
     let pause = Duration::from_millis(100);
     let backoff = ExponentialBackoff::new(pause, pause).unwrap().with_jitter(Jitter::none());
     let mut connections = Vec::new();
-    // The drain may take 100 ms, which a busy machine can spend elsewhere: once in ten times is proof.
+    // A busy machine may exceed the 100 ms for the drain, so one success in ten rounds is enough.
     for _ in 0..10 {
         let server = Server::start(Wire::Http1, |number, _| async move {
             Some(if number == 1 { slow(503) } else { reply(200, "fine") })
@@ -49,7 +49,7 @@ async fn a_failed_answer_is_drained_so_that_the_retry_uses_its_connection() {
 }
 
 #[tokio::test]
-async fn a_failed_answer_that_is_too_long_to_drain_does_not_hold_the_retry_up() {
+async fn retries_without_draining_a_long_or_stalled_response() {
     let announced = || reply(503, vec![b'x'; 16 * 1024 * 1024]);
     for failed in [announced, || endless(503), || stalled(503)] {
         let server = Server::start(Wire::Http1, move |number, _| async move {
@@ -59,7 +59,7 @@ async fn a_failed_answer_that_is_too_long_to_drain_does_not_hold_the_retry_up() 
         let response = within(client(&server).get("/")).await.unwrap();
         assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 2));
         assert_eq!(text(response).await, "fine");
-        assert_eq!(server.connections(), 2, "the first one is full of what nobody wants");
+        assert_eq!(server.connections(), 2, "the first connection still has unread data");
     }
 }
 
@@ -75,7 +75,7 @@ async fn over_http2_a_failed_answer_without_end_costs_its_stream_alone() {
     assert_eq!((server.connections(), server.seen().len()), (1, 2));
 }
 
-/// The server answers none before it has them all, so they are under way together.
+/// The server responds after it has received all requests, so they are concurrent.
 #[tokio::test]
 async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
     let all = Arc::new(Barrier::new(64));
@@ -103,7 +103,7 @@ async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_reaches_the_server_as_a_hang_up_and_the_client_goes_on() {
+async fn dropping_a_call_closes_its_connection_and_the_client_stays_usable() {
     for wire in [Wire::Http1, Wire::Http2] {
         let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));
@@ -130,7 +130,7 @@ async fn a_call_that_is_dropped_reaches_the_server_as_a_hang_up_and_the_client_g
         }
         within(dropped.notified()).await;
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "next");
-        assert_eq!(server.seen().len(), 2, "the dropped call is not sent again");
+        assert_eq!(server.seen().len(), 2, "the dropped call is not retried");
     }
 }
 

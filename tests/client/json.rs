@@ -1,4 +1,4 @@
-//! JSON in and out, and what an error keeps of an answer.
+//! JSON calls and their errors.
 
 use std::{
     collections::HashMap,
@@ -53,7 +53,7 @@ async fn fails(status: u16, body: impl Into<Bytes>) -> JsonError {
 }
 
 #[tokio::test]
-async fn a_value_goes_out_and_another_comes_in() {
+async fn sends_and_receives_json_values() {
     let (server, client) = answering(200, r#"{"code":"EUR","value":1.5}"#).await;
     let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
     assert_eq!(client.get_json::<Rate>("/v1/rate?of=EUR").await.unwrap(), euro);
@@ -85,7 +85,7 @@ async fn keeps_an_accept_of_the_request_or_the_preset() {
 }
 
 #[tokio::test]
-async fn an_empty_answer_is_null() {
+async fn reads_an_empty_body_as_null() {
     let (_server, client) = answering(204, "").await;
     client.get_json::<()>("/").await.unwrap();
     assert_eq!(client.get_json::<Option<Rate>>("/").await.unwrap(), None);
@@ -93,7 +93,7 @@ async fn an_empty_answer_is_null() {
 }
 
 #[tokio::test]
-async fn a_failed_answer_keeps_status_request_id_and_a_piece_of_its_body() {
+async fn an_error_has_the_status_request_id_and_an_excerpt_of_the_body() {
     let error = fails(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
     assert!(has_failed(&error) && error.decode_error().is_none() && error.call().is_none());
     assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
@@ -106,7 +106,7 @@ async fn a_failed_answer_keeps_status_request_id_and_a_piece_of_its_body() {
 }
 
 #[tokio::test]
-async fn what_is_no_such_value_says_where() {
+async fn an_error_shows_the_position_of_invalid_json() {
     let error = fails(200, r#"{"code":"EUR","value":"much"}"#).await;
     assert!(error.decode_error().is_some() && !has_failed(&error));
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), r#"{"code":"EUR","value":"much"}"#));
@@ -126,7 +126,7 @@ async fn an_error_shows_no_text_of_the_body_and_the_excerpt_no_key() {
         assert!(!told.contains("wrong") && !told.contains("value"), "{told}");
         assert_eq!(error.excerpt(), r#"{"error":"wrong key [redacted]","value":"[redacted]"}"#);
     }
-    // Where the excerpt ends.
+    // At the end of the excerpt.
     for padding in 1_000..1_030 {
         let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
         let error = fails(500, body).await;
@@ -162,9 +162,9 @@ async fn an_error_shows_no_message_of_a_deserializer() {
     }
 }
 
-/// A key that is refused and the one that is sent after it, in one call.
+/// One call sends a key that is rejected, and then another one.
 #[tokio::test]
-async fn every_key_that_the_call_has_sent_is_hidden() {
+async fn redacts_every_key_that_the_call_sent() {
     let number = AtomicUsize::new(0);
     let keys = RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
@@ -182,7 +182,7 @@ async fn every_key_that_the_call_has_sent_is_hidden() {
     assert_eq!(error.excerpt(), "[redacted] is over, [redacted] is of no use");
 }
 
-/// A client whose answers begin at once and never end.
+/// A client with response bodies that start immediately and never end.
 fn standing_still(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
         let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
@@ -217,7 +217,7 @@ async fn the_deadline_covers_the_body() {
     assert!(client.request_json::<Vec<u8>>(get).await.unwrap_err().is_timeout());
     assert_eq!(started.elapsed().as_secs(), 2);
 
-    // Of a failure it waits for a second, if there is one left.
+    // The body of a failure is read for at most a second.
     for (limit, waited) in [(7_000, 1_000), (300, 300)] {
         let preset = preset.clone().with_total_timeout(Duration::from_millis(limit));
         let started = Instant::now();
@@ -228,7 +228,7 @@ async fn the_deadline_covers_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stands_still_is_a_timeout() {
+async fn a_stalled_json_body_is_a_timeout() {
     let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
     let started = Instant::now();
     let error = standing_still(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
@@ -237,7 +237,7 @@ async fn a_body_that_stands_still_is_a_timeout() {
 }
 
 #[tokio::test]
-async fn only_a_piece_is_kept_and_too_much_is_refused() {
+async fn bounds_the_excerpt_and_the_size_of_a_json_body() {
     let error = fails(404, vec![b'a'; 3 * 1024 * 1024]).await;
     assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
     let error = fails(404, "é".repeat(2_000)).await;
@@ -247,7 +247,7 @@ async fn only_a_piece_is_kept_and_too_much_is_refused() {
 }
 
 #[tokio::test]
-async fn a_call_without_an_answer_and_a_body_that_is_none_say_so() {
+async fn errors_name_a_missing_response_and_an_unserializable_body() {
     let (server, client) = answering(200, "null").await;
     let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
     assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");

@@ -26,16 +26,16 @@ use tower_outbound::{
 
 use self::server::Server;
 
-/// Looked for wherever it must not be.
+/// The tests search for it where it must not appear.
 const KEY: &str = "k3y-of-the-tests";
 
-/// Three attempts, next to no pause between them.
+/// Three attempts with almost no backoff.
 fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
 }
 
-/// The preset without a quota: no test waits for a permit.
+/// A preset without a quota, so that no test waits for a permit.
 fn preset(base_url: &str) -> StackBuilder {
     preset::realtime_messaging(base_url)
         .unwrap()
@@ -48,7 +48,7 @@ fn client(server: &Server) -> Client {
 }
 
 fn report(response: &Response<Body>) -> &Report {
-    response.extensions().get().expect("every answer has a report")
+    response.extensions().get().expect("every response has a report")
 }
 
 fn outcomes(report: &Report) -> Vec<Outcome> {

@@ -1,4 +1,4 @@
-//! Retries over the wire: what is sent again, what is not, and that it is the same.
+//! Retries over real connections, and replayed bodies.
 
 use std::sync::{Arc, Mutex};
 
@@ -48,8 +48,8 @@ async fn a_post_is_not_sent_again_after_a_503() {
 }
 
 #[tokio::test]
-async fn a_put_is_replayed_byte_for_byte() {
-    // Larger than any one read or write of hyper's; not the same anywhere.
+async fn replays_the_body_of_a_put_unchanged() {
+    // Larger than any single read or write of hyper, and without repetition.
     let content: Vec<u8> = (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let chunks: Vec<_> = content
         .chunks(7_000)
@@ -71,7 +71,7 @@ async fn a_put_is_replayed_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_put_over_the_replay_limit_is_sent_once() {
+async fn does_not_retry_put_with_a_body_above_the_replay_limit() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let client = preset(&server.url()).with_retry(quick_retry().with_replay_limit(3)).client().unwrap();
     let request = Request::put("/v1").body("four").unwrap();
@@ -82,8 +82,8 @@ async fn a_put_over_the_replay_limit_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_tried_again_whatever_the_method() {
-    // Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+async fn retries_any_method_after_a_refused_connection() {
+    // Bound, but not listening. It refuses connections, and no other process can get the port.
     let bound = TcpSocket::new_v4().unwrap();
     bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let client = preset(&format!("http://{}", bound.local_addr().unwrap())).client().unwrap();
@@ -97,9 +97,9 @@ async fn a_refused_connection_is_tried_again_whatever_the_method() {
     }
 }
 
-/// The credential is asked for once an attempt, before it leaves: there the second attempt finds the server up.
+/// The authorize closure runs once before each attempt, and starts the server before the second one.
 #[tokio::test]
-async fn a_post_that_was_refused_arrives_once_and_whole_when_the_server_is_back() {
+async fn a_refused_post_is_retried_and_arrives_once() {
     let bound = TcpSocket::new_v4().unwrap();
     bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = format!("http://{}", bound.local_addr().unwrap());
@@ -126,8 +126,8 @@ async fn a_post_that_was_refused_arrives_once_and_whole_when_the_server_is_back(
 }
 
 #[tokio::test]
-async fn a_post_whose_connection_breaks_after_it_was_read_is_not_sent_again() {
-    // On a connection of its own, and on one that was used before: pools like to try again by themselves there.
+async fn does_not_retry_post_after_the_server_read_it() {
+    // On a new connection, and on a reused one, where pools may retry by themselves.
     for used_before in [false, true] {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             (seen.method == Method::GET).then(|| reply(200, "fine"))
@@ -160,7 +160,7 @@ async fn over_http2_a_post_whose_stream_breaks_after_it_was_read_is_not_sent_aga
 }
 
 #[tokio::test]
-async fn a_get_whose_connection_breaks_is_sent_again() {
+async fn retries_get_after_a_broken_connection() {
     let server =
         Server::start(Wire::Http1, |number, _| async move { (number == 3).then(|| reply(200, "at last")) })
             .await;
@@ -171,7 +171,7 @@ async fn a_get_whose_connection_breaks_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_get_whose_connection_always_breaks_ends_in_the_error() {
+async fn returns_the_error_if_every_connection_breaks() {
     let server = Server::start(Wire::Http1, |_, _| async { None }).await;
     let error = within(client(&server).get("/v1")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
@@ -180,7 +180,7 @@ async fn a_get_whose_connection_always_breaks_ends_in_the_error() {
     assert_eq!(server.seen().len(), 3);
 }
 
-/// Knows its length, and not its end.
+/// Reports its length, but not its end.
 struct Counted(Vec<&'static str>);
 
 impl http_body::Body for Counted {
@@ -203,14 +203,14 @@ impl http_body::Body for Counted {
 }
 
 #[tokio::test]
-async fn a_body_of_known_length_that_nobody_reads_past_its_end_is_sent_again() {
+async fn replays_a_body_of_known_length_without_a_poll_for_its_end() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let request = http::Request::put("/v1").body(Body::new(Counted(vec!["hel", "lo"]))).unwrap();
     assert_eq!(status(client(&server).request(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
     assert_eq!(server.seen().len(), 2);
 
-    // Of a stream the header tells.
+    // A stream with its length in the header.
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let frames = ["hel", "lo"].map(|chunk| {
         Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from_static(chunk.as_bytes())))

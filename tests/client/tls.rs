@@ -1,4 +1,4 @@
-//! TLS: HTTP/2 or HTTP/1.1 as the server says, and nobody who can't show a certificate gets the key.
+//! TLS: the negotiated HTTP version, and certificates.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
     ] {
         let certificate = certificate();
         let server = Server::with_statuses(wire(&certificate, protocols), [503, 200]).await;
-        // By its address and by its name.
+        // The server's address, then its name.
         for url in [server.url(), server.url().replace("127.0.0.1", "localhost")] {
             let response = within(client(&url, trusting(&certificate)).get("/v1?q=1")).await.unwrap();
             assert_eq!((response.status().as_u16(), response.version()), (200, version), "{protocols:?}");
@@ -47,7 +47,7 @@ async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
 #[tokio::test]
 async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
     let certificate = certificate();
-    // All but the first wait for each other.
+    // All requests except the first wait for each other.
     let all = Arc::new(Barrier::new(64));
     let server = Server::start(wire(&certificate, &["h2", "http/1.1"]), move |number, seen| {
         let all = Arc::clone(&all);
@@ -60,7 +60,7 @@ async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
     })
     .await;
     let client = client(&server.url(), trusting(&certificate));
-    // Before the first handshake nobody knows that one connection will do.
+    // Before the first handshake the client does not know that the server supports HTTP/2.
     assert_eq!(within(status(client.get("/"))).await, 200);
     settle().await;
     let calls = (0..64).map(|number| {
@@ -72,25 +72,25 @@ async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
 }
 
 #[tokio::test]
-async fn a_server_whose_certificate_is_not_trusted_gets_neither_request_nor_key() {
+async fn sends_nothing_to_a_server_with_an_untrusted_certificate() {
     let (certificate, of_another) = (certificate(), certificate());
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
     for transport in [Transport::new(), trusting(&of_another), Transport::new().without_bundled_roots()] {
         let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
-        // Asking again would not help, and hides for a while that somebody else may stand there.
+        // A retry would not help, and would delay the report of a possible attack.
         assert_eq!(
             (outcomes(report), report.stop_reason()),
             (vec![Outcome::NotSent], Some(StopReason::NotRetryable))
         );
-        assert!(chain(&error).contains("certificate"), "the chain says why: {}", chain(&error));
+        assert!(chain(&error).contains("certificate"), "the chain shows the cause: {}", chain(&error));
     }
     assert!(server.connections() > 0 && server.seen().is_empty());
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_not_trusted() {
+async fn rejects_a_certificate_for_another_name() {
     let certificate = rcgen::generate_simple_self_signed(["api.example.com".to_owned()]).unwrap();
     let server = Server::with_statuses(wire(&certificate, &[]), [200]).await;
     let error = within(client(&server.url(), trusting(&certificate)).get("/")).await.unwrap_err();
@@ -98,7 +98,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_tls_gets_neither_request_nor_key() {
+async fn sends_nothing_to_a_server_without_tls() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let url = server.url().replace("http:", "https:");
     let error = within(client(&url, Transport::new()).get("/")).await.unwrap_err();
@@ -115,7 +115,7 @@ async fn http2_by_prior_knowledge_works_over_tls_too() {
 }
 
 #[test]
-fn what_is_no_certificate_is_refused_at_construction() {
+fn rejects_invalid_certificates_at_construction() {
     for pem in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let error = Transport::new().with_root_certificates(pem.as_bytes()).unwrap_err();
         assert_eq!(error.field(), "root certificates", "{pem}: {error}");

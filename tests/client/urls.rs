@@ -11,7 +11,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn paths_arrive_below_the_base() {
+async fn sends_paths_below_the_base() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let client = preset(&format!("{}/api/v1/", server.url())).client().unwrap();
     let paths = ["rates?base=EUR&at=2024-01-01T00:00", "/rates", "?q", "", "a%20b/%2F?q=https://evil.test/"];
@@ -83,7 +83,7 @@ async fn sends_paths_and_absolute_urls_below_the_base() {
 }
 
 #[tokio::test]
-async fn layers_of_tower_go_on_top_of_the_client() {
+async fn tower_layers_go_over_the_client() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let client = preset(&server.url()).client().unwrap();
     let stack = tower::ServiceBuilder::new()

@@ -1,4 +1,4 @@
-//! A configuration makes the same as the setters.
+//! A configuration from a file has the same effect as the setters.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn same(config: &StackConfig, code: &StackBuilder) {
 }
 
 #[test]
-fn an_empty_configuration_is_the_preset_itself_and_so_are_its_defaults_written_out() {
+fn an_empty_configuration_and_its_serialized_defaults_equal_the_preset() {
     const URL: &str = "https://host/v1";
     let presets: [(&str, Make, &str); 4] = [
         ("currency_rates", preset::currency_rates, "CURRENCY_RATES_API_KEY"),
@@ -148,7 +148,7 @@ fn the_key_may_go_to_the_allowed_origins() {
 }
 
 #[test]
-fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
+fn a_budget_can_be_disabled_or_smaller_than_the_default_costs() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
@@ -156,7 +156,7 @@ fn a_budget_can_be_switched_off_or_smaller_than_its_default_costs() {
 }
 
 #[test]
-fn file_and_code_give_the_same_quota_for_the_same_text() {
+fn files_and_code_parse_the_same_quota() {
     for (text, expected) in [
         ("10/1s", "10/1s, burst 1, margin 62500us"),
         ("10/1s, margin 0s", "10/1s, burst 1, margin 0s"),
@@ -186,7 +186,7 @@ fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_may_start_empty() {
+async fn a_limiter_with_initial_burst_0_starts_empty() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
@@ -201,7 +201,7 @@ async fn a_limiter_may_start_empty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn statuses_of_ones_own_are_tried_again_or_not() {
+async fn retry_on_and_never_on_change_the_retried_statuses() {
     use tower::{Layer, ServiceExt, service_fn};
     let attempts = async |status: u16, text: &str| {
         let count = std::sync::atomic::AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! Configuration from files: what it makes, what it rejects and in which words, and that no key is shown.
+//! Configuration from files: its effect, its errors, and the redaction of keys.
 #![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -18,7 +18,7 @@ pub(crate) fn toml(text: &str) -> StackConfig {
     toml::from_str(text).unwrap()
 }
 
-/// A service with a key and a URL, and with `text` over them.
+/// A service with a key and a URL. `text` may override them.
 #[track_caller]
 pub(crate) fn with(text: &str) -> StackConfig {
     let base =

@@ -1,4 +1,4 @@
-//! Each kind of mistake, and its error.
+//! Invalid configurations and their errors.
 
 use tower_outbound::preset::StackConfig;
 

@@ -68,7 +68,7 @@ fn uses_a_key_and_never_writes_it() {
 }
 
 #[test]
-fn a_duration_of_any_length_is_read_as_it_was_written() {
+fn a_duration_of_any_length_survives_writing_and_reading() {
     proptest!(|(nanos: u64, seconds in 0..u64::MAX)| {
         let written = std::time::Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).unwrap());
         let [whole, rest] = [written.as_secs(), u64::from(written.subsec_nanos())];
@@ -78,7 +78,7 @@ fn a_duration_of_any_length_is_read_as_it_was_written() {
 }
 
 proptest! {
-    /// Whatever a file holds, it is read or rejected, and the error of a key does not quote it.
+    /// Any file is read or rejected without a panic, and no error quotes a key.
     #[test]
     fn nothing_panics(
         text in "\\PC{0,40}",

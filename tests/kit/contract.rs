@@ -1,4 +1,4 @@
-//! Callers are held to tower's contract.
+//! `ScriptedService` checks that its callers follow tower's contract.
 
 use std::{
     sync::Arc,
@@ -17,7 +17,7 @@ use super::*;
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready: GET /v1; before each call")]
-async fn who_is_not_polled_ready_panics_and_the_key_in_the_query_is_not_told() {
+async fn panics_without_readiness_and_does_not_show_the_query() {
     drop(ScriptedService::new([200]).call(get()));
 }
 
@@ -29,7 +29,7 @@ async fn readiness_is_for_one_call() {
     drop(service.call(get()));
 }
 
-/// Does what tower's manual warns of: polls itself, and calls a clone.
+/// Breaks tower's contract: polls its inner service, and calls a clone of it.
 #[derive(Clone)]
 struct CallsAClone(ScriptedService);
 
@@ -49,12 +49,12 @@ impl Service<Request<Full<Bytes>>> for CallsAClone {
 
 #[tokio::test]
 #[should_panic(expected = "no clone takes over its readiness")]
-async fn a_layer_that_calls_a_clone_is_caught() {
+async fn panics_if_a_layer_calls_a_clone_that_is_not_ready() {
     let _ = CallsAClone(ScriptedService::new([200])).oneshot(get()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_keeps_to_it_is_let_through() {
+async fn accepts_callers_that_poll_readiness() {
     let service = ScriptedService::new([200]);
     let arrivals = Arrivals::new();
     let mut stack = ServiceBuilder::new().map_request(noting(&arrivals)).service(service.clone());
@@ -65,9 +65,9 @@ async fn who_keeps_to_it_is_let_through() {
     assert_eq!((arrivals.times().len(), service.arrivals().times()), (2, arrivals.times()));
 }
 
-/// As the manual of `ScriptedService` advises, with the permits counted outside.
+/// Uses tower's `ConcurrencyLimit`, as the docs of `ScriptedService` advise.
 #[tokio::test(start_paused = true)]
-async fn a_layer_that_sleeps_holds_no_permit_and_one_that_does_is_seen() {
+async fn a_sleeping_retry_layer_holds_no_permit() {
     let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));
     let limited = ConcurrencyLimit::with_semaphore(service.clone(), Arc::clone(&permits));
     let mut retried = task::spawn(RetryLayer::new().layer(limited.clone()).oneshot(get()));

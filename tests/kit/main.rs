@@ -1,4 +1,4 @@
-//! The test kit itself: that it sees what is wrong, and lets pass what is right.
+//! The test kit itself: it reports mistakes, and accepts correct use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "../probe/cases.rs"]
@@ -44,7 +44,7 @@ async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {
     service.clone().oneshot(get()).await
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn said(panic: Box<dyn std::any::Any + Send>) -> String {
     panic
         .downcast_ref::<String>()

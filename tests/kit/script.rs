@@ -1,4 +1,4 @@
-//! What comes of a request, and what is kept of it.
+//! The responses of a `ScriptedService`, and its record of requests.
 
 use std::{
     io,
@@ -25,7 +25,7 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test]
-async fn answers_come_in_order_and_the_last_for_ever() {
+async fn returns_answers_in_order_and_repeats_the_last() {
     let service = ScriptedService::new([500, 404, 200]);
     let mut came = Vec::new();
     for _ in 0..5 {
@@ -44,7 +44,7 @@ async fn panics_if_the_script_is_empty() {
 }
 
 #[tokio::test]
-async fn requests_can_be_answered_by_what_they_are() {
+async fn chooses_the_answer_by_the_request() {
     let service = ScriptedService::answering(|seen| match seen.header("x-attempt") {
         Some("2") => Answer::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
@@ -60,7 +60,7 @@ async fn requests_can_be_answered_by_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_response_is_what_was_said() {
+async fn responds_with_the_scripted_status_headers_and_body() {
     let answer = Answer::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
     let response = call(&ScriptedService::new([answer])).await.unwrap();
     assert!(response.headers().get_all("a").iter().eq(["1", "2"]));
@@ -76,7 +76,7 @@ async fn a_response_is_what_was_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_delays_and_silence_come_as_said() {
+async fn returns_scripted_errors_after_scripted_delays() {
     let service = ScriptedService::new([
         Answer::refused(),
         Answer::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
@@ -97,7 +97,7 @@ async fn errors_delays_and_silence_come_as_said() {
 }
 
 #[tokio::test]
-async fn as_much_of_a_request_is_read_as_was_said() {
+async fn reads_as_much_of_the_request_as_the_answer_specifies() {
     let frames = || {
         let trailers: HeaderMap = [("x-sum".parse().unwrap(), "9".parse().unwrap())].into_iter().collect();
         [Frame::data("one"), Frame::data("two"), Frame::trailers(trailers)]
@@ -131,7 +131,7 @@ async fn as_much_of_a_request_is_read_as_was_said() {
 }
 
 #[tokio::test]
-async fn a_request_whose_body_fails_has_failed() {
+async fn returns_the_error_of_the_request_body() {
     let broken =
         StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("torn"))]));
     let service = ScriptedService::new([200]);
@@ -140,11 +140,11 @@ async fn a_request_whose_body_fails_has_failed() {
 }
 
 #[test]
-fn what_makes_no_answer_is_refused_when_it_is_written() {
+fn panics_on_an_invalid_answer() {
     let cases: [(fn(), &str); 5] = [
-        (|| drop(Answer::status(99)), "99 is no status"),
-        (|| drop(Answer::status(200).with_header("a b", "c")), "\"a b\" is no name of a header"),
-        (|| drop(Answer::status(200).with_header("a", "\n")), "that is no value of a header, given for a"),
+        (|| drop(Answer::status(99)), "invalid status 99: expected 100 to 999"),
+        (|| drop(Answer::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
+        (|| drop(Answer::status(200).with_header("a", "\n")), "invalid value for the header a"),
         (|| drop(Answer::never().with_body("a")), "only an answer with a status has a body"),
         (|| drop(Answer::refused().with_header("a", "b")), "only an answer with a status has a header"),
     ];

@@ -1,4 +1,4 @@
-//! The script behind a real connection.
+//! `ScriptedServer`, over real connections.
 
 use std::io;
 
@@ -26,7 +26,7 @@ fn post(server: &ScriptedServer) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn both_versions_are_answered_in_order_and_kept() {
+async fn serves_and_records_both_http_versions() {
     for (http2, version) in [(false, Version::HTTP_11), (true, Version::HTTP_2)] {
         let script = ScriptedService::new([
             Answer::status(404).with_header("x-server", "2").with_body("nothing"),
@@ -67,7 +67,7 @@ async fn a_ready_client_can_be_tested_over_it() {
 }
 
 #[tokio::test]
-async fn it_ends_when_it_is_dropped_with_what_it_was_about_to_say() {
+async fn dropping_the_server_closes_its_connections() {
     let script = ScriptedService::new([Answer::status(200), Answer::never()]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let client = client(false);

@@ -1,4 +1,4 @@
-//! The check of the window.
+//! `Arrivals` and the windows that it checks.
 
 use std::panic::catch_unwind;
 
@@ -23,7 +23,7 @@ fn at(times: impl IntoIterator<Item = u64>) -> Arrivals {
 }
 
 #[test]
-fn the_tight_case_passes_and_one_nanosecond_less_does_not() {
+fn counts_both_ends_of_a_window() {
     let quota = Quota::per_second(3).unwrap();
     let start = Instant::now();
     let next = |gap: Duration| {
@@ -35,12 +35,12 @@ fn the_tight_case_passes_and_one_nanosecond_less_does_not() {
     next(secs(1) + Duration::from_nanos(1)).assert_within(quota);
     let over = next(secs(1));
     assert_eq!((over.most_in(secs(1)), over.most_in(millis(999))), (4, 3));
-    assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "both ends of a window are in it");
+    assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "a window includes both of its ends");
 }
 
-/// 100 by the minute, as a bucket of 100 that gets 100 back in a minute lets them through.
+/// A bucket of 100 that refills 100 per minute grants 200 in the first minute.
 #[test]
-fn a_naive_bucket_is_found_out_and_its_window_is_shown() {
+fn shows_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
     let times = [0; 100].into_iter().chain((1..=200).map(|number| number * 600));
     let arrivals = at(times.map(|time| 5_000 + time).chain([0]));
     let quota = Quota::per_minute(100).unwrap();
@@ -66,7 +66,7 @@ fn assert_within_checks_the_window_without_the_margin() {
 }
 
 #[test]
-fn permits_are_counted_and_not_arrivals() {
+fn counts_permits_instead_of_arrivals() {
     let start = Instant::now();
     let costs = |second: u32| {
         [(0, 4), (500, second)].map(|(time, cost)| Arrival::from(start + millis(time)).with_permits(cost))
@@ -79,7 +79,7 @@ fn permits_are_counted_and_not_arrivals() {
 }
 
 #[test]
-fn nothing_is_within_every_quota_and_the_longest_window_has_all() {
+fn an_empty_record_passes_and_the_longest_window_contains_everything() {
     assert_eq!(at([]).most_in(secs(1)), 0);
     at([]).assert_within(Quota::per_second(1).unwrap());
     assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
@@ -94,7 +94,7 @@ fn an_arrival_does_not_end_before_it_begins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_a_limiter_it_sees_what_leaves_and_above_it_what_comes() {
+async fn records_granted_requests_below_a_limiter_and_all_requests_above_it() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
@@ -114,7 +114,7 @@ async fn below_a_limiter_it_sees_what_leaves_and_above_it_what_comes() {
 proptest! {
     #![proptest_config(cases(1_000))]
 
-    /// Beside the most obvious way to say it: every window that begins with an arrival.
+    /// Compares with a simple implementation, which counts every window that starts with an arrival.
     #[test]
     fn the_fullest_window_is_found(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,

@@ -1,4 +1,4 @@
-//! A preset over another limiter than its own.
+//! Presets with another limiter.
 
 use std::num::NonZeroU32;
 
@@ -17,7 +17,7 @@ fn window(preset: &StackBuilder) -> SlidingWindow {
     SlidingWindow::all_of(preset.quotas().iter().copied())
 }
 
-/// When so many calls that come at once leave.
+/// Returns the times at which concurrent calls leave.
 async fn times_of(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
     let (service, times) = stack(&preset.clone().with_total_timeout(HOUR), [Does::Answers(200)]);
     let start = Instant::now();
@@ -27,7 +27,7 @@ async fn times_of(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
+async fn a_sliding_window_grants_exactly_the_quota_at_once() {
     let preset = keyed("https://host");
     let known = preset.quotas().to_vec();
     let left_at_once = |times: &[Duration]| times.iter().filter(|time| time.is_zero()).count();
@@ -41,7 +41,7 @@ async fn over_a_window_the_whole_quota_goes_at_once_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_window_grants_is_granted_once_to_all_who_have_it() {
+async fn clients_with_one_sliding_window_share_its_quota() {
     for shared in [
         AnyLimiter::new(SlidingWindow::new(Quota::new(3, HOUR).unwrap())),
         AnyLimiter::new(TokenBucket::new(Quota::new(4, HOUR).unwrap().with_burst(3).unwrap())),
@@ -81,7 +81,7 @@ async fn the_later_of_quotas_and_limiter_holds_and_the_bounds_stay() {
 }
 
 #[test]
-fn one_limiter_is_itself_however_often_its_type_is_erased() {
+fn erasing_the_type_of_a_limiter_twice_keeps_its_identity() {
     let bucket = TokenBucket::new(two_an_hour());
     let direct = format!("{:?}", AnyLimiter::new(bucket.clone()));
     assert!(direct.contains("available: 2"), "{direct}");
@@ -92,7 +92,7 @@ fn one_limiter_is_itself_however_often_its_type_is_erased() {
     assert!(twice.downcast_ref::<SlidingWindow>().is_none());
 }
 
-// A limiter of one's own, which writes down what it is told.
+// A custom limiter that records its calls.
 
 #[derive(Debug, Clone, Default)]
 struct Own {
@@ -145,7 +145,7 @@ impl PermitIssuer for Own {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_of_ones_own_is_told_everything() {
+async fn a_custom_limiter_receives_requests_responses_and_drops() {
     let own = Own::default();
     let two = NonZeroU32::new(2).unwrap();
     let preset = exact().with_limiter(own.clone()).with_limit(|layer| layer.with_cost(move |_| two));
@@ -168,7 +168,7 @@ async fn a_limiter_of_ones_own_is_told_everything() {
         ]
     );
 
-    // Two at a server that has room for one: its permits are as good as it says.
+    // Two calls to a service with room for one. The limiter decides whether the second permit has expired.
     let service = ServiceBuilder::new()
         .layer(preset.layer().unwrap())
         .layer(ConcurrencyLimitLayer::new(1))
@@ -183,7 +183,7 @@ async fn a_limiter_of_ones_own_is_told_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_limiter_of_ones_own_refuses_is_refused() {
+async fn a_refusal_of_a_custom_limiter_fails_the_call() {
     let preset = exact().with_limiter(Own { full: true, ..Own::default() });
     let (service, times) = stack(&preset, [Does::Answers(200)]);
     let error = service.oneshot(to("https://host/")).await.unwrap_err();

@@ -1,8 +1,8 @@
-//! What the store decides: windows, shares, costs, order.
+//! The decisions of the store: windows, fairness, costs, order.
 
 use super::*;
 
-/// So much of what the quota allows is given to whoever always wants more, in that time, from an empty start.
+/// Returns how many permits tasks get in this time if they always want more and start with none available.
 fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64 {
     let longer = (quota.window() + quota.margin() + hold).as_secs_f64();
     let refilled = if window { quota.limit() } else { quota.limit() - quota.burst() };
@@ -24,7 +24,7 @@ async fn three_processes_share_one_quota() {
         arrivals.assert_within(shared);
         let (total, expected) =
             (arrivals.times().len() as f64, expected(shared, quarter(&[shared]), sliding, length));
-        // Nearly all of it where nothing else runs; a crowded machine loses permits whose time is over.
+        // An idle machine uses nearly all of it. On a busy machine permits expire unused.
         assert!(total > expected / 2.0, "{total} of {expected}, window: {sliding}");
         let fair = total as usize / 3;
         assert!(shares.iter().all(|share| *share > fair / 3), "{shares:?}");
@@ -32,7 +32,7 @@ async fn three_processes_share_one_quota() {
 }
 
 #[tokio::test]
-async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
+async fn a_burst_is_available_again_after_a_pause() {
     let server = server();
     let make = || bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()]);
     let (limiter, other) = (make().unwrap(), make().unwrap());
@@ -46,12 +46,12 @@ async fn a_burst_is_there_again_after_a_rest_and_then_it_refills() {
     for _ in 0..10 {
         take(&limiter, ask(1, None)).await.unwrap();
     }
-    // The next ten come one every 13 ms, however late the machine asks for them.
+    // The next ten are granted one every 13 ms, or later on a busy machine.
     assert!(start.elapsed() >= millis(130), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_request_takes_of_every_quota_or_of_none() {
+async fn a_request_takes_permits_of_every_quota_or_of_none() {
     let server = server();
     let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {
@@ -63,7 +63,7 @@ async fn a_request_takes_of_every_quota_or_of_none() {
 }
 
 #[tokio::test]
-async fn permits_of_one_request_come_together_or_never() {
+async fn grants_the_permits_of_one_request_together() {
     let server = server();
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
         let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
@@ -80,9 +80,9 @@ async fn permits_of_one_request_come_together_or_never() {
 }
 
 #[tokio::test]
-async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
+async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
     let server = server();
-    // A server that has just begun gives nothing for a window: long enough to ask in.
+    // A server that has just started grants nothing for a window, which is long enough for the requests.
     let quota = quota(20, millis(2_000)).with_burst(2).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     let order = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -95,11 +95,11 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
         });
         tokio::task::yield_now().await;
     }
-    until("an answer, which says when there is more", || limiter.store() == Store::Shared).await;
+    until("a reply with a forecast", || limiter.store() == Store::Shared).await;
     let asked = Instant::now();
     let refusal = take(&limiter, ask(1, Some(millis(60)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
-    // It is counted from when it is told.
+    // The wait counts from the refusal.
     assert!(refusal.wait().unwrap() + asked.elapsed() > millis(60), "{refusal}");
     let mut late = ask(1, None);
     late = late.with_deadline(Instant::now() + millis(60));
@@ -110,9 +110,9 @@ async fn who_waits_is_served_in_order_and_who_waits_too_long_is_told() {
     assert_eq!(limiter.snapshot().queued, 0);
 }
 
-/// To find out is no wait of the quota's.
+/// A query is not a wait for the quota.
 #[tokio::test]
-async fn who_does_not_want_to_wait_is_still_asked_for() {
+async fn sends_a_query_for_a_request_with_max_wait_zero() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
@@ -121,7 +121,7 @@ async fn who_does_not_want_to_wait_is_still_asked_for() {
 }
 
 #[tokio::test]
-async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
+async fn a_dropped_waiter_leaves_its_permit_to_the_next() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
@@ -138,7 +138,7 @@ async fn whoever_is_dropped_leaves_its_permit_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_lease_serves_many_with_one_question() {
+async fn a_lease_serves_many_requests_with_one_query() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
     let plain = bucket(&server.url(), "plain", [quota]).unwrap();
@@ -154,11 +154,11 @@ async fn a_lease_serves_many_with_one_question() {
         }
         asked.push(questions(&server).await - before);
     }
-    // 2, 4, 8 … 64, and then by the hundred: eleven, and some more where leases end before they are used.
+    // The leases are 2, 4, 8 … 64, then 100 each. That makes eleven queries, and some more if leases expire unused.
     assert!(asked[0] >= 500 && asked[1] < 50, "{asked:?}");
 }
 
-/// Scripts that the server has run.
+/// Returns the number of scripts that the server has run.
 async fn questions(server: &RedisServer) -> u64 {
     let mut connection = connect(server).await;
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
@@ -167,7 +167,7 @@ async fn questions(server: &RedisServer) -> u64 {
     lines.filter_map(calls).sum()
 }
 
-/// During a deployment the old and the new have quotas of their own.
+/// During a deployment, old and new processes may have different quotas.
 #[tokio::test]
 async fn processes_that_disagree_keep_to_the_larger_quota() {
     let server = server();
@@ -180,9 +180,9 @@ async fn processes_that_disagree_keep_to_the_larger_quota() {
     }
 }
 
-/// What is free in the server is not known here: nobody is refused for want of what may be there.
+/// The limiter does not know which permits are available in the server, so it does not refuse a waiter before a query.
 #[tokio::test]
-async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
+async fn grants_an_available_burst_to_waiters_with_a_short_max_wait() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
@@ -198,9 +198,9 @@ async fn a_burst_that_is_free_is_given_to_those_who_wait_for_little() {
     }
 }
 
-/// What was said of many together does not hold for one.
+/// A forecast for many permits together does not apply to a single one.
 #[tokio::test]
-async fn a_large_request_that_was_refused_leaves_the_small_ones_their_permits() {
+async fn a_refused_large_request_does_not_block_small_ones() {
     let server = server();
     let limiter = window(&server.url(), "key", [quota(10, millis(3_000))]).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();

@@ -1,8 +1,9 @@
-//! The store slow, refusing, restarting, forgetting, elsewhere. Nothing hangs, and no window is broken.
+//! Faults of the store: it is slow, rejects, restarts, loses data or moves. No request hangs, and no window exceeds its
+//! quota.
 
 use super::*;
 
-/// Until there is a permit of the store's again.
+/// Waits until the store grants a permit again.
 async fn recovered(limiter: &RedisLimiter) {
     let start = Instant::now();
     while start.elapsed() < HANGS {
@@ -19,7 +20,7 @@ fn bucket(server: &RedisServer) -> RedisLimiter {
 }
 
 #[tokio::test]
-async fn without_a_store_requests_are_refused_until_it_is_back() {
+async fn refuses_requests_while_the_store_is_down() {
     let mut server = server();
     let limiter = bucket(&server);
     assert_eq!(limiter.store(), Store::Unasked);
@@ -39,7 +40,7 @@ async fn without_a_store_requests_are_refused_until_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
+async fn reconnects_after_a_restart_between_two_calls() {
     let mut server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -47,7 +48,7 @@ async fn a_connection_that_was_lost_between_two_calls_is_no_fault() {
     take(&limiter, ask(1, None)).await.unwrap();
 }
 
-/// A server that restarts has forgotten, and who is new does not know.
+/// The restarted server has lost the grants, and the second process does not know them.
 #[tokio::test]
 async fn a_restart_within_the_window_gives_no_second_quota() {
     let mut server = server();
@@ -60,19 +61,19 @@ async fn a_restart_within_the_window_gives_no_second_quota() {
         }
         server.restart().unwrap();
         let second = make(&server.url(), "key", vec![quota]).unwrap();
-        // The first is not asked any more.
+        // The first limiter sends no more queries.
         greedily(&[second], 4, millis(2_500), &arrivals).await;
         arrivals.assert_within(quota);
     }
 }
 
-/// Nothing but what the first process remembers tells of it.
+/// Only the memory of the process shows the flush.
 #[tokio::test]
-async fn what_the_store_forgets_by_itself_is_held_against_it() {
+async fn a_flush_of_the_store_gives_no_second_quota() {
     let server = server();
     let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
-    // Older than the window.
+    // Older than a window.
     take(&limiter, ask(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
     let mut arrivals = Arrivals::new();
@@ -111,7 +112,7 @@ async fn serves_a_user_that_may_not_load_scripts() {
 }
 
 #[tokio::test]
-async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_take() {
+async fn waits_for_a_stopped_store_at_most_for_the_timeout() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
     take(&limiter, ask(1, None)).await.unwrap();
@@ -126,14 +127,14 @@ async fn a_store_that_stands_still_is_waited_for_no_longer_than_a_question_may_t
     while let Some(outcome) = all.join_next().await {
         assert_eq!(outcome.unwrap().unwrap_err().reason(), Reason::Unavailable);
     }
-    // One question for all of them: five in turn would have taken 7.5 s.
+    // All waiters share one query. Five queries in turn would take 7.5 s.
     assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
     signal(&server, "-CONT");
     recovered(&limiter).await;
 }
 
 #[tokio::test]
-async fn a_deadline_is_kept_while_a_question_is_under_way() {
+async fn refuses_at_the_deadline_during_a_query() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -148,7 +149,7 @@ async fn a_deadline_is_kept_while_a_question_is_under_way() {
 }
 
 #[tokio::test]
-async fn a_store_without_memory_refuses_and_then_it_is_back() {
+async fn recovers_after_the_store_was_out_of_memory() {
     let server = server();
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -168,9 +169,9 @@ async fn a_store_without_memory_refuses_and_then_it_is_back() {
     recovered(&limiter).await;
 }
 
-/// The old master is a replica now, which takes no writes.
+/// The former master is a replica, which rejects writes.
 #[tokio::test]
-async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
+async fn recovers_after_the_store_was_a_replica() {
     let (server, other) = (server(), server());
     let limiter = bucket(&server);
     take(&limiter, ask(1, None)).await.unwrap();
@@ -185,7 +186,7 @@ async fn a_master_that_became_a_replica_is_asked_until_it_is_none() {
 }
 
 #[tokio::test]
-async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
+async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
     let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
     let make = |url: &str| super::bucket(url, "key", [quota(100, millis(500))]).unwrap();
@@ -194,9 +195,9 @@ async fn a_password_is_sent_and_a_wrong_one_is_not_told() {
     assert_eq!(take(&wrong, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
 }
 
-/// The task that asks goes with its runtime; whoever comes next begins another.
+/// The task that queries the store ends with its runtime. The next request starts a new task.
 #[test]
-fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
+fn another_runtime_continues_after_the_first_one_ends() {
     let server = server();
     let limiter = bucket(&server);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -208,9 +209,9 @@ fn a_runtime_that_ends_takes_nobody_elses_permits_along() {
     runtime().block_on(take(&limiter, ask(1, None))).unwrap();
 }
 
-/// A server that is short of memory drops keys one by one.
+/// A server that is short of memory evicts single keys.
 #[tokio::test]
-async fn what_is_left_of_a_quota_that_was_evicted_is_not_believed() {
+async fn an_evicted_log_or_state_gives_no_second_quota() {
     for logs in [false, true] {
         let server = server();
         let quota = with_margin(10, millis(500));

@@ -40,8 +40,8 @@ mod fleet;
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// No call waits longer for its turn and its answer: up to two windows, where the share began with one spent and the
-/// restart with another. One that hangs since the restart has hung for longer.
+/// The longest wait of a call: two windows, because everything counts as spent when the share starts, and again after the
+/// restart. A call that hangs since the restart waits longer.
 const LONGEST: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
@@ -53,7 +53,7 @@ fn job(redis: &RedisServer, counter: &Counter, kind: Kind, parts: u32) -> Job {
     Job { server, redis, name, kind, quota: quota(), parts, tasks: TASKS }
 }
 
-/// This binary, with one test.
+/// Runs only the test `child` of this binary.
 fn child_command() -> Result<Command, BoxError> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["--exact", "fleet::child", "--ignored", "--nocapture"]);
@@ -70,13 +70,13 @@ async fn child() {
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_up_a_token_bucket_and_no_more() {
+async fn four_processes_use_the_quota_of_a_token_bucket() {
     steady(Kind::TokenBucket).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
-async fn four_processes_use_up_a_sliding_window_and_no_more() {
+async fn four_processes_use_the_quota_of_a_sliding_window() {
     steady(Kind::SlidingWindow).await;
 }
 
@@ -112,7 +112,7 @@ async fn steady(kind: Kind) {
     let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
-    // A redis that has just begun takes a window for spent.
+    // A server that has just started counts a window as spent.
     sleep(millis(2_300)).await;
     let (start, asked) = (Instant::now(), questions(redis.port()).unwrap());
     sleep_until(start + length).await;
@@ -139,7 +139,7 @@ async fn steady(kind: Kind) {
     assert!(part >= least, "{:.1} % of what the quota allows", part * 100.0);
     assert!(shares.iter().all(|share| *share >= least_share), "parts of the fair share: {shares:.3?}");
     let refused: u64 = ends(&events).iter().map(|(_, refused, ..)| refused).sum();
-    assert!(refused == 0 || !machine.is_calm(), "{refused} refused, though the store answers");
+    assert!(refused == 0 || !machine.is_calm(), "{refused} refused, although the store replies");
     check_ends(&events, &machine);
 }
 
@@ -164,7 +164,7 @@ async fn outage(kind: Kind, parts: u32) {
     let saw = |process, state, from, to| fleet::saw(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, lost, killed, restarted)? - killed)).collect();
-    // Shared again, and something granted from there.
+    // The time until the store replies again, and until its first grant.
     let back: Vec<_> = (0..PROCESSES)
         .map(|process| {
             let shared = saw(process, "shared", restarted, end)?;
@@ -173,7 +173,7 @@ async fn outage(kind: Kind, parts: u32) {
             Some((shared - restarted, after.next()?.at - restarted))
         })
         .collect();
-    // Until then the processes have noticed, and a share of a window that begins spent has something to give.
+    // By then the processes have lost the store, and their shares, which start empty, have permits again.
     let without = all.between(killed + millis(1_400), restarted);
     let length = Job::length(job.quota) * 2;
     let part = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
@@ -203,18 +203,18 @@ async fn outage(kind: Kind, parts: u32) {
     if parts == 0 {
         assert_eq!(without.total(), 0, "granted without the store");
     } else {
-        assert!((0..PROCESSES).all(|process| without.of(process) > 0), "nothing granted of the share");
+        assert!((0..PROCESSES).all(|process| without.of(process) > 0), "no permits granted from the share");
     }
     let least = if machine.is_calm() { 0.8 } else { 0.4 };
     assert!(part >= least, "{:.1} % of what the quota allows in the end", part * 100.0);
     check_ends(&events, &machine);
 }
 
-/// By how much the machine is late to wake whoever sleeps on it, at the worst, in microseconds.
+/// The longest delay with which the machine woke a sleeping thread, in microseconds.
 struct Machine(Arc<AtomicU64>);
 
 impl Machine {
-    /// Until it is dropped.
+    /// Measures until the value is dropped.
     fn watch() -> Self {
         let worst = Arc::new(AtomicU64::new(0));
         let watched = Arc::downgrade(&worst);
@@ -235,7 +235,7 @@ impl Machine {
     }
 }
 
-/// What holds whatever happens.
+/// Asserts that no window exceeds the quota.
 fn check_window(all: &Count) {
     println!(
         "  fullest second {} of {}, {} violations, {:?} is the shortest time of one more",
@@ -248,7 +248,7 @@ fn check_window(all: &Count) {
     assert_eq!(all.violations(), 0);
 }
 
-/// That nobody hangs, and nothing else fails.
+/// Asserts that no call hangs or fails in another way.
 fn check_ends(events: &[Event], machine: &Machine) {
     let ends = ends(events);
     let longest = ends.iter().map(|(.., longest)| *longest).max().unwrap();
@@ -260,7 +260,7 @@ fn check_ends(events: &[Event], machine: &Machine) {
     assert_eq!(failed, 0, "calls that failed in another way");
 }
 
-/// Answered, refused and failed calls of each, and its longest.
+/// Returns the completed, refused and failed calls of each process, and its longest call.
 fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
     let end = |event: &Event| match event.said {
         Said::End { answered, refused, failed, longest } => Some((answered, refused, failed, longest)),

@@ -1,11 +1,11 @@
-//! What is in the server, and what the service has said.
+//! The data in the store, and the server limits that processes share through it.
 
 use tower_outbound::limit::ResponseInfo;
 
 use super::*;
 
 #[tokio::test]
-async fn neither_the_name_nor_a_key_without_an_end_is_in_the_server() {
+async fn the_server_has_no_name_and_no_key_without_expiry() {
     let server = server();
     for make in [bucket, window] {
         let quotas = vec![quota(100, millis(500)), quota(200, millis(1_500))];
@@ -37,7 +37,7 @@ fn two(server: &RedisServer) -> [RedisLimiter; 2] {
 }
 
 #[tokio::test]
-async fn a_pause_that_one_learns_holds_for_all() {
+async fn a_pause_of_one_process_applies_to_all() {
     let server = server();
     let [one, other] = two(&server);
     for limiter in [&one, &other] {
@@ -45,7 +45,7 @@ async fn a_pause_that_one_learns_holds_for_all() {
     }
     let (start, pause) = (Instant::now(), millis(3_000));
     one.pause_until(Instant::now() + pause);
-    // It is told at once, by a task of its own.
+    // A task reports the pause immediately.
     let refusal = loop {
         match take(&other, ask(1, Some(millis(100)))).await {
             Ok(_) => tokio::time::sleep(millis(1)).await,
@@ -60,7 +60,7 @@ async fn a_pause_that_one_learns_holds_for_all() {
 }
 
 #[tokio::test]
-async fn what_the_service_has_left_is_shared_and_a_resume_forgets_it() {
+async fn shares_the_remaining_permits_until_resume() {
     let server = server();
     let [one, other] = two(&server);
     for limiter in [&one, &other] {
@@ -72,7 +72,7 @@ async fn what_the_service_has_left_is_shared_and_a_resume_forgets_it() {
     )]);
     let permit = one.acquire_with(&ask(1, None)).await.unwrap();
     permit.complete(&ResponseInfo::new(http::StatusCode::OK, &headers));
-    // Told with the next question, whose permit is one of the three.
+    // Reported with the next query. The permit of that query is one of the three.
     take(&one, ask(1, None)).await.unwrap();
     for _ in 0..2 {
         take(&other, ask(1, Some(millis(100)))).await.unwrap();

@@ -30,18 +30,18 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals},
 };
 
-/// For an answer of a store that is there.
+/// The longest time for a reply of a running store.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What takes longer does not come.
+/// Anything that takes longer counts as hanging.
 const HANGS: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Any server that is not older than a window is taken for one that has just forgotten everything. Those of the tests
-/// are that young, so that their windows are short.
+/// Starts a server. A server that has been up for less than a window counts as one that lost its memory, so the tests use
+/// short windows.
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
@@ -56,8 +56,8 @@ fn with_margin(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
 
-/// A bucket whose store a crowded machine does not make look lost: its questions may be answered late, and a permit is
-/// held for a quarter of the shortest window, by which every window is longer.
+/// A bucket that tolerates the late replies of a busy machine. It holds a permit for a quarter of the shortest window, so
+/// every window is longer by that time.
 fn bucket(
     url: &str,
     name: &str,
@@ -68,7 +68,7 @@ fn bucket(
     RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(PATIENCE)?.with_lease(1, hold)
 }
 
-/// The same of a window.
+/// A sliding window with the same settings.
 fn window(
     url: &str,
     name: &str,
@@ -88,7 +88,7 @@ fn ask(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
     max_wait.map_or(ask, |max_wait| ask.with_max_wait(max_wait))
 }
 
-/// Takes a permit and drops it. The time of the grant is known as exactly as this task was polled.
+/// Takes a permit and drops it. The grant happened between the last two polls of this task.
 async fn take(limiter: &RedisLimiter, ask: PermitRequest) -> Result<Arrival, Refusal> {
     let mut acquire = pin!(limiter.acquire_with(&ask));
     let mut earliest = Instant::now();
@@ -100,7 +100,7 @@ async fn take(limiter: &RedisLimiter, ask: PermitRequest) -> Result<Arrival, Ref
     Ok(Arrival::between(earliest, Instant::now()).with_permits(ask.cost().get()))
 }
 
-/// Until it is so.
+/// Waits until the condition is true.
 async fn until(what: &str, so: impl Fn() -> bool) {
     let end = Instant::now() + HANGS;
     while !so() {
@@ -109,14 +109,15 @@ async fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// Grants to so many tasks of each limiter until the time is over, and how many each limiter gave.
+/// Runs this many tasks for each limiter, which take permits until the time is over. Returns the grants, and their number
+/// for each limiter.
 async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (Arrivals, Vec<usize>) {
     let arrivals = Arrivals::new();
     let shares = greedily(limiters, tasks, length, &arrivals).await;
     (arrivals, shares)
 }
 
-/// The same into one record with others.
+/// Like [`greedy`], but adds to an existing record.
 async fn greedily(
     limiters: &[RedisLimiter],
     tasks: usize,
@@ -152,7 +153,7 @@ async fn greedily(
     shares
 }
 
-/// A connection of the test's own.
+/// Opens a connection for the test itself.
 async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
 }

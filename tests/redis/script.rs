@@ -1,4 +1,4 @@
-//! The script by itself, on a clock of the test's own, against a count of every window.
+//! The script alone, on a clock that the test sets, compared with a count of every window.
 
 use proptest::{prelude::*, test_runner::TestRunner};
 
@@ -23,7 +23,7 @@ impl Term {
 
 #[derive(Debug, Clone, Copy)]
 struct PermitRequest {
-    /// Since the ask before, in µs.
+    /// The time since the previous request, in µs.
     later: u64,
     want: u64,
     unit: u64,
@@ -48,7 +48,7 @@ impl Store {
             command.arg(format!("{{a}}:{number}"));
         }
         command.arg(self.now).arg(u8::from(self.windowed)).arg(ask.want).arg(ask.unit).arg(self.horizon);
-        // Not a new connection, nothing known, nothing used without it, nothing said.
+        // An old connection, nothing known, no permits used from a share, and no server limits.
         command.arg(&[0, 0, 0, -1, 0, 0, 0, 1_000_000_000, 0, 0]).arg(self.terms.len());
         for (number, term) in self.terms.iter().enumerate() {
             command.arg(&[term.limit, term.burst, term.length, term.interval()]).arg(format!("id{number}"));
@@ -81,7 +81,7 @@ fn term() -> impl Strategy<Value = Term> {
 
 #[test]
 fn no_window_of_any_quota_gets_more_than_its_limit() {
-    assert!(SCRIPT.contains(CLOCK), "the clock of the script reads otherwise");
+    assert!(SCRIPT.contains(CLOCK), "the script reads its clock in another way");
     let server = server();
     let client = redis::Client::open(server.url()).unwrap();
     let script = SCRIPT.replace(CLOCK, "local now = tonumber(table.remove(ARGV, 1))\n");
@@ -91,7 +91,7 @@ fn no_window_of_any_quota_gets_more_than_its_limit() {
     let run = |(terms, asks, windowed, horizon): (Vec<Term>, Vec<PermitRequest>, bool, u64)| {
         let mut connection = client.get_connection().unwrap();
         redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
-        // The longest quota is four times as long as the horizon, and more.
+        // The longest window is at least four times as long as the horizon.
         let horizon = horizon.min(terms.iter().map(|term| term.length).min().unwrap_or(0) / 4);
         let mut store = Store {
             connection,

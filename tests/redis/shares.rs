@@ -1,4 +1,4 @@
-//! Each process with its share of the quota while the store does not answer.
+//! Processes use their shares of the quota while the store does not reply.
 
 use tokio::{
     io::copy_bidirectional,
@@ -9,23 +9,23 @@ use tokio::{
 use super::*;
 
 #[tokio::test]
-async fn without_a_store_each_keeps_to_its_share_and_no_window_is_broken() {
+async fn processes_use_their_shares_while_the_store_is_down() {
     shares(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
 }
 
-/// Nothing is forgotten, and whoever comes back first finds all that it left.
+/// The stopped server keeps its data, so the first process that is back finds the earlier grants.
 #[tokio::test]
-async fn while_a_store_stands_still_each_keeps_to_its_share_and_no_window_is_broken() {
+async fn processes_use_their_shares_while_the_store_is_stopped() {
     shares(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
 }
 
-/// Half of the quota each without the store. A question that is not answered within a second and a half has failed, on
-/// a machine that is busy with other things, too; as long is what follows from it.
+/// A limiter whose share is half of the quota. The timeout of 1.5 s is long enough for a busy machine. The times that
+/// depend on it are longer, too.
 fn halved(limiter: Result<RedisLimiter, InvalidConfig>) -> RedisLimiter {
     limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback_share(2).unwrap()
 }
 
-/// Until there are so many more.
+/// Waits until the record has this many more arrivals.
 async fn more(what: &str, arrivals: &Arrivals, count: usize) {
     let before = arrivals.times().len();
     until(what, || arrivals.times().len() >= before + count).await;
@@ -55,7 +55,7 @@ async fn shares(lose: impl Fn(&mut RedisServer), bring_back: impl Fn(&mut RedisS
     }
 }
 
-/// A way to the server that can be cut.
+/// A proxy to the server that can be disconnected.
 async fn cable(port: u16) -> (u16, watch::Sender<bool>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let own = listener.local_addr().unwrap().port();
@@ -77,9 +77,9 @@ async fn cable(port: u16) -> (u16, watch::Sender<bool>) {
     (own, switch)
 }
 
-/// The others go on meanwhile, so that the store can't take it for an outage of its own.
+/// The other process continues, so the store does not detect an outage.
 #[tokio::test]
-async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
+async fn reports_the_use_of_a_share_after_reconnecting() {
     let server = server();
     let (port, switch) = cable(server.port()).await;
     let quota = with_margin(60, millis(1_000));
@@ -102,7 +102,7 @@ async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
         let (cut, arrivals) = (cut.clone(), arrivals.clone());
         async move { greedily(std::slice::from_ref(&cut), 4, HANGS, &arrivals).await }
     });
-    // All that its share has, at once.
+    // The whole share, immediately.
     more("the share", &arrivals, 30).await;
     assert_eq!(cut.store(), Store::Fallback);
     switch.send_replace(true);
@@ -113,7 +113,7 @@ async fn what_one_process_used_without_the_store_is_told_when_it_is_back() {
     arrivals.assert_within(quota);
 }
 
-/// So many at once, or as many as there are within that time.
+/// Sends concurrent requests, and records the ones that are granted within this time.
 async fn rush(limiter: &RedisLimiter, requests: usize, length: Duration, arrivals: &Arrivals) {
     let mut all = JoinSet::new();
     for _ in 0..requests {
@@ -123,7 +123,7 @@ async fn rush(limiter: &RedisLimiter, requests: usize, length: Duration, arrival
     tokio::time::sleep(length).await;
 }
 
-/// Ten a second.
+/// Ten per second.
 fn paired() -> Quota {
     with_margin(10, millis(1_000))
 }
@@ -132,9 +132,9 @@ fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
     [(); 2].map(|()| halved(window(&server.url(), "key", [paired()])))
 }
 
-/// It is long gone from the others' reckoning.
+/// The other process no longer accounts for that share.
 #[tokio::test]
-async fn a_share_that_lay_idle_is_not_spent_any_more() {
+async fn an_idle_process_does_not_use_its_share_after_the_outage() {
     let mut server = server();
     let [busy, idle] = pair(&server);
     for limiter in [&busy, &idle] {
@@ -146,7 +146,7 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
     }
     server.restart().unwrap();
     let back = Instant::now();
-    // It is asked while somebody wants something.
+    // The store is queried only while a request waits.
     while busy.store() != Store::Shared || back.elapsed() < millis(4_000) {
         assert!(back.elapsed() < HANGS, "{busy:?}");
         let _ = take(&busy, ask(1, Some(millis(10)))).await;
@@ -161,23 +161,23 @@ async fn a_share_that_lay_idle_is_not_spent_any_more() {
     arrivals.assert_within(paired());
 }
 
-/// When the store is lost, others hold permits for moments that are still to come.
+/// When the store is lost, other processes hold permits for later moments.
 #[tokio::test]
-async fn a_share_begins_when_the_last_permits_of_the_store_are_used() {
+async fn a_share_starts_after_the_last_permits_of_the_store_expired() {
     let mut server = server();
     let [one, other] = pair(&server);
     tokio::time::sleep(millis(2_800)).await;
     let mut arrivals = Arrivals::new();
-    // A window that is full, whatever the machine's speed: a clock that starts at the last of them.
+    // Fills a window. The times below count from the last of these permits, so the machine's speed does not matter.
     for _ in 0..10 {
         arrivals.extend([take(&one, ask(1, None)).await.unwrap()]);
     }
-    // They wait for the next window, and are told of its permits before the store is lost.
+    // These requests wait for the next window. The store grants its permits before it is lost.
     let waiting = tokio::spawn({
         let (other, arrivals) = (other.clone(), arrivals.clone());
         async move { rush(&other, 10, millis(4_500), &arrivals).await }
     });
-    // The next window begins after 1,290 ms, and is given away from a quarter of a second before that on.
+    // The next window starts after 1,290 ms, and the store grants its permits up to a quarter of a second before.
     tokio::time::sleep(millis(1_185)).await;
     server.kill().unwrap();
     rush(&one, 5, millis(3_200), &arrivals).await;

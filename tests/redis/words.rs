@@ -1,9 +1,9 @@
-//! What is wrong is said when it is set, and without a secret.
+//! Errors of invalid settings, and redaction.
 
 use super::*;
 
 #[test]
-fn a_setting_that_cant_work_says_what_would() {
+fn the_error_of_an_invalid_setting_names_a_valid_one() {
     let quotas = || [quota(10, millis(1_000))];
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
     let good = || make("redis://localhost").unwrap();
@@ -33,7 +33,7 @@ fn a_setting_that_cant_work_says_what_would() {
 }
 
 #[tokio::test]
-async fn neither_the_name_nor_the_password_is_shown() {
+async fn debug_shows_neither_the_name_nor_the_password() {
     let limiter =
         RedisLimiter::token_bucket("redis://me:hunter2@localhost", "sk_live", [quota(10, millis(1_000))]);
     let limiter = limiter.unwrap();

@@ -13,9 +13,9 @@ use tower_outbound::{
 fn shared(key: &str) -> Result<Client, BoxError> {
     let rates = preset::currency_rates("https://rates.example.com")?;
     let limiter = RedisLimiter::token_bucket("redis://localhost:6379", key, rates.quotas().to_vec())?
-        // While Redis does not answer each of four processes keeps to a quarter; or refuses, which is the default.
+        // While Redis does not reply, each of four processes uses a quarter of the quota. The default refuses every request.
         .with_fallback_share(4)?
-        // Up to 20 permits with one question, each held for up to a second: 1.6 % of 100 a minute.
+        // Fetches up to 20 permits with one query, each held for up to a second: costs 1.6 % of 100 per minute.
         .with_lease(20, Duration::from_secs(1))?;
     assert_eq!(limiter.store(), Store::Unasked);
     let rates = rates.with_api_key(ApiKey::new(key)?);

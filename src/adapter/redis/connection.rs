@@ -19,10 +19,10 @@ use crate::config::InvalidConfig;
 
 const SCRIPT: &str = include_str!("script.lua");
 
-/// How many redirections of a cluster one query follows.
+/// The number of cluster redirections that one query follows.
 const MOST_MOVES: u32 = 3;
 
-/// What the script returns. Times are microseconds from the decision, except for the first value, which only identifies
+/// The script's reply. Times are microseconds from the decision, except for the first value, which only identifies
 /// the store's memory.
 type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
 
@@ -34,7 +34,7 @@ pub(super) struct Connection {
 
 struct Open {
     connection: MultiplexedConnection,
-    /// Names the script. Empty if the server's user may run scripts and not load them.
+    /// The hash that names the script. Empty if the server's user may run scripts but not load them.
     digest: String,
 }
 
@@ -135,7 +135,7 @@ impl Connection {
         Some(self.settings.info.clone().set_addr(addr))
     }
 
-    /// The error without the password, because a server may quote what it received.
+    /// Returns the error without the password, because a server may quote the command that it received.
     fn fault(&self, error: &RedisError) -> String {
         let mut text = error.to_string();
         let settings = self.settings.info.redis_settings();

@@ -105,7 +105,7 @@ impl Inner {
             let until = clock::after(clock::now(), CHECK).min(end);
             match time::timeout_at(until, &mut reply).await {
                 Ok(outcome) => return outcome,
-                Err(_) if until == end => return Err(format!("no answer within {timeout:?}")),
+                Err(_) if until == end => return Err(format!("no reply within {timeout:?}")),
                 Err(_) => self.update(|_, _| ()),
             }
         }
@@ -145,7 +145,7 @@ impl Inner {
         if !reply.paused.is_zero() {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
-        let fault = || format!("its answers take longer than the {held:?} for which permits are held");
+        let fault = || format!("its replies take longer than the {held:?} for which permits are held");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
@@ -159,7 +159,7 @@ impl Inner {
         Free { at, unit: query.unit, together: together.min(self.settings.largest()) }
     }
 
-    /// The store has not replied.
+    /// Handles a query without a reply.
     fn lose(&self, fault: &str) {
         let settings = &self.settings;
         let wait = SHORTEST_RETRY + scatter(LONGEST_RETRY - SHORTEST_RETRY, self.random.next());
@@ -184,7 +184,7 @@ impl Inner {
 /// How many blocks of how many permits to query.
 fn want(permits: &mut Permits, demand: Demand, now: u64, lease: u32) -> (u32, u32) {
     let Some(head) = demand.head else { return (0, 1) };
-    // One request shows whether the store replies in time. The permits of one request become available together.
+    // A single request shows whether the store replies in time. The permits of one request become available together.
     if permits.is_lost() || head.get() > 1 && !permits.will_serve(head, now) {
         return (1, head.get());
     }
@@ -231,7 +231,7 @@ impl Drop for Task {
     fn drop(&mut self) {
         if !self.over {
             if std::thread::panicking() {
-                self.inner.lose("the task that asks has panicked");
+                self.inner.lose("the task that queries the store has panicked");
             }
             self.inner.running.store(false, Ordering::SeqCst);
             self.inner.bell.rung.store(true, Ordering::SeqCst);

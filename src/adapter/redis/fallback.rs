@@ -1,4 +1,4 @@
-//! What one process may use while the store does not reply: its part of every quota.
+//! The share of every quota that a process uses while the store does not reply.
 
 use std::num::NonZeroU32;
 
@@ -12,7 +12,7 @@ use crate::{
 /// The part of each quota that one of `processes` may use.
 pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
     let part = |quota: &Quota| {
-        // Each bucket gets at least one permit, and all of them together no more than the whole one.
+        // The share of each process has at least one permit. All shares together have at most the whole quota.
         let (most, what) = kind.most(quota);
         if !(1..=most).contains(&processes) {
             let expected = format!("1 to {most}, the {what} of the smallest quota");

@@ -66,7 +66,7 @@ impl Inner {
     }
 }
 
-/// What this process learns, it also reports to the store: a pause at once, the rest with the next query.
+/// Applies the server limits here and reports them to the store: a pause immediately, the others with the next query.
 impl PermitIssuer for Inner {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.queue.is_expired(permit)

@@ -69,14 +69,14 @@ use crate::{
 /// |---|---|
 /// | slow or silent | the query fails after its [timeout](Self::with_timeout) |
 /// | rejects connections, is full, a replica, or still loading | the query fails immediately |
-/// | the connection was lost | one more try over a new one, within the same timeout |
+/// | the connection was lost | the query is sent again over a new connection, within the same timeout |
 /// | another node of a cluster has the name | the query follows it; all keys of a name are in one slot |
 /// | a query has failed | requests are refused, or use a [share](Self::with_fallback_share), and another query is sent every 50 to 250 ms while there are requests |
 /// | replies always later than `hold` | the third consecutive late reply counts as a failure |
 /// | restarted, with any persistence | everything counts as spent at its start |
-/// | lost its memory, by a flush or a failover | everything counts as spent when the first process with a longer memory queries; a partial loss only until others have been granted as much again |
+/// | lost its memory, by a flush or a failover | everything counts as spent when a process queries that remembers more grants than the server. A partial loss is detected only until the server has granted as many permits again |
 /// | evicted the log or the state of a window alone | everything counts as spent now |
-/// | clock set back | everything counts as spent now. Set forward, it takes grants for older than they are |
+/// | clock set back, or forward | set back, everything counts as spent now. Set forward, grants count as older than they are |
 /// | the script is gone | it is sent again |
 ///
 /// [`store`](Self::store) returns the current state. The log and the metrics report when the store is lost and back.
@@ -85,13 +85,14 @@ use crate::{
 ///
 /// - A server that has been up for less than a window counts as one that lost its memory: the first requests wait until a
 ///   window after its start. So does the first use of each name if the server's user may not call `INFO`.
-/// - When processes that used their [shares](Self::with_fallback_share) come back after an outage, nothing is granted until the last
-///   of them must be back, half a second by default, and then for a window as after a restart. If only one of them could
-///   not reach the server, its share was in addition to what the others got: at most 1/n of the quota for each such
-///   process. Refuse if that is too much. A request that costs more than a share can grant is refused meanwhile.
-/// - A server that stood still and did not restart cannot distinguish the first process that queries again, and has not
-///   used a share, from any other. Its permits are in addition to the others' shares. If few processes query, one whose
-///   query fails costs all of them a window when it is back.
+/// - After an outage in which processes used their [shares](Self::with_fallback_share), the server grants nothing until
+///   all of them must be back, half a second by default. It then grants nothing for a window, as after a restart.
+/// - If only some processes cannot reach the server, their shares are in addition to the grants of the others: at most 1/n
+///   of the quota for each such process. Do not use a share if that is too much.
+/// - A process that uses its share refuses a request that costs more than the share can grant.
+/// - If the server stopped without a restart, it treats the first process that queries again, and has not used a share, as
+///   any other. The permits of that process are in addition to the others' shares.
+/// - If few processes query, a process whose query failed delays all of them by a window when it is back.
 /// - All processes must use the same quotas, margins, hold and share, because each decides by its own settings. A
 ///   token bucket and a sliding window of the same name do not share a quota.
 /// - A request whose permits take longer than 100 ms to refill may wait long, or for ever, if other processes take them
@@ -107,8 +108,8 @@ use crate::{
 ///
 /// # Scale
 ///
-/// A name lives on one node, where one script runs at a time, so that a name is no faster than one core. Many names spread
-/// over a cluster. For one name that exceeds a node, divide the quota over several names, such as a quarter each to four
+/// A name is stored on one node, which runs one script at a time, so a name is limited to the speed of one core. Different
+/// names spread over the nodes of a cluster. For one name that exceeds a node, divide the quota over several names, such as a quarter each to four
 /// names, and give each process one of them. Or use leases, which divide the number of queries by their size.
 ///
 /// # Default
@@ -156,7 +157,7 @@ impl RedisLimiter {
     ///
     /// # Errors
     ///
-    /// As `token_bucket`.
+    /// Returns an error as [`token_bucket`](Self::token_bucket) does.
     pub fn sliding_window(
         url: &str,
         name: &str,
@@ -169,7 +170,7 @@ impl RedisLimiter {
         Settings::new(parse(url)?, name, kind, quotas).map(Self::build)
     }
 
-    /// A new limiter, because settings apply before the first request.
+    /// Creates a new limiter, because settings apply before the first request.
     fn build(settings: Settings) -> Self {
         let settings = Arc::new(settings);
         let store = Box::new(Connection::new(Arc::clone(&settings)));
@@ -219,7 +220,7 @@ impl RedisLimiter {
         Ok(self.with(|settings| (settings.lease, settings.hold) = (permits, hold)))
     }
 
-    /// Sets the longest query, connecting included. Default: 250 ms.
+    /// Limits the time of a query, including connecting. Default: 250 ms.
     ///
     /// # Errors
     ///
@@ -272,7 +273,7 @@ impl RedisLimiter {
 
 #[cfg(test)]
 impl RedisLimiter {
-    /// The same with another store.
+    /// Replaces the store, for tests.
     pub(super) fn asking(self, store: Box<dyn super::protocol::Decide>) -> Self {
         Self { inner: Inner::new(store, Arc::clone(&self.inner.settings)) }
     }

@@ -1,4 +1,4 @@
-//! One quota for all processes, kept in Redis or Valkey.
+//! A limiter whose quota all processes share, through Redis or Valkey.
 
 mod connection;
 mod exchange;

@@ -45,7 +45,7 @@ pub(super) struct Bell {
 /// An algorithm that the store's replies fill. Times are nanoseconds since the queue's origin.
 pub(super) struct Permits {
     grants: VecDeque<Grant>,
-    /// What the store replied about the permits that it did not grant.
+    /// The store's forecast for the permits that it did not grant.
     pub(super) free: Option<Free>,
     /// The least time between two such permits.
     interval: u64,
@@ -61,7 +61,7 @@ pub(super) struct Permits {
     /// Permits that expired unused.
     unused: u32,
     bell: Arc<Bell>,
-    /// The task waits until so many permits are available together. A cheaper request wakes it. 0 if it does not wait.
+    /// The number of permits that the task waits for together. A cheaper request wakes it. 0 if it does not wait.
     pub(super) listening: u32,
     pub(super) session: Session,
 }
@@ -70,9 +70,9 @@ pub(super) struct Permits {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
-    /// So many were requested together. Fewer may be available earlier.
+    /// The number of permits that were requested together. Fewer may be available earlier.
     pub(super) unit: u32,
-    /// At least so many may be available then.
+    /// The least number of permits that may be available then.
     pub(super) together: u32,
 }
 
@@ -203,7 +203,7 @@ impl Algorithm for Permits {
         }
         for grant in self.usable(start) {
             let permits = u64::from(grant.permits);
-            // The slower of two replies may have been decided first.
+            // Replies may arrive in another order than the store decided.
             last = last.max(grant.due);
             if permits >= missing {
                 return last;

@@ -12,7 +12,7 @@ pub(super) trait Decide: Send + Sync {
     fn decide(&self, query: Query) -> Decided<'_>;
 }
 
-/// The error says why the store did not reply, and contains no secret.
+/// The error is the reason why the store did not reply. It contains no secret.
 pub(super) type Decided<'a> = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send + 'a>>;
 
 /// The algorithm that decides.
@@ -40,14 +40,14 @@ pub(super) struct Query {
     /// The permits of a block, which become available together.
     pub(super) unit: u32,
     pub(super) now: u64,
-    /// What the store last replied, and when.
+    /// The memory of the store as of its last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
-    /// The process used so many permits of its share.
+    /// The number of permits that the process used from its share.
     pub(super) back: Option<u64>,
     pub(super) news: News,
 }
 
-/// What a process reports to the store.
+/// The news that a process reports to the store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct News {
     pub(super) pause_until: u64,

@@ -1,9 +1,9 @@
--- One decision, atomic and on the server's clock: which permits the asker gets, and when each may be used.
+-- Decides, atomically and on the server's clock, which permits a process gets, and when each may be used.
 --
--- KEYS: the state; for a sliding window, a log of the last grants for each quota beside it.
--- All times are microseconds since 1970, but for ARGV and the answer, which count from now.
--- A permit is never given earlier than the quotas allow; it may be given ahead of its time, up to the horizon, so that
--- processes are served in the order in which they ask, and need not come back for each permit.
+-- KEYS: the state. For a sliding window also a log of the last grants, one for each quota.
+-- Times are microseconds since 1970. In ARGV and the reply they count from now.
+-- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
+-- processes are served in the order of their queries, and need not query for each permit.
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -22,7 +22,7 @@ local booked, back, holdoff, quiet = argument(), argument() == 1, argument(), ar
 local pause, resume = argument(), argument() == 1
 local quotas, longest = {}, 0
 for i = 1, argument() do
-  -- The length in µs, the interval in ns: a millionth of a permit more or less would add up.
+  -- The length is in µs. The interval is in ns, because rounding errors of µs would add up.
   local quota = {limit = argument(), burst = argument(), length = argument(), interval = argument()}
   at = at + 1
   quota.id = ARGV[at]
@@ -55,7 +55,7 @@ for i, quota in ipairs(quotas) do
   quota.sum = tonumber(state[7 + 2 * i]) or 0
 end
 
--- Drops the oldest of a log, after a grant: it could not have been with more than the limit in the window.
+-- Drops the oldest entries of a log after a grant. More than the limit cannot be in the window of that grant.
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
@@ -77,7 +77,7 @@ local function trim(quota)
   quota.sum = quota.limit
 end
 
--- All that went before is taken for spent then.
+-- Counts all earlier permits as spent at this moment.
 local function empty(quota, moment)
   quota.next = math.max(quota.next, moment + math.ceil(quota.whole / 1000))
   if not windowed then return end
@@ -93,7 +93,7 @@ local function empty(quota, moment)
   end
 end
 
--- The clock was set back: what was written by it before says nothing any more, but how long a pause lasts.
+-- The clock was set back. Times that it wrote before are discarded, except the remaining time of pauses and gates.
 local reset = heard > now + 1000000
 if reset then
   paused = math.max(paused - heard, 0) + now
@@ -104,9 +104,8 @@ if reset then
   for _, quota in ipairs(quotas) do quota.next = 0 end
 end
 
--- What was granted may be forgotten: by a restart, which ends every connection, or by the loss of what this asker
--- remembers. The server counts its time in whole seconds, each rounded down: this is the last moment that it can have
--- been.
+-- Grants may be lost by a restart, which ends every connection, or by a loss of the grants that this process remembers.
+-- The server reports its uptime in whole seconds, rounded down, so `start` is the latest possible moment of its start.
 local lost = reset and now + horizon or 0
 if windowed then
   for _, quota in ipairs(quotas) do
@@ -128,8 +127,8 @@ end
 if known.age >= 0 and known.age < longest + horizon and (born ~= known.born or granted < known.granted) then
   if now - known.age > math.max(spent, lost) then lost = now + horizon end
 end
--- Nobody asked for a while, and one who comes back has kept to a share: others may do so still, until they are back.
--- Their first questions may have been waiting here all the while, and say nothing of it.
+-- No process has queried for a while, and one that comes back has used its share. Others may still use theirs until they
+-- are back. Their first queries may have waited in the server meanwhile, and do not report a share.
 if now - heard > quiet then silence = now end
 if back and silence > spent and now - silence < holdoff then lost = math.max(lost, silence + holdoff) end
 born = born or now
@@ -138,7 +137,7 @@ if lost > 0 then
   for _, quota in ipairs(quotas) do empty(quota, lost) end
 end
 
--- What was used meanwhile without the store, where that is not taken for spent already.
+-- Counts the permits that the process used from its share, unless everything counts as spent already.
 if booked > 0 and spent < now then
   for _, quota in ipairs(quotas) do
     if windowed then
@@ -151,7 +150,7 @@ if booked > 0 and spent < now then
   end
 end
 
--- What the service has said: no request before the end of a pause, and no more than are left before a gate opens.
+-- The server limits of the service: no request before the end of a pause, and at most `left` before a gate opens.
 if resume then paused, kept = 0, '' end
 if pause > 0 then paused = math.max(paused, now + pause) end
 local standing = {}
@@ -172,11 +171,11 @@ for _, gate in ipairs(gates) do
   end
 end
 
--- When the next block of permits can be had at the earliest, in ns from now.
+-- The earliest time of the next block of permits, in ns from now.
 for _, quota in ipairs(quotas) do
   quota.ahead = math.max(quota.next - now, 0) * 1000
   if windowed then
-    -- As many of the oldest must have left the window as don't fit beside the block.
+    -- The oldest permits that do not fit beside the block must have left the window.
     local needed = quota.sum + (want + 1) * unit - quota.limit
     quota.oldest, quota.entries = {}, 2 * needed
     quota.cursor, quota.freed = -1, 0
@@ -219,7 +218,7 @@ for _, gate in ipairs(standing) do
   if gate.left < room then room, opens = gate.left, gate.till - now end
 end
 local free, dues, blocks = 0, {}, 0
--- What is free at once is not counted block by block.
+-- Blocks that are available now are counted together.
 if paused <= now then
   local skip = math.min(want, math.floor(room / unit))
   for _, quota in ipairs(quotas) do
@@ -262,7 +261,7 @@ while true do
   end
 end
 
--- Writes down what was decided. Every key ends by itself, when nothing of it matters any more.
+-- Stores the decision. Every key expires when it no longer has an effect.
 granted = granted + blocks * unit
 local lasts = 2 * longest + horizon + math.max(paused - now, spent - now, 0)
 local fields = {'born', whole(born), 'granted', whole(granted), 'spent', whole(spent)}

@@ -1,4 +1,4 @@
-//! What the task knows between two exchanges.
+//! The state of the task between two exchanges.
 
 use super::{
     protocol::{Gate, Known, News, Query},
@@ -11,13 +11,13 @@ const MOST_GATES: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Session {
-    /// What the store last replied, and when.
+    /// The memory of the store as of its last reply, and the time of that reply.
     pub(super) known: Option<(Known, u64)>,
     pub(super) late: u32,
     pub(super) lost: Option<StoreLost>,
     /// The permits that the last query fetched ahead.
     pub(super) lease: u32,
-    /// What the next query reports.
+    /// The news that the next query reports.
     pub(super) news: News,
 }
 

@@ -1,4 +1,4 @@
-//! A request as reqwest takes it, if it will send it as it is.
+//! Converts a request to reqwest's. Rejects it if reqwest would change it.
 
 use std::{
     pin::Pin,
@@ -23,8 +23,8 @@ where
     // reqwest adds its default headers with methods that panic if the map is full.
     headers::check_room(request.headers())?;
     let uri = request.uri().clone();
-    // Never in the form that reqwest can copy: it would send that again by itself, after a GOAWAY, too, which is no
-    // proof that nothing was processed.
+    // Streamed, because reqwest can clone bytes in memory and would resend them by itself, also after a GOAWAY, which
+    // does not prove that the request was not processed.
     let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
     let request =
         ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
@@ -34,8 +34,8 @@ where
     }
 }
 
-/// The part of the URI that `Url` has rewritten, as browsers do: it resolves dots, encodes what it is used to see
-/// encoded, and reads numbers as addresses.
+/// Returns the part of the URI that `Url` has rewritten, as browsers do: it resolves dot segments, percent-encodes some
+/// characters, and reads numbers as addresses.
 fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
     let host = uri.host().zip(url.host_str());
@@ -51,8 +51,8 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     .find_map(|(part, same)| (!same).then_some(part))
 }
 
-/// A request's body that more than one thread may look at: reqwest asks for that and never does it, so nobody waits
-/// for the lock.
+/// A request's body that is `Sync`, because reqwest requires it. reqwest never uses it from two threads at once, so the
+/// lock is always free.
 struct Shared<B>(Mutex<Pin<Box<B>>>);
 
 impl<B> Shared<B> {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_what_was_given() {
+    fn rejects_a_uri_that_reqwest_would_change() {
         for uri in [
             "http://api.example.com/v1?q=a%20b&empty=#not-sent",
             "https://API.example.com:443/v1",

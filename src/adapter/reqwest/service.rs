@@ -26,10 +26,10 @@ use crate::{
 /// requires.
 pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 
-/// Sends a request by a `reqwest::Client`, so that every layer of this crate and every preset goes over it.
+/// Sends requests through a `reqwest::Client`, below the layers of this crate or a preset.
 ///
-/// Takes any request body, streamed; the answer's body is streamed, too, and trailers pass both ways. What reqwest does
-/// on its own behind the layers' back is switched off: it follows no redirect, and sends nothing again.
+/// Streams any request body and the response's body, and passes trailers both ways. Redirects and retries of reqwest are
+/// switched off, because the layers do not see them.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -48,7 +48,7 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 /// # let url = format!("http://{}", listener.local_addr()?);
 /// # tokio::spawn(answer(listener));
-/// // All that is yours to choose, but for redirects and retries: TLS, timeouts, pool, proxy.
+/// // The builder configures everything except redirects and retries: TLS, timeouts, pool, proxy.
 /// let reqwest = Reqwest::new(reqwest::Client::builder().user_agent("example/1.0").no_proxy())?;
 ///
 /// let rates = preset::currency_rates(&url)?.with_api_key(ApiKey::new("s3cret")?);
@@ -61,48 +61,50 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// # }
 /// ```
 ///
-/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready [`Client`](crate::Client) of it. The repository's
-/// example `wrap_reqwest` shows how code that builds `reqwest::Request`s and reads `reqwest::Response`s keeps
-/// doing so.
+/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready [`Client`](crate::Client) over
+/// it. [`StackBuilder::reqwest`](crate::stack::StackBuilder::reqwest) and the repository's example `wrap_reqwest` are for code
+/// that keeps building `reqwest::Request`s and reading `reqwest::Response`s.
 ///
 /// # Clone
 ///
-/// Cheap; clones share the connections.
+/// Cheap. Clones share the connections.
 ///
 /// # Errors
 ///
-/// An [`Error`], with the `reqwest::Error` as its source, and never a URL in it, for that may hold the key.
+/// Returns an [`Error`] with the `reqwest::Error` as its source. It contains no URL, because a URL may contain the key.
 ///
-/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not an absolute one of `http` or
-///   `https`, or reqwest would send another one, such as `/b` for `/a/../b`, so that a signature would not cover what is
-///   sent. Or the request has more than 6,000 header fields, which leaves no room for reqwest's own.
-/// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client ran out. It may have been sent.
-/// - [`is_service`](Error::is_service): anything else. Whether it was sent is read off its causes as it is for hyper:
-///   what could not connect, resolve a name or begin TLS was not, nor what HTTP/2 refused.
+/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not absolute with `http` or `https`,
+///   or reqwest would change it, for example from `/a/../b` to `/b`, so that a signature would not match. Or the request
+///   has more than 6,000 header fields, which leaves no room for those of reqwest.
+/// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client was exceeded. The request may have been
+///   sent.
+/// - [`is_service`](Error::is_service): any other failure. Its causes show whether the request was sent, as for hyper. It
+///   was not sent if connecting, resolving the name or the TLS handshake failed. It was not processed if an HTTP/2 server
+///   refused its stream.
 ///
-/// # Surprises
+/// # Notes
 ///
-/// What a `ClientBuilder` was told to do, it does below the layers:
+/// The configuration of the `ClientBuilder` applies below the layers:
 ///
-/// - A redirect is an answer. tower-http's `FollowRedirect` *above* the layers follows it so that each hop is limited and
-///   has its origin looked at.
-/// - A proxy reads what goes without TLS, the key as well, also what goes to loopback and is therefore let pass by
-///   [`auth`](crate::auth). With reqwest's feature `system-proxy`, which is on by default, the environment names one.
-///   `ClientBuilder::no_proxy` excludes that; over TLS there is only a tunnel.
-/// - `default_headers` go to every origin. A key belongs in the auth layer. They, `user_agent`, cookies and
-///   `accept-encoding` are put on below a signature, which does not cover them, and where a request has such a header
-///   already it is kept.
-/// - With one of reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed, and their trailers
-///   after them, which a test holds it to for gzip. The caps of this crate count what arrives.
-/// - HTTP/1.1 has trailers only for who says that there will be some: in `trailer` where they are, and in `te: trailers`
-///   where they are wanted.
-/// - `connection_verbose` logs every byte that is sent, and so the key.
-/// - It takes requests of any body, so `service.ready()` can't tell of which: call it by `oneshot`, or by
+/// - A redirect is returned as a response. tower-http's `FollowRedirect` *above* the layers follows it. The limiter then
+///   counts each hop, and the auth layer checks its origin.
+/// - A proxy reads requests without TLS, including the key. That includes requests to loopback, to which
+///   [`auth`](crate::auth) sends the key without TLS. With reqwest's feature `system-proxy`, a default feature, the
+///   environment may set a proxy, and `ClientBuilder::no_proxy` prevents that. With TLS a proxy is only a tunnel.
+/// - `default_headers` are sent to every origin, so give a key to the auth layer instead. `default_headers`, `user_agent`,
+///   cookies and `accept-encoding` are added below a signature, which does not cover them. A header that the request
+///   already has is kept.
+/// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed, followed by their trailers
+///   (tested for gzip). The limits of this crate count the decompressed bytes.
+/// - HTTP/1.1 carries a request's trailers only if its `trailer` header names them, and a response's trailers only if the
+///   request has `te: trailers`.
+/// - `connection_verbose` logs every byte that is sent, including the key.
+/// - The service takes requests with any body, so the compiler cannot infer the body of `service.ready()`. Use `oneshot`, or
 ///   `ServiceExt::<Request<B>>::ready(&mut service)`.
-/// - `timeout`, of the client or of one `reqwest::Request`, covers one attempt with the body of its
-///   answer; `read_timeout` bounds the wait for its head as well. The layers' own timeouts say more in their errors.
-/// - The stack's rule that a wrong certificate is not worth another attempt needs the feature `rustls` of this crate
-///   and rustls in reqwest. Without them it is tried again as any failure to connect.
+/// - `timeout`, of the client or of one `reqwest::Request`, covers one attempt, including the response's body. `read_timeout`
+///   also bounds the wait for the response headers. The errors of the timeout layers have more details.
+/// - An invalid certificate is not retried only if this crate has the feature `rustls` and reqwest uses rustls. Otherwise it
+///   is retried as any connect error.
 #[derive(Clone)]
 pub struct Reqwest {
     client: Client,
@@ -111,36 +113,38 @@ pub struct Reqwest {
 }
 
 impl Reqwest {
-    /// Over the client that `builder` makes, with its redirects and its own retries switched off, whatever the builder
-    /// says of them.
+    /// Builds a client, and switches off its redirects and its retries, even if the builder configures them.
     ///
     /// # Errors
     ///
-    /// When reqwest can't make the client, because of a TLS backend, a certificate or a setting.
+    /// Returns an error if reqwest cannot build the client, because of its TLS backend, a certificate or another setting.
     ///
     /// # Panics
     ///
-    /// Where reqwest does: with its feature `rustls-no-provider`, when no provider was installed.
+    /// Panics if reqwest does: with its feature `rustls-no-provider`, if no provider is installed.
     pub fn new(builder: ClientBuilder) -> Result<Self, InvalidConfig> {
         let client = builder.redirect(redirect::Policy::none()).retry(retry::never()).build();
         let client = client.map_err(|error| {
             let why = format!("{:#}", Error::from_service(error.without_url()));
-            InvalidConfig::new("reqwest client", why, "settings of which reqwest can make a client")
+            InvalidConfig::new("reqwest client", why, "a configuration that reqwest accepts")
         })?;
         Ok(Self { client, may_redirect: false })
     }
 
-    /// Over a client that there is already. **It must have been built with `redirect::Policy::none()`**, and
-    /// [`new`](Self::new) is the safer way: [`client`](Self::client) gives its client back, to be used elsewhere too.
+    /// Uses an existing client. **The client must have been built with `redirect::Policy::none()`.** Prefer
+    /// [`new`](Self::new), which ensures that. [`client`](Self::client) returns the client, for use elsewhere.
     ///
-    /// By default a client follows redirects. It takes off `authorization` and cookies on the way to another host, but no
-    /// header such as `x-api-key` and nothing that the server repeats of the query, and so gives away a key that is there;
-    /// and it does not ask the limiter. That can't be seen beforehand, only afterwards, by where the answer comes from:
-    /// the call then fails, on the first redirect, and is not tried again. A chain of redirects that ends where it began
-    /// is not seen at all.
+    /// By default a `reqwest::Client` follows redirects:
     ///
-    /// As no error can tell any more which of the hops it is of, none counts as proof that nothing was sent: what is not
-    /// idempotent is never sent again. The client's own retries are off, for it is given no body that it can repeat.
+    /// - It removes `authorization` and cookies from a request to another host. It keeps other headers, such as
+    ///   `x-api-key`, and the query of the new URL, so it may send the key to another host.
+    /// - The limiter does not count the further requests.
+    ///
+    /// This service detects redirects only afterwards, if the response's URL differs from the request's. The call then fails
+    /// and is not retried. A chain of redirects that ends at the first URL is not detected.
+    ///
+    /// An error may be about any request of such a chain, so no error proves that nothing was sent. Only idempotent requests
+    /// are retried. The client's own retries have no effect, because it gets no body that it can clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;
@@ -155,7 +159,7 @@ impl Reqwest {
         Self { client, may_redirect: true }
     }
 
-    /// The client, with its pool of connections. What is sent by it directly goes past all layers.
+    /// Returns the client, with its connection pool. A request that is sent with it directly bypasses all layers.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -238,7 +242,7 @@ fn without_url(error: ::reqwest::Error) -> BoxError {
     redact(error.without_url())
 }
 
-/// Shows nothing of the client, whose own shows its default headers and its proxies.
+/// Omits the client, because its `Debug` shows its default headers and proxies.
 impl fmt::Debug for Reqwest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reqwest").field("may_redirect", &self.may_redirect).finish_non_exhaustive()

@@ -216,7 +216,7 @@ mod tests {
             steps in steps(), limit in 0..500_usize, cut in prop_oneof![Just(usize::MAX), 0..8_usize],
             knows_end: bool, knows_size: bool,
         ) {
-            // What a reader sees: up to the first failure.
+            // The data and trailers that a reader receives, up to the first failure.
             let mut sent = Read::default();
             for step in &steps {
                 match step {
@@ -254,7 +254,7 @@ mod tests {
                     } else {
                         prop_assert_eq!(second.size_hint().lower(), sent.data.len() as u64);
                     }
-                    // Two at once, frame by frame, then a third.
+                    // Reads two bodies in turn, frame by frame, and then a third one.
                     let third = replay.body().unwrap();
                     let (mut second, mut third) = (std::pin::pin!(second), std::pin::pin!(third));
                     let half = (read(second.as_mut(), 1), read(third.as_mut(), 1));

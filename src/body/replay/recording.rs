@@ -16,7 +16,7 @@ pub(super) struct Recording {
     len: u64,
     /// Whether the source knew its length.
     exact: bool,
-    /// By itself, so that a body of one chunk needs no list.
+    /// The first chunk. It is outside of the list, so that a body of one chunk needs no list.
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,

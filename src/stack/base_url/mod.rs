@@ -130,7 +130,7 @@ fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
 
 /// Rejects segments and characters that a server or proxy may read as a step up or as another host.
 fn check_path(path: &str) -> Result<(), &'static str> {
-    // Most paths have none of these characters and need no copy.
+    // Most paths do not contain these characters and need no copy.
     if !path.contains(['\\', '%', '.']) {
         return Ok(());
     }

@@ -123,7 +123,7 @@ async fn as_in_the_readme() -> Result<(), BoxError> {
         .layer(
             RetryLayer::new()
                 .with_classify(Grpc::new())
-                // Every gRPC call is a POST: which methods only read is yours to say.
+                // Every gRPC call is a POST, so declare the methods that only read.
                 .with_idempotent(|head| head.uri.path() == "/grpc.health.v1.Health/Check"),
         )
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100)?)))

@@ -39,7 +39,7 @@ struct Fake<F> {
 impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for Fake<F> {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
-            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two querys at once");
+            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two queries at once");
             let under_way = Arc::clone(&self.under_way);
             let _over = Over(under_way);
             self.asked.lock().unwrap().push((Instant::now(), query.clone()));
@@ -49,7 +49,7 @@ impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for Fake<F> {
     }
 }
 
-/// Dropped with the query, answered or not.
+/// Dropped with the query, with or without a reply.
 struct Over(Arc<AtomicU32>);
 
 impl Drop for Over {
@@ -94,7 +94,7 @@ fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
     }
 }
 
-/// All that is asked for, at once.
+/// Grants every requested permit immediately.
 fn all(query: &Query) -> Result<Reply, String> {
     Ok(answer(&[(0, query.want * query.unit)], 0))
 }
@@ -118,7 +118,7 @@ fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_is_asked_for_with_one_query_at_a_time() {
+async fn sends_one_query_at_a_time_for_all_waiters() {
     let (limiter, asked) = over(limiter(), millis(10), all);
     let mut crowd: JoinSet<_> = (0..100)
         .map(|_| {
@@ -134,8 +134,8 @@ async fn whoever_waits_is_asked_for_with_one_query_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_is_used_neither_before_its_time_nor_when_it_no_longer_counts() {
-    // Due in 50 ms, and held for 100 from then, less the 30 that the answer takes.
+async fn uses_a_permit_neither_before_its_moment_nor_after_it_expires() {
+    // Due in 50 ms, and held for 100 ms from then. The reply takes 30 ms of them.
     let (limiter, asked) = over(limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
     let start = Instant::now();
     take(&limiter, bounded(None)).await.unwrap();
@@ -148,11 +148,11 @@ async fn a_permit_is_used_neither_before_its_time_nor_when_it_no_longer_counts()
     take(&limiter, bounded(None)).await.unwrap();
     time::sleep(millis(71)).await;
     let refusal = take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap_err();
-    assert_eq!(refusal.reason(), Reason::MaxWait, "the second permit does not count any more");
+    assert_eq!(refusal.reason(), Reason::MaxWait, "the second permit has expired");
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
+async fn late_replies_grant_nothing_and_count_as_a_failure() {
     let (limiter, asked) = over(limiter(), millis(101), all);
     let refusal = take(&limiter, bounded(None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
@@ -161,7 +161,7 @@ async fn answers_that_are_always_too_late_are_a_fault_and_grant_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_query_is_bounded_and_the_store_is_left_alone_for_a_while() {
+async fn bounds_a_query_and_waits_before_the_next_one() {
     let (limiter, asked) = over(limiter(), Duration::from_secs(3_600), all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
@@ -173,13 +173,13 @@ async fn a_query_is_bounded_and_the_store_is_left_alone_for_a_while() {
         time::sleep(millis(10)).await;
     }
     assert_eq!(last.map(|refusal| refusal.reason()), Some(Reason::Unavailable));
-    // Each takes 250 ms, and there are 50 to 250 ms between two of them.
+    // Each query takes 250 ms, and the next one follows after 50 to 250 ms.
     let asked = asked.lock().unwrap().len();
     assert!((20..=34).contains(&asked) && refused > 200, "{asked} {refused}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
+async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
     let (limiter, asked) = over(limiter(), millis(1), none(5_000));
     let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
@@ -188,14 +188,14 @@ async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
         let refusal = take(&limiter, bounded(Some(Duration::from_secs(2)))).await.unwrap_err();
         assert_eq!(refusal.reason(), Reason::MaxWait);
     }
-    assert_eq!(asked.lock().unwrap().len(), 1, "what is known is not asked again");
+    assert_eq!(asked.lock().unwrap().len(), 1, "a known forecast needs no query");
 
     let waiting = tokio::spawn({
         let limiter = limiter.clone();
         async move { take(&limiter, bounded(Some(Duration::from_secs(30)))).await }
     });
     time::sleep(Duration::from_secs(20)).await;
-    // Every 4.9 s, and up to a quarter of the horizon later.
+    // The task queries every 4.9 s, or up to a quarter of the horizon later.
     let times: Vec<_> = asked.lock().unwrap().iter().map(|(at, _)| *at).collect();
     assert!((4..=5).contains(&times.len()), "{times:?}");
     for pair in times.windows(2) {
@@ -208,7 +208,7 @@ async fn nobody_is_asked_again_before_there_is_more_or_when_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_is_refused_by_what_the_store_says_and_not_by_how_long_it_takes_to_say() {
+async fn max_wait_bounds_the_forecast_and_not_the_query() {
     let (limiter, _) = over(limiter(), millis(90), all);
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
 
@@ -237,11 +237,11 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
+async fn a_share_starts_empty_and_grants_its_part_of_the_quota() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let start = Instant::now();
-    // 25 in 10 s, 2 of them as a burst: one every 435 ms.
+    // The share is 25 in 10 s, 2 of them as a burst, so one every 435 ms.
     for number in 1..=20 {
         take(&limiter, bounded(None)).await.unwrap();
         assert!(start.elapsed() >= number * millis(434), "{number} after {:?}", start.elapsed());
@@ -253,7 +253,7 @@ async fn a_share_begins_with_nothing_and_keeps_to_its_part() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fault_while_others_wait_refuses_them_all_and_wakes_nobody_in_vain() {
+async fn a_failed_query_refuses_all_waiters() {
     let (limiter, _) = over(limiter(), millis(5), |_| Err("gone".to_owned()));
     let mut crowd: JoinSet<_> = (0..10)
         .map(|_| {
@@ -283,7 +283,7 @@ fn window_is_longer_by_margin_and_hold() {
         (arguments.join(" "), settings.longest(), settings.keys())
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
-    // 1,080 ms and a microsecond, for both ends count; over 80 permits, rounded up.
+    // 1,080 ms and a microsecond, because both ends of a window count, divided by 80 permits and rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
     let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
+async fn refuses_a_request_larger_than_the_share_and_serves_the_next() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, _) = over(shares, millis(1), |_| Err("gone".to_owned()));
     let large = tokio::spawn({
@@ -16,7 +16,7 @@ async fn what_is_more_than_a_share_is_refused_and_keeps_nobody_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_query_is_under_way() {
+async fn refuses_a_later_waiter_at_its_deadline_during_a_query() {
     let (limiter, _) = over(limiter(), millis(240), none(1));
     let start = Instant::now();
     let first = tokio::spawn({
@@ -31,7 +31,7 @@ async fn whoever_is_not_first_in_line_keeps_to_its_deadline_while_a_query_is_und
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_always_late_leaves_the_share_in_use() {
+async fn uses_the_share_while_the_store_is_always_late() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(120), all);
     let start = Instant::now();
@@ -39,15 +39,15 @@ async fn a_store_that_is_always_late_leaves_the_share_in_use() {
     while start.elapsed() < Duration::from_secs(20) {
         granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
     }
-    // 25 in 10 s.
+    // The share is 25 in 10 s.
     assert!((40..=50).contains(&granted), "{granted}");
     assert_eq!(limiter.store(), Store::Fallback);
     let wanted: u32 = asked.lock().unwrap().iter().map(|(_, query)| query.want).sum();
-    assert!(wanted < 150, "{wanted} permits of the others' for nothing");
+    assert!(wanted < 150, "{wanted} permits were queried and not used");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_told_is_told_when_somebody_waits() {
+async fn reports_news_again_when_a_request_waits() {
     let fails = Arc::new(AtomicU32::new(2));
     let (limiter, asked) = over(limiter(), millis(1), {
         let fails = Arc::clone(&fails);
@@ -60,25 +60,25 @@ async fn what_could_not_be_told_is_told_when_somebody_waits() {
     });
     limiter.resume();
     time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(asked.lock().unwrap().len(), 1, "nobody waits");
+    assert_eq!(asked.lock().unwrap().len(), 1, "no request waits");
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
     assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.news.resume));
 }
 
-/// A head that waits for many permits together does not call the task that waits for the same.
+/// The task already waits for as many permits as the head of the queue needs.
 #[tokio::test(start_paused = true)]
-async fn many_permits_are_waited_for_in_peace() {
+async fn a_waiter_for_many_permits_does_not_wake_the_task() {
     let (limiter, asked) = over(limiter(), millis(1), none(5_000));
     let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
     assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
     assert!(asked.lock().unwrap().len() <= 4);
 }
 
-/// The bucket may be full by then.
+/// The forecast of the last waiter is early enough, because the bucket may be full by then.
 #[tokio::test(start_paused = true)]
-async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
+async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
     let (limiter, _) = over(limiter(), millis(1), none(5_000));
     let mut crowd: JoinSet<_> = (0..10)
         .map(|_| {
@@ -92,7 +92,7 @@ async fn at_the_end_of_a_long_wait_a_whole_burst_may_be_there() {
 }
 
 #[test]
-fn of_two_answers_the_later_moment_counts() {
+fn two_permits_together_wait_for_the_later_grant() {
     let mut permits = Permits::new(10, 0, millis(250), Arc::default());
     let free = Free { at: 0, unit: 1, together: 1 };
     let grant = |due| Grant { due, until: 1_000, permits: 1 };
