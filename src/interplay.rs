@@ -66,7 +66,7 @@
 //! # Surprises
 //!
 //! - A request whose permit went stale while it waited for a place keeps the place while it waits for the next permit: see
-//!   [`limit`](crate::limit#surprises).
+//!   [`limit`](crate::limit#notes).
 //! - The wait for the limiter is in the call and not in `poll_ready`. Whatever measures readiness above finds ours ready.
 //! - `Overloaded` proves that nothing was sent where it is the service's own error, not where another error wraps it.
 //! - tower's layers of time and tower-http's know nothing of the [`Deadline`](crate::call::Deadline) in a request.
