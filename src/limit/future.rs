@@ -156,6 +156,7 @@ where
 }
 
 /// Reports the response to the limiter.
+#[inline]
 fn complete<R>(permit: Permit<'_>, trusted: bool, call: Option<&CallContext>, response: &Response<R>) {
     if !trusted {
         return permit.release();

@@ -110,6 +110,7 @@ impl<'a> Permit<'a> {
     }
 
     /// Reports the response to the limiter. Call it for every response, also for one without rate-limit headers.
+    #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         let issuer = std::mem::replace(&mut self.issuer, Issuer::Borrowed(&Unreported));
         issuer.get().completed(&self, response);
@@ -164,6 +165,7 @@ impl<'a> ResponseInfo<'a> {
     ///   `Retry-After`, or gRPC's pushback. With other statuses, such as a redirect, it concerns one resource.
     /// - Remaining permits count with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF drafts),
     ///   `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
+    #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
         // Few responses have such a header, and one scan finds that out.
