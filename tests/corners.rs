@@ -211,6 +211,16 @@ async fn custom_limiter_learns_the_outcome_of_every_permit() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_released_permit_counts_as_not_sent() {
+    let noting = Noting::default();
+    let mut permit = noting.acquire_with(&PermitRequest::new()).await.unwrap();
+    permit.mark_sent(Instant::now());
+    assert!(format!("{permit:?}").starts_with("Permit { cost: 1, granted_at: Instant"), "{permit:?}");
+    permit.release();
+    assert_eq!(*noting.0.lock().unwrap(), ["acquire", "wasted"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_refused_is_counted_from_nothing_on() {
     let bucket = TokenBucket::new(one_a_second());
     assert_eq!(bucket.snapshot().refused, 0);

@@ -114,6 +114,15 @@ async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_initial_burst_grants_so_many_permits_at_the_start() {
+    for permits in [1, 4, 10] {
+        let bucket = bucket(20, 10, 10).with_initial_burst(permits);
+        let window = SlidingWindow::new(Quota::per_second(10).unwrap()).with_initial_burst(permits);
+        assert_eq!([bucket.snapshot().available, window.snapshot().available], [permits; 2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_initial_burst_of_zero_grants_nothing_at_the_start() {
     let bucket = bucket(20, 10, 10).with_initial_burst(0);
     assert_eq!(bucket.snapshot().available, 0);
