@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use http::StatusCode;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
@@ -76,12 +76,15 @@ impl<'de> Deserialize<'de> for RetryLayer {
 impl From<&RetryLayer> for Fields {
     fn from(layer: &RetryLayer) -> Self {
         let policy = &layer.policy;
+        // The last rule for a status is in force, and `collect` keeps the last one.
+        let status = |rule: &Rule| match rule {
+            Rule::Status(status, decision) => Some((*status, *decision)),
+            Rule::If(_) => None,
+        };
+        let rules: BTreeMap<_, _> = policy.rules.iter().filter_map(status).collect();
         let statuses = |never: bool| {
-            let status = |rule: &Rule| match rule {
-                Rule::Status(status, on) if (*on == RetryDecision::NotRetryable) == never => Some(*status),
-                _ => None,
-            };
-            List(policy.rules.iter().filter_map(status).collect())
+            let matching = rules.iter().filter(|rule| (*rule.1 == RetryDecision::NotRetryable) == never);
+            List(matching.map(|(status, _)| *status).collect())
         };
         Self {
             max_attempts: policy.max_attempts,
