@@ -1,5 +1,6 @@
 //! The modules of the crate depend on one another in one direction only, and no two files name each other. Reads the text
-//! of `src`, so that a path, a `use` and a re-export count alike. Comments, strings and test code do not count.
+//! of `src`, so that a path, a `use`, a re-export and a string of a `serde` attribute count alike. Comments, other strings
+//! and test code do not count.
 //!
 //! It does not see a path that a macro makes, nor what a trait's implementation reaches without a path.
 
@@ -90,6 +91,10 @@ fn finds_planted_pairs() {
     assert_eq!(planted(&[exports, ("one", "use super::Two;"), ("two", "fn f(_: crate::a::One) {}")]), 1);
     assert_eq!(planted(&[("mod", "mod one; use self::one::One;"), ("one", "use super::Two;")]), 1);
     assert_eq!(planted(&[exports, ("one", "use super::{Two, LONG};"), ("two", "use super::LONG;")]), 0);
+    let attribute = r#"#[cfg_attr(x, serde(default, try_from = "super::two::Two"))] struct One;"#;
+    assert_eq!(planted(&[exports, ("one", attribute), ("two", "use super::one::One;")]), 1);
+    let module = r#"struct One { #[serde(with = "super::two")] field: u8 }"#;
+    assert_eq!(planted(&[exports, ("one", module), ("two", "use super::one::One;")]), 1);
     let tests = "#[cfg(test)] mod tests { use super::super::one::One; }";
     assert_eq!(planted(&[exports, ("one", "use super::two::Two;"), ("two", tests)]), 0);
 }
@@ -162,6 +167,8 @@ fn what_is_planted_is_caught() {
         ("src/limit/mod.rs", "#[cfg(test)] mod tests { } use crate::retry;", "limit -> retry"),
         ("src/limit/mod.rs", "#[cfg(not(test))] use crate::retry;", "limit -> retry"),
         ("src/limit/mod.rs", "/* /* */ */ r#\"\"# ; use crate::retry;", "limit -> retry"),
+        ("src/limit/mod.rs", r#"#[serde(into = "crate::retry::Fields")] struct A;"#, "limit -> retry"),
+        ("src/limit/mod.rs", r#"struct A { #[serde(with = "crate::retry")] field: u8 }"#, "limit -> retry"),
         ("src/error/call.rs", "use crate::limit::Refusal;", "error -> limit"),
         ("src/call/mod.rs", "use crate::error::Error;", "call -> error"),
         ("src/auth/key.rs", "use crate::stack::StackBuilder;", "auth -> stack"),
@@ -192,6 +199,11 @@ fn what_is_planted_is_caught() {
         ("src/limit/queue.rs", "use crate::{clock, policy::Quota, error::Error}; use super::layer;"),
         ("src/limit/queue.rs", "// use crate::retry;\n/// [`crate::retry`]\n/* crate::retry */ fn f() {}"),
         ("src/limit/queue.rs", r##"const A: &str = "crate::retry"; const B: &str = r#" " crate::retry"#;"##),
+        (
+            "src/limit/queue.rs",
+            r#"#[serde(rename = "retry", expecting = "struct A")] struct A; f("crate::retry");"#,
+        ),
+        ("src/limit/queue.rs", r#"#[doc = "crate::retry"] struct A;"#),
         ("src/limit/queue.rs", "#[cfg(test)]\n#[allow(unused)]\nmod tests { use crate::retry; }"),
         ("src/limit/queue.rs", "#[cfg(all(test, unix))] use crate::{retry}; pub(in crate::limit) fn f() {}"),
         ("src/limit/queue.rs", "pub(crate) fn f<'a>(_: &'a str) { super::retry() }"),
@@ -411,7 +423,8 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first == '_' || first.is_alphabetic())
 }
 
-/// The tokens of a source and their lines, without comments, literals and lifetimes. `::` is one token.
+/// The tokens of a source and their lines, without comments, literals and lifetimes. `::` is one token. A path in a string
+/// of a `serde` attribute counts as if it had no quotation marks.
 struct Tokens(Vec<(usize, String)>);
 
 impl Tokens {
@@ -425,7 +438,9 @@ impl Tokens {
             } else if rest.starts_with("/*") {
                 block_comment(rest)
             } else if first == '"' {
-                string(rest)
+                let length = string(rest);
+                tokens.extend(serde_path(&tokens, &rest[..length]).map(|part| (line, part)));
+                length
             } else if first == '\'' {
                 character(rest)
             } else if matches!(&rest[..word], "r" | "br" | "cr") && raw_string(&rest[word..]).is_some() {
@@ -512,6 +527,18 @@ impl Tokens {
         }
         at
     }
+}
+
+/// The tokens of a string that follows `before`, if it is a path in a `serde` attribute.
+fn serde_path(before: &[(usize, String)], string: &str) -> impl Iterator<Item = String> + use<> {
+    let start = before.iter().rposition(|(_, text)| text == "#").unwrap_or(before.len());
+    let attribute: Vec<_> = before[start..].iter().map(|(_, text)| text.as_str()).collect();
+    let is_open = attribute.contains(&"[") && !attribute.contains(&"]");
+    let is_serde = is_open && attribute.windows(2).any(|pair| pair == ["serde", "("]);
+    let path = if is_serde && string.contains("::") { string.trim_matches('"') } else { "" };
+    // `with` names the module whose functions are called.
+    let function = if !path.is_empty() && attribute.ends_with(&["with", "="]) { "::serialize" } else { "" };
+    Tokens::of(&format!("{path}{function}")).0.into_iter().map(|(_, text)| text)
 }
 
 fn block_comment(rest: &str) -> usize {

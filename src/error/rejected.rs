@@ -17,7 +17,8 @@ pub(crate) fn polled_after_completion() -> ! {
 }
 
 pin_project! {
-    /// The future of a service that may reject a request before it calls the inner service.
+    /// The future of a service that may reject a request before it calls the inner service. `Rejected` without an error
+    /// is its state after completion.
     #[project = StateProj]
     #[derive(Debug)]
     pub enum MaybeRejected<F> {
@@ -35,6 +36,12 @@ impl<F> MaybeRejected<F> {
             Err(error) => Self::Rejected { error: Some(error) },
         }
     }
+
+    /// Drops the inner future. A later poll panics.
+    #[inline]
+    pub(crate) fn complete(mut self: Pin<&mut Self>) {
+        self.set(Self::Rejected { error: None });
+    }
 }
 
 impl<F, R, E> Future for MaybeRejected<F>
@@ -45,9 +52,15 @@ where
     type Output = Result<Response<R>, Error>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            StateProj::Calling { future } => future.poll(cx).map_err(Error::from_service),
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.as_mut().project() {
+            StateProj::Calling { future } => {
+                let polled = future.poll(cx).map_err(Error::from_service);
+                if polled.is_ready() {
+                    self.complete();
+                }
+                polled
+            }
             StateProj::Rejected { error } => match error.take() {
                 Some(error) => Poll::Ready(Err(error)),
                 None => polled_after_completion(),

@@ -41,6 +41,7 @@ pin_project! {
         Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
         // `trusted` is whether the response comes from the server that the limiter belongs to.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
+        Completed,
     }
 }
 
@@ -83,15 +84,15 @@ where
             let (settings, bounds, request, step) = match this.state.as_mut().project() {
                 StateProj::Before { settings, bounds, request, step } => (settings, bounds, request, step),
                 StateProj::Calling { future, permit, trusted } => {
-                    let outcome = ready!(future.poll(cx));
+                    let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
                     // Without a response, dropping the permit counts the request as unconfirmed.
-                    let permit = permit.take();
-                    let response = outcome.map_err(Error::from_service)?;
-                    if let Some(permit) = permit {
-                        complete(permit, *trusted, call, &response);
+                    if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
+                        complete(permit, *trusted, call, response);
                     }
-                    return Poll::Ready(Ok(response));
+                    this.state.set(State::Completed);
+                    return Poll::Ready(outcome);
                 }
+                StateProj::Completed => polled_after_completion(),
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
             match step {
@@ -174,6 +175,7 @@ impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
             State::Before { step: Step::Readying { .. }, .. } => "readying",
             State::Before { .. } => "acquiring",
             State::Calling { .. } => "calling",
+            State::Completed => "completed",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()
     }

@@ -18,7 +18,7 @@ use crate::{
     policy::{
         self, RetryDecision, feedback,
         grpc::{self, Code, Pushback},
-        retry::{Delay, Inputs, Retry, RetryState, Stop, Verdict},
+        retry::{Delay, DelayReason, Inputs, Retry, RetryState, Stop, Verdict},
     },
     telemetry::{self, Answered},
 };
@@ -111,12 +111,12 @@ impl<B: Body> Attempts<B> {
         telemetry::attempt(&self.call, result.as_ref().map(Answered::of));
 
         let verdict = self.verdict(&AttemptResult { outcome, headers, error }, response);
-        let (mut inputs, mut body) = (Inputs::default(), None);
-        if verdict.may_retry() {
+        let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);
+        if let Ok(reason) = policy::retry::backoff_reason(&self.state, outcome, verdict, requested) {
             body = self.replay.body();
             inputs = Inputs {
                 requested,
-                backoff: self.backoff(verdict),
+                backoff: reason.and_then(|reason| self.backoff(reason)),
                 time_left: self.call.deadline().map(|ends| ends.saturating_duration_since(clock::now())),
                 replayable: body.is_some(),
                 has_body: response.is_some_and(|response| !response.body().is_end_stream()),
@@ -177,11 +177,11 @@ impl<B: Body> Attempts<B> {
         }
     }
 
-    fn backoff(&mut self, verdict: Verdict) -> Option<Delay> {
-        let Verdict::Classified(decision) = verdict else { return None };
+    /// Draws the next backoff from the source that all calls share, or from the custom backoff.
+    fn backoff(&mut self, reason: DelayReason) -> Option<Delay> {
         let (retry, random) = (self.state.attempts.saturating_sub(1), self.policy.random.next());
-        let (backoff, delays) = match decision {
-            RetryDecision::Throttled => (&self.policy.throttled, &mut self.throttled_delays),
+        let (backoff, delays) = match reason {
+            DelayReason::Throttled => (&self.policy.throttled, &mut self.throttled_delays),
             _ => (&self.policy.transient, &mut self.transient_delays),
         };
         backoff.next(delays, retry, random)

@@ -1,7 +1,7 @@
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use http::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{IdempotencyKey, RetryDecision, RetryLayer, backoff::AnyBackoff, classify::Rule};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 /// The fields of a [`RetryLayer`] in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(expecting = "struct RetryLayer", default, deny_unknown_fields)]
-pub(super) struct Fields {
+struct Fields {
     max_attempts: u32,
     max_retry_after: Written<Duration>,
     replay_limit: usize,
@@ -51,7 +51,7 @@ struct Budget {
 
 impl Default for Fields {
     fn default() -> Self {
-        RetryLayer::new().into()
+        Self::from(&RetryLayer::new())
     }
 }
 
@@ -61,15 +61,30 @@ impl Default for Budget {
     }
 }
 
-impl From<RetryLayer> for Fields {
-    fn from(layer: RetryLayer) -> Self {
+impl Serialize for RetryLayer {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Fields::from(self).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for RetryLayer {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Fields::deserialize(from)?.try_into().map_err(D::Error::custom)
+    }
+}
+
+impl From<&RetryLayer> for Fields {
+    fn from(layer: &RetryLayer) -> Self {
         let policy = &layer.policy;
+        // The last rule for a status is in force, and `collect` keeps the last one.
+        let status = |rule: &Rule| match rule {
+            Rule::Status(status, decision) => Some((*status, *decision)),
+            Rule::If(_) => None,
+        };
+        let rules: BTreeMap<_, _> = policy.rules.iter().filter_map(status).collect();
         let statuses = |never: bool| {
-            let status = |rule: &Rule| match rule {
-                Rule::Status(status, on) if (*on == RetryDecision::NotRetryable) == never => Some(*status),
-                _ => None,
-            };
-            List(policy.rules.iter().filter_map(status).collect())
+            let matching = rules.iter().filter(|rule| (*rule.1 == RetryDecision::NotRetryable) == never);
+            List(matching.map(|(status, _)| *status).collect())
         };
         Self {
             max_attempts: policy.max_attempts,

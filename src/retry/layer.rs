@@ -46,8 +46,6 @@ use crate::{
 ///
 /// `Serialize` omits the other settings.
 #[derive(Debug, Clone)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(try_from = "super::config::Fields", into = "super::config::Fields"))]
 pub struct RetryLayer {
     pub(super) policy: Arc<Policy>,
 }

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{body::IdleBody, config::InvalidConfig};
+use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
 
 /// Ends a response's body that stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
 ///
@@ -103,7 +103,7 @@ where
     }
 
     fn call(&mut self, request: T) -> Self::Future {
-        BodyIdleFuture { future: self.inner.call(request), limit: self.limit }
+        BodyIdleFuture { future: self.inner.call(request), limit: self.limit, completed: false }
     }
 }
 
@@ -114,6 +114,7 @@ pin_project! {
         #[pin]
         future: F,
         limit: Option<Duration>,
+        completed: bool,
     }
 }
 
@@ -125,7 +126,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.future.poll(cx))?;
-        Poll::Ready(Ok(response.map(|body| IdleBody::new(body, *this.limit))))
+        if *this.completed {
+            polled_after_completion();
+        }
+        let result = ready!(this.future.poll(cx));
+        *this.completed = true;
+        Poll::Ready(result.map(|response| response.map(|body| IdleBody::new(body, *this.limit))))
     }
 }

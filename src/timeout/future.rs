@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use crate::{
     call::{CallContext, StopReason},
     clock::Instant,
-    error::{BoxError, Error, ErrorKind, MaybeRejected, polled_after_completion},
+    error::{BoxError, Error, ErrorKind, MaybeRejected},
 };
 
 pin_project! {
@@ -24,7 +24,6 @@ pin_project! {
         #[pin]
         timer: Option<Sleep>,
         expiry: Expiry,
-        completed: bool,
     }
 }
 
@@ -56,7 +55,7 @@ impl<F> ResponseFuture<F> {
     pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
         let checked = if expired { Err(expiry.error()) } else { Ok(()) };
         let future = MaybeRejected::new(checked, |()| call());
-        Self { future, timer: None, expiry, completed: false }
+        Self { future, timer: None, expiry }
     }
 }
 
@@ -69,26 +68,22 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if *this.completed {
-            polled_after_completion();
-        }
-        // The inner future is polled before the timer, so that a response counts even if the task is polled late.
-        let result = match this.future.poll(cx) {
-            Poll::Ready(result) => result,
-            Poll::Pending => {
-                if this.timer.is_none() {
-                    this.timer.set(Some(tokio::time::sleep_until(this.expiry.ends)));
-                }
-                if let Some(timer) = this.timer.as_pin_mut() {
-                    ready!(timer.poll(cx));
-                }
-                Err(this.expiry.error())
-            }
-        };
-        *this.completed = true;
-        Poll::Ready(result.map_err(|error| match &this.expiry.call {
+        let reported = |error: Error| match &this.expiry.call {
             Some(call) => error.reported(call),
             None => error,
-        }))
+        };
+        // The inner future is polled before the timer, so that a response counts even if the task is polled late.
+        if let Poll::Ready(result) = this.future.as_mut().poll(cx) {
+            return Poll::Ready(result.map_err(reported));
+        }
+        if this.timer.is_none() {
+            this.timer.set(Some(tokio::time::sleep_until(this.expiry.ends)));
+        }
+        if let Some(timer) = this.timer.as_pin_mut() {
+            ready!(timer.poll(cx));
+        }
+        let error = reported(this.expiry.error());
+        this.future.complete();
+        Poll::Ready(Err(error))
     }
 }

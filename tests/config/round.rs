@@ -1,7 +1,8 @@
 //! A configuration that is written and read stays the same, except for the key.
 
+use http::StatusCode;
 use proptest::prelude::*;
-use tower_outbound::{preset::StackConfig, stack::StackBuilder};
+use tower_outbound::{preset::StackConfig, retry::RetryLayer, stack::StackBuilder};
 
 use crate::{KEY, toml, with};
 
@@ -48,6 +49,16 @@ fn reads_what_it_wrote() {
         assert_eq!(shown(&read), shown(&config), "{written}");
     }
     assert_ne!(shown(&toml(EVERY_FIELD)), shown(&toml("")));
+}
+
+#[test]
+fn writes_the_rule_in_force_for_each_status() {
+    let [error, busy] = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];
+    let layer = RetryLayer::new().never_on(error).retry_on(busy).retry_on(error).never_on(busy);
+    let written = serde_json::to_value(&layer).unwrap();
+    assert_eq!((&written["retry_on"], &written["never_on"]), (&["500"].into(), &["503"].into()), "{written}");
+    let read: RetryLayer = serde_json::from_value(written).unwrap();
+    assert_eq!(format!("{read:?}"), format!("{:?}", RetryLayer::new().retry_on(error).never_on(busy)));
 }
 
 #[test]

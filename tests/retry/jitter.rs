@@ -1,6 +1,14 @@
 //! Calls that fail together are retried at different times.
 
-use std::{collections::HashSet, convert::Infallible, time::Duration};
+use std::{
+    collections::HashSet,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
@@ -9,7 +17,7 @@ use tower_outbound::{ExponentialBackoff, Jitter, body::ReplayBody, call::CallCon
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, secs},
+    probe::{Answer::*, Content, Probe, get, millis, request, secs},
     report,
 };
 
@@ -125,4 +133,33 @@ async fn jitters_the_delay_below_its_cap_after_two_thousand_attempts() {
 fn rejects_a_maximum_of_zero_attempts() {
     let error = RetryLayer::new().with_max_attempts(0).unwrap_err();
     assert_eq!((error.field(), error.value()), ("max attempts", "0"));
+}
+
+/// A POST that may have been processed, the last attempt, and a requested delay that is too long.
+#[tokio::test(start_paused = true)]
+async fn draws_no_backoff_if_the_call_stops_anyway() {
+    let drawn = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&drawn);
+    let custom = move || {
+        let count = Arc::clone(&count);
+        std::iter::repeat_with(move || millis(count.fetch_add(1, Ordering::Relaxed) as u64))
+    };
+    let layer = RetryLayer::new().with_custom_backoff(custom);
+    let too_long = Asks(503, "121");
+    for (method, answer, delays) in [("POST", Is(500), 0), ("GET", Is(500), 2), ("GET", too_long, 0)] {
+        drawn.store(0, Ordering::Relaxed);
+        layer.layer(Probe::new([answer])).oneshot(request(method, URI)).await.unwrap();
+        assert_eq!(drawn.load(Ordering::Relaxed), delays, "{method}");
+    }
+
+    // The random source, which all calls share, does not move, either.
+    let delay_after = |earlier: &'static [&'static str]| async move {
+        let layer = RetryLayer::new().with_seed(1).with_max_attempts(2).unwrap();
+        let service = layer.layer(Probe::new([Is(500)]));
+        for method in earlier {
+            service.clone().oneshot(request(method, URI)).await.unwrap();
+        }
+        report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay
+    };
+    assert_eq!(delay_after(&["POST"]).await, delay_after(&[]).await);
 }

@@ -95,14 +95,6 @@ pub(crate) enum Verdict {
     Deadline,
 }
 
-impl Verdict {
-    /// Returns whether the inputs decide. Otherwise the call ends.
-    pub(crate) fn may_retry(self) -> bool {
-        use RetryDecision::{Throttled, Transient};
-        matches!(self, Self::KeyReplaced | Self::Classified(Transient | Throttled))
-    }
-}
-
 /// The other inputs of the decision, at the end of the attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
@@ -147,6 +139,36 @@ impl From<StopReason> for Stop {
     }
 }
 
+/// Returns the reason of the backoff, `None` for a resend with another key, or why the call ends whatever the other inputs
+/// are. The caller draws a backoff only if there is a reason.
+pub(crate) fn backoff_reason(
+    state: &RetryState,
+    outcome: Outcome,
+    verdict: Verdict,
+    requested: Option<Duration>,
+) -> Result<Option<DelayReason>, Stop> {
+    let reason = match verdict {
+        Verdict::Deadline => return Err(StopReason::Deadline.into()),
+        Verdict::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
+        Verdict::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
+        Verdict::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
+        Verdict::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
+        Verdict::KeyReplaced => None,
+    };
+    if reason.is_some() {
+        if !state.idempotent && outcome.delivery() != Delivery::NotSent {
+            return Err(StopReason::NotIdempotent.into());
+        }
+        if state.attempts >= state.max_attempts {
+            return Err(StopReason::Exhausted.into());
+        }
+    }
+    if requested.is_some_and(|requested| requested > state.max_retry_after) {
+        return Err(Stop { reason: StopReason::AskedTooLong, retry_after: requested });
+    }
+    Ok(reason)
+}
+
 /// Decides whether and when the request is resent after an attempt with this outcome.
 ///
 /// The caller spends from the budget last, because that affects other calls.
@@ -156,26 +178,8 @@ pub(crate) fn decide(
     verdict: Verdict,
     inputs: &Inputs,
 ) -> Result<Retry, Stop> {
-    let backoff_reason = match verdict {
-        Verdict::Deadline => return Err(StopReason::Deadline.into()),
-        Verdict::Classified(RetryDecision::Success) => return Err(StopReason::Success.into()),
-        Verdict::Classified(RetryDecision::NotRetryable) => return Err(StopReason::NotRetryable.into()),
-        Verdict::Classified(RetryDecision::Transient) => Some(DelayReason::Transient),
-        Verdict::Classified(RetryDecision::Throttled) => Some(DelayReason::Throttled),
-        Verdict::KeyReplaced => None,
-    };
-    if backoff_reason.is_some() {
-        if !state.idempotent && outcome.delivery() != Delivery::NotSent {
-            return Err(StopReason::NotIdempotent.into());
-        }
-        if state.attempts >= state.max_attempts {
-            return Err(StopReason::Exhausted.into());
-        }
-    }
     let requested = inputs.requested;
-    if requested.is_some_and(|requested| requested > state.max_retry_after) {
-        return Err(Stop { reason: StopReason::AskedTooLong, retry_after: requested });
-    }
+    let backoff_reason = backoff_reason(state, outcome, verdict, requested)?;
     let (delay, reason) = match (backoff_reason, requested) {
         (Some(reason), _) => {
             let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;

@@ -55,7 +55,7 @@ fn stops_by_the_verdict_alone() {
         (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
         (Verdict::Deadline, StopReason::Deadline),
     ] {
-        assert!(!verdict.may_retry());
+        assert_eq!(backoff_reason(&STATE, UNAVAILABLE, verdict, None), Err(reason.into()));
         assert_eq!(decide(&STATE, UNAVAILABLE, verdict, &INPUTS), stop(reason));
         assert_eq!(decide(&STATE, NotSent, verdict, &Inputs::default()), stop(reason));
     }
@@ -168,8 +168,14 @@ proptest! {
         let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
+        // Without a reason the other inputs change nothing, so that the caller need not draw a backoff.
+        let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
+        if let Err(stop) = reason {
+            let without = Inputs { requested: inputs.requested, ..Inputs::default() };
+            prop_assert_eq!((decided, decide(&state, outcome, verdict, &without)), (Err(stop), Err(stop)));
+        }
         let Ok(retry) = decided else { return Ok(()) };
-        prop_assert!(verdict.may_retry() && inputs.replayable);
+        prop_assert!(inputs.replayable);
         prop_assert!(inputs.requested.is_none_or(|requested| retry.delay >= requested && requested <= max_retry_after));
         prop_assert!(inputs.time_left.is_none_or(|left| retry.delay.max(retry.drain) < left));
         prop_assert!(retry.drain <= DRAIN_TIME);
