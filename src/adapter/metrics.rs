@@ -94,15 +94,11 @@ pub fn enable() {
     describe_gauge!(event::QUEUE, Count, "Requests that wait for a permit.");
     describe_counter!(event::GRANTS, Count, "Requests that were granted their permits, once each.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");
-    describe_histogram!(
-        event::STORE_DURATION,
-        Seconds,
-        "Duration of the exchanges with the store of a shared limiter."
-    );
-    describe_gauge!(event::STORE_LOST, Count, "Shared limiters whose store does not reply.");
     describe_counter!(event::RETRIES, Count, "Further attempts that were decided on, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls whose failure was not tried again, by reason.");
     describe_counter!(event::KEY_REFRESHES, Count, "Refreshes of a key, by outcome.");
     describe_counter!(event::KEY_REFUSALS, Count, "Keys that the server refused and that are replaced.");
+    #[cfg(feature = "redis")]
+    super::redis::describe_metrics();
     metric::switch_on();
 }
