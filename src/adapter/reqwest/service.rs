@@ -131,7 +131,7 @@ impl Reqwest {
     }
 
     /// Over a client that there is already. **It must have been built with `redirect::Policy::none()`**, and
-    /// [`new`](Self::new) is the safer way: [`client`](Self::client) gives its client back, to be used elsewhere too.
+    /// [`new`](Self::new) is the safer way: [`get_ref`](Self::get_ref) gives its client back, to be used elsewhere too.
     ///
     /// By default a client follows redirects. It takes off `authorization` and cookies on the way to another host, but no
     /// header such as `x-api-key` and nothing that the server repeats of the query, and so gives away a key that is there;
@@ -155,9 +155,16 @@ impl Reqwest {
         Self { client, may_redirect: true }
     }
 
-    /// The client, with its pool of connections. What is sent by it directly goes past all layers.
-    pub fn client(&self) -> &Client {
+    /// Returns a reference to the client, with its pool of connections. Requests that it sends directly pass no layer.
+    ///
+    /// There is no `get_mut`, because a client put in its place could follow redirects unseen.
+    pub fn get_ref(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns the client.
+    pub fn into_inner(self) -> Client {
+        self.client
     }
 }
 
@@ -165,7 +172,7 @@ impl StackBuilder {
     /// Puts the whole stack over an existing `reqwest::Client`, as [`Reqwest::from_client`] describes it: build the client
     /// with `redirect::Policy::none()`.
     ///
-    /// The service takes `http::Request`s of any streamed body. `get_ref().client()` returns the client, to build
+    /// The service takes `http::Request`s of any streamed body. `get_ref().get_ref()` returns the client, to build
     /// requests with it.
     ///
     /// ```
@@ -178,7 +185,7 @@ impl StackBuilder {
     ///     .with_api_key(ApiKey::new("s3cret")?)
     ///     .reqwest(client)?;
     ///
-    /// let request = mail.get_ref().client().post("https://mail.example.com/v1/resources").body("hello").build()?;
+    /// let request = mail.get_ref().get_ref().post("https://mail.example.com/v1/resources").body("hello").build()?;
     /// let request = http::Request::<reqwest::Body>::try_from(request)?;
     /// let response = mail.clone().oneshot(request).await?;
     /// println!("{} {:?}", response.status(), Report::from_response(&response));
