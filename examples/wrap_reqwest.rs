@@ -54,7 +54,7 @@ struct ApiClient(StackService<Reqwest>);
 impl ApiClient {
     /// Builds requests as ever: `client.reqwest().post(url).json(&letter)`. Don't `send` them: `execute` does.
     fn reqwest(&self) -> &reqwest::Client {
-        self.0.get_ref().client()
+        self.0.get_ref().get_ref()
     }
 
     async fn execute(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, BoxError> {

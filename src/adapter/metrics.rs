@@ -96,15 +96,11 @@ pub fn enable() {
     describe_gauge!(event::QUEUE, Count, "Requests in the limiter's queue.");
     describe_counter!(event::GRANTS, Count, "Requests that were granted their permits.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");
-    describe_histogram!(
-        event::STORE_DURATION,
-        Seconds,
-        "Duration of the queries of a shared limiter to its store."
-    );
-    describe_gauge!(event::STORE_LOST, Count, "Shared limiters whose store does not reply.");
     describe_counter!(event::RETRIES, Count, "Retries, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls with a failure that was not retried, by reason.");
     describe_counter!(event::KEY_REFRESHES, Count, "Completed key refreshes, by outcome.");
     describe_counter!(event::KEY_REFUSALS, Count, "Rejections of a replaceable key by the server.");
+    #[cfg(feature = "redis")]
+    super::redis::describe_metrics();
     metric::switch_on();
 }

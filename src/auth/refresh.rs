@@ -42,6 +42,8 @@ struct State {
     held: Option<Held>,
     /// Weak, so that the next request starts another refresh if the runtime drops the task of this one.
     running: Option<WeakShared<Run>>,
+    /// The server rejected the key after the running refresh began to fetch it.
+    outdated: bool,
     /// Failures in a row.
     failures: u32,
     /// The last failure, and the end of the backoff after it.
@@ -131,12 +133,18 @@ impl Refresher {
             drop(runtime.spawn(refresh.clone()));
         }
         state.running = refresh.downgrade();
+        state.outdated = false;
         Ok(refresh)
     }
 
-    async fn run(self: Arc<Self>, started: Instant) -> Result<ApiKey, KeyError> {
-        let fetched = self.fetch(started).await;
-        self.settle(started, fetched)
+    async fn run(self: Arc<Self>, mut started: Instant) -> Result<ApiKey, KeyError> {
+        loop {
+            let fetched = self.fetch(started).await;
+            if let Some(settled) = self.settle(started, fetched) {
+                return settled;
+            }
+            started = clock::now();
+        }
     }
 
     async fn fetch(&self, started: Instant) -> Result<FreshKey, KeyError> {
@@ -165,10 +173,21 @@ impl Refresher {
         }
     }
 
-    /// Stores the result of the refresh.
-    fn settle(&self, started: Instant, fetched: Result<FreshKey, KeyError>) -> Result<ApiKey, KeyError> {
+    /// Stores the result of the refresh. Returns `None` if the key must be fetched again.
+    fn settle(
+        &self,
+        started: Instant,
+        fetched: Result<FreshKey, KeyError>,
+    ) -> Option<Result<ApiKey, KeyError>> {
         let now = clock::now();
         let mut state = self.lock();
+        // The file or the provider may have been read before it got a new key. The second fetch is the last, because
+        // the key cannot be rejected again before it is held again.
+        let is_held = |fresh: &FreshKey| state.held.as_ref().is_some_and(|held| held.key == fresh.key);
+        if state.outdated && fetched.as_ref().is_ok_and(is_held) {
+            state.outdated = false;
+            return None;
+        }
         state.running = None;
         // The subscriber's code runs outside of the lock.
         match fetched {
@@ -182,7 +201,7 @@ impl Refresher {
                     true if is_new => telemetry::key_changed(),
                     true => {}
                 }
-                Ok(key)
+                Some(Ok(key))
             }
             Err(error) => {
                 let wait = self.settings.backoff.delay(state.failures, self.random.next());
@@ -201,7 +220,7 @@ impl Refresher {
                 if is_logged {
                     telemetry::key_refresh_failed(&error, error.retry_in(), kept);
                 }
-                Err(error)
+                Some(Err(error))
             }
         }
     }
@@ -237,7 +256,7 @@ impl Refresher {
         let now = clock::now();
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
-        let State { held: Some(held), rejections, .. } = &mut *state else { return false };
+        let State { held: Some(held), rejections, outdated, .. } = &mut *state else { return false };
         // Another request rejected the key before.
         if held.key != *key || held.rejected {
             return true;
@@ -251,6 +270,7 @@ impl Refresher {
         }
         *rejections = rejections.saturating_add(1);
         held.rejected = true;
+        *outdated = true;
         drop(state);
         if self.is_file() {
             // Reads the file immediately, unless another request is reading it.

@@ -48,6 +48,9 @@ impl<L: SelectLimiter + fmt::Debug + Send + Sync + 'static> Erased for L {
 
 impl AnyLimiter {
     /// Erases the type of `limiter`.
+    ///
+    /// `Debug` of the result, and of every layer, service and builder that holds it, shows `Debug` of the limiter. That of
+    /// a custom limiter must not contain a secret.
     pub fn new<L>(limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,

@@ -161,6 +161,9 @@ where
     A: Algorithm,
 {
     /// Creates keyed limiters: `key` computes the key of a request, and `make` creates the limiter of a new key.
+    ///
+    /// `key` must return the same key for the same request. The layer calls it again if the request's permit expires
+    /// before the inner service is ready.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,

@@ -10,6 +10,7 @@ use crate::{
     auth::{ApiKey, KeyPlacement, KeySource, Origin},
     config::{
         InvalidConfig,
+        checked::Checked,
         inline_key::InlineKey,
         text::{List, Written},
     },
@@ -31,8 +32,8 @@ use crate::{
 /// | `allowed_origins` | `[]`: other origins that the key may go to, over TLS or on loopback |
 /// | `api_key` | none: the key itself. Never serialised |
 /// | `key_env` | the preset's: the environment variable of the key |
-/// | `key_file` | none: the file of the key, read again when it changes |
-/// | `key_file_interval` | `5s`: how often that file is checked |
+/// | `key_file` | none: the file of the key, read again after each interval and after a 401 |
+/// | `key_file_interval` | `5s`: the interval between two reads of that file |
 /// | `key_placement` | `bearer`. Or `header:NAME`, `query:NAME`, `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
 /// | `retry` | [`RetryLayer`] |
@@ -42,20 +43,25 @@ use crate::{
 /// | `transport` | [`Transport`] |
 ///
 /// At most one of `api_key`, `key_env` and `key_file` may be given.
+///
+/// # Logging the error of a parser
+///
+/// `Display` of a `toml` error quotes a line of the file, and that line may contain a key: for example an inline table
+/// that also has an unknown field. Log `error.message()` instead.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StackConfig {
     preset: Preset,
     name: Option<String>,
-    base_url: Option<Written<BaseUrl>>,
+    base_url: Option<Checked<BaseUrl>>,
     allow_plaintext: bool,
-    allowed_origins: List<Origin>,
+    allowed_origins: List<Checked<Origin>>,
     #[serde(skip_serializing)]
     api_key: Option<InlineKey>,
     key_env: Option<String>,
     key_file: Option<PathBuf>,
     key_file_interval: Option<Written<Duration>>,
-    key_placement: Written<KeyPlacement>,
+    key_placement: Checked<KeyPlacement>,
     limit: RateLimitConfig,
     retry: RetryLayer,
     timeout: TimeoutConfig,
@@ -87,6 +93,7 @@ impl StackBuilder {
     /// Returns an error with the [path](InvalidConfig::path) of the field if
     ///
     /// - there is no base URL,
+    /// - the base URL, an allowed origin or the key placement is invalid,
     /// - the name is not 1 to 64 visible ASCII characters,
     /// - more than one source of the key is given,
     /// - `api_key` is invalid.
@@ -98,8 +105,8 @@ impl StackBuilder {
             Preset::RealtimeMessaging => realtime_messaging,
             Preset::Custom => Self::new,
         };
-        let url = config.base_url.as_ref().map(|url| url.0.uri.to_string());
-        let mut builder = preset(&url.unwrap_or_default()).map_err(|error| error.within("base_url"))?;
+        let url = config.base_url.as_ref().map_or(Ok(String::new()), |url| Ok(url.get()?.uri.to_string()));
+        let mut builder = url.and_then(|url| preset(&url)).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
             // Logs and metrics can show these characters.
             if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -112,6 +119,7 @@ impl StackBuilder {
             builder = builder.allow_plaintext();
         }
         for origin in &config.allowed_origins.0 {
+            let origin = origin.get().map_err(|error| error.within("allowed_origins"))?;
             builder = builder.with_allowed_origin(origin.clone());
         }
         let limit = config.limit.clone().or_quotas(builder.quotas());
@@ -171,12 +179,13 @@ impl StackConfig {
             let interval = self.key_file_interval.map_or(KeySource::FILE_INTERVAL, |interval| interval.0);
             builder = builder.with_key_file_every(path, interval);
         }
-        Ok(builder.with_key_placement(self.key_placement.0.clone()))
+        let placement = self.key_placement.get().map_err(|error| error.within("key_placement"))?;
+        Ok(builder.with_key_placement(placement.clone()))
     }
 
     /// Adds the path of the field to an error of a layer or client.
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
-        let base = self.base_url.as_ref().map(|url| url.0.origin.to_string());
+        let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
         let path = match error.field() {
             // The error of `api_key` was returned before.
             "api key" if self.key_file.is_some() => "key_file",

@@ -21,10 +21,6 @@ pub(crate) const KEY_REFRESHES: &str = "tower_outbound.auth.refreshes";
 pub(crate) const KEY_REFUSALS: &str = "tower_outbound.auth.refusals";
 pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
-#[cfg(any(feature = "metrics", feature = "redis"))]
-pub(crate) const STORE_DURATION: &str = "tower_outbound.limit.store.duration";
-#[cfg(any(feature = "metrics", feature = "redis"))]
-pub(crate) const STORE_LOST: &str = "tower_outbound.limit.store.lost";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 
 /// The request of a call's event. Its query and user info are not shown, because both may contain keys.

@@ -71,43 +71,6 @@ fn rejects_what_cannot_be_read() {
             "unknown variant `currency-rates`, expected one of `currency_rates`, `email_delivery`, `realtime_messaging`, `custom`",
         ),
         ("transport.http = '2'", "unknown variant `2`, expected one of `negotiated`, `http1`, `http2`"),
-        (
-            "base_url = 'rates.example.com'",
-            "invalid base url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
-        ),
-        (
-            "base_url = 'https://me:s3cret@host/'",
-            "invalid base url `https://…`: expected an absolute http or https url without user info, such as https://api.example.com",
-        ),
-        (
-            "allowed_origins = ['/v1']",
-            "invalid url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
-        ),
-        (
-            "key_placement = 'cookie'",
-            "invalid key placement `cookie`: expected bearer, header:NAME, query:NAME or basic:USER",
-        ),
-        ("key_placement = 'query:'", "invalid query parameter ``: expected a name"),
-        (
-            "key_placement = 'header:host'",
-            "invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and their kind",
-        ),
-        (
-            "key_placement = 'header:x-api-key: s3cret'",
-            "invalid key placement `header...`: expected bearer, header:NAME, query:NAME or basic:USER",
-        ),
-        (
-            "key_placement = 'query:api_key=s3cret'",
-            "invalid key placement `query...`: expected bearer, header:NAME, query:NAME or basic:USER",
-        ),
-        (
-            "key_placement = 's3cret'",
-            "invalid key placement `s...`: expected bearer, header:NAME, query:NAME or basic:USER",
-        ),
-        (
-            "key_placement = 'basic:ann:s3cret'",
-            "invalid user `ann:…`: expected a name without colons and control characters",
-        ),
         ("timeout.total = '60s'\ntimeout.total = '60s'", "duplicate key"),
         (
             "timout.total = '60s'",
@@ -215,6 +178,55 @@ fn names_the_path_of_what_cannot_be_made() {
         ),
         ("api_key = 7", "api_key: invalid api key `given as a value`: expected a text"),
         ("api_key = { s3 = 'cret' }", "api_key: invalid api key `given as a value`: expected a text"),
+        (
+            "base_url = 'rates.example.com'",
+            "base_url: invalid base url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
+        ),
+        (
+            "base_url = 'https://me:s3cret@host/'",
+            "base_url: invalid base url `https://…`: expected an absolute http or https url without user info, such as https://api.example.com",
+        ),
+        (
+            "allowed_origins = ['/v1']",
+            "allowed_origins: invalid url `…`: expected an absolute http or https url without user info, such as https://api.example.com",
+        ),
+        (
+            "key_placement = 'cookie'",
+            "key_placement: invalid key placement `cookie`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        ("key_placement = 'query:'", "key_placement: invalid query parameter ``: expected a name"),
+        (
+            "key_placement = 'header:host'",
+            "key_placement: invalid key header `host`: expected a header other than connection, content-length, host, transfer-encoding and their kind",
+        ),
+        (
+            "key_placement = 'header:x-api-key: s3cret'",
+            "key_placement: invalid key placement `header...`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        (
+            "key_placement = 'query:api_key=s3cret'",
+            "key_placement: invalid key placement `query...`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        (
+            "key_placement = 's3cret'",
+            "key_placement: invalid key placement `s...`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
+        (
+            "key_placement = 'basic:ann:s3cret'",
+            "key_placement: invalid user `ann:…`: expected a name without colons and control characters",
+        ),
+        (
+            "base_url = ['https://me:s3cret@host/']",
+            "base_url: invalid base url `…`: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
+        ),
+        (
+            "allowed_origins = ['https://a', 'https://me:s3cret@host']",
+            "allowed_origins: invalid url `https://…`: expected an absolute http or https url without user info, such as https://api.example.com",
+        ),
+        (
+            "key_placement = { header = 's3cret' }",
+            "key_placement: invalid key placement `...`: expected bearer, header:NAME, query:NAME or basic:USER",
+        ),
         ("name = ''", "name: invalid name ``: expected 1 to 64 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
@@ -247,4 +259,30 @@ fn names_the_path_of_what_cannot_be_made() {
         toml("").client().unwrap_err().to_string(),
         "base_url: invalid base url ``: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
     );
+}
+
+/// A parser's error quotes the line.
+#[test]
+fn quotes_no_line_with_a_url_or_placement_that_contains_a_key() {
+    for line in [
+        "base_url = 'https://me:s3cret@host/'",
+        "base_url = ['https://me:s3cret@host/']",
+        "allowed_origins = 'https://me:s3cret@host/'",
+        "allowed_origins = ['https://host', 'https://me:s3cret@host/']",
+        "key_placement = 's3cret'",
+        "key_placement = ['s3cret']",
+        "key_placement = 'header:x-api-key: s3cret'",
+        "key_placement = { header = 's3cret' }",
+    ] {
+        let base = if line.starts_with("base_url") { "" } else { "base_url = 'https://host'\n" };
+        let shown = match toml::from_str::<StackConfig>(&format!("{base}{line}")) {
+            Ok(config) => {
+                let error = config.layer().unwrap_err();
+                let written = [toml::to_string(&config).unwrap(), serde_json::to_string(&config).unwrap()];
+                format!("{error} {error:?} {config:?} {written:?}")
+            }
+            Err(error) => error.to_string(),
+        };
+        assert!(!shown.contains("s3cret"), "{line}: {shown}");
+    }
 }

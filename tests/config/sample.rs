@@ -23,9 +23,9 @@ fn fields(path: &str) -> BTreeSet<String> {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // It accepts any value, so it has no fields.
+    // Some accept any value, so they have no fields.
     let inner = |name| match name {
-        "api_key" => BTreeSet::from(["api_key".to_owned()]),
+        "api_key" | "base_url" | "key_placement" => BTreeSet::from([String::from(name)]),
         name => fields(&format!("{path}{name}.")),
     };
     names.flat_map(inner).collect()

@@ -141,3 +141,33 @@ fn requests_rejected_while_the_file_is_read_get_the_new_key() {
     first.join().unwrap().unwrap();
     second.join().unwrap().unwrap();
 }
+
+/// A pipe gives the old key to a read that began before the rejection. The file then has another key.
+#[cfg(unix)]
+#[test]
+fn reads_the_file_again_if_its_key_is_rejected_while_it_is_read() {
+    use std::{io::Write, process::Command, thread};
+
+    let secret = Secret::new("outdated", "key-1");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let keys = KeySource::from_file_every(&secret.0, Duration::ZERO).unwrap();
+    let old = runtime.block_on(keys.current()).unwrap();
+    fs::remove_file(&secret).unwrap();
+    assert!(Command::new("mkfifo").arg(&secret.0).status().unwrap().success());
+
+    let reader = thread::spawn({
+        let keys = keys.clone();
+        move || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(keys.current())
+    });
+    // Opens as soon as the reader has opened its end.
+    let mut pipe = fs::OpenOptions::new().write(true).open(&secret).unwrap();
+    assert!(keys.reject(&old));
+    let mut waiting = tokio_test::task::spawn(keys.current());
+    assert!(waiting.poll().is_pending());
+    let next = Secret::new("outdated-next", "key-2");
+    fs::rename(&next, &secret).unwrap();
+    pipe.write_all(b"key-1").unwrap();
+    drop(pipe);
+    assert_eq!(reader.join().unwrap().unwrap().expose(), "key-2");
+    assert_eq!(runtime.block_on(waiting).unwrap().expose(), "key-2");
+}

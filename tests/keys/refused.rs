@@ -146,3 +146,60 @@ async fn resends_stay_within_the_quota() {
     assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
     server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
+
+/// A vault that reads its key when a fetch begins, and takes 10 s to return it. The key expires after 100 s, so a refresh
+/// begins at 80 s.
+fn slow_vault() -> (RefreshingKey, Arc<Mutex<&'static str>>, Asked) {
+    let (stored, asked) = (Arc::new(Mutex::new("key-1")), Asked(Arc::default()));
+    let (read, count) = (Arc::clone(&stored), asked.clone());
+    let provider = move || {
+        count.0.fetch_add(1, Ordering::Relaxed);
+        let key = *read.lock().unwrap();
+        async move {
+            tokio::time::sleep(secs(10)).await;
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(key)?).with_lifetime(secs(100)))
+        }
+    };
+    (RefreshingKey::new(provider).with_timeout(secs(30)).unwrap(), stored, asked)
+}
+
+#[tokio::test(start_paused = true)]
+async fn fetches_again_if_the_key_is_rejected_while_it_is_fetched() {
+    let (vault, stored, asked) = slow_vault();
+    let server = Server::accepting("key-1");
+    let client = client(vault, &server);
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(80)).await;
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(asked.times(), 2, "the refresh has begun");
+    *stored.lock().unwrap() = "key-2";
+    server.accept("key-2");
+    let ended = together(20, || send_again(client.clone())).await;
+    assert!(ended.iter().all(|ended| ended.as_ref().unwrap().status() == 200));
+    assert_eq!(asked.times(), 3, "one more fetch for all");
+
+    // A fetch of another key is not repeated.
+    tokio::time::sleep(secs(60)).await;
+    *stored.lock().unwrap() = "key-3";
+    tokio::time::sleep(secs(20)).await;
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    server.accept("key-3");
+    assert_eq!(send_again(client.clone()).await.unwrap().status(), 200);
+    assert_eq!(asked.times(), 4);
+}
+
+/// The server rejects all keys, and the vault has no other.
+#[tokio::test(start_paused = true)]
+async fn fetches_a_rejected_key_at_most_twice() {
+    let (vault, _, asked) = slow_vault();
+    let server = Server::accepting("key-1");
+    let client = client(vault, &server);
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(80)).await;
+    send(&client).await.unwrap();
+    server.accept("none of them");
+    assert_eq!(send_again(client.clone()).await.unwrap().status(), 401);
+    assert_eq!((asked.times(), server.keys().len()), (3, 4));
+}

@@ -1,4 +1,4 @@
-//! KeySource and URLs that can't be used: the error names the place, never the value.
+//! Invalid keys and URLs: the error names their source, never their value.
 
 use std::{env, ffi::OsString, fs, path::PathBuf, process::Command};
 

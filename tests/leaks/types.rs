@@ -450,7 +450,10 @@ fn config(seen: &Seen) {
             ("key_placement", KEY.to_owned()),
             ("base_url", format!("https://me:{KEY}@host/")),
         ] {
-            seen.error(&file(field, value.into()).unwrap_err());
+            let read = file(field, value.into()).unwrap();
+            hidden(&read);
+            unsaid(&serde_json::to_string(&read).unwrap());
+            seen.error(&read.layer().unwrap_err());
         }
         for bad in [format!("{KEY} "), format!("{KEY}\n"), format!("\u{fc}{KEY}")] {
             let read = file("api_key", bad.into()).unwrap();

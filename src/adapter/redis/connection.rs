@@ -15,12 +15,15 @@ use super::{
     protocol::{Decide, Decided, Known, Query, Reply},
     settings::Settings,
 };
-use crate::config::InvalidConfig;
+use crate::{config::InvalidConfig, error::redact};
 
 const SCRIPT: &str = include_str!("script.lua");
 
 /// The number of cluster redirections that one query follows.
 const MOST_MOVES: u32 = 3;
+
+/// Errors of the server that are logged by their code, besides those that the redis crate knows.
+const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
 
 /// The script's reply. Times are microseconds from the decision, except for the first value, which only identifies
 /// the store's memory.
@@ -134,21 +137,25 @@ impl Connection {
         }
         Some(self.settings.info.clone().set_addr(addr))
     }
-
-    /// Returns the error without the password, because a server may quote the command that it received.
-    fn fault(&self, error: &RedisError) -> String {
-        let mut text = error.to_string();
-        let settings = self.settings.info.redis_settings();
-        if let Some(secret) = settings.password().filter(|secret| !secret.is_empty()) {
-            text = text.replace(secret, "***");
-        }
-        text
-    }
 }
 
 impl Decide for Connection {
     fn decide(&self, query: Query) -> Decided<'_> {
-        Box::pin(async { self.exchange(query).await.map_err(|error| self.fault(&error)) })
+        Box::pin(async { self.exchange(query).await.map_err(fault) })
+    }
+}
+
+/// Describes the error without the server's own text, which may contain what the server received.
+fn fault(error: RedisError) -> String {
+    match error.kind() {
+        ErrorKind::Io => redact(error).to_string(),
+        // The code of a known kind. The client does not take it from the reply.
+        ErrorKind::Server(_) => format!("the server returned {}", error.code().unwrap_or("an error")),
+        ErrorKind::Extension => {
+            let code = CODES.iter().find(|code| error.code() == Some(**code));
+            format!("the server returned {}", code.unwrap_or(&"an unknown error"))
+        }
+        _ => error.category().to_owned(),
     }
 }
 
@@ -168,4 +175,34 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replied(text: &str) -> RedisError {
+        let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+        reply.and_then(redis::Value::extract_error).unwrap_err()
+    }
+
+    #[test]
+    fn shows_the_code_of_an_error_and_no_text_of_the_server() {
+        for (text, shown) in [
+            ("ERR unknown command 'AUTH', with args beginning with: 's3cret'", "the server returned ERR"),
+            ("NOPERM this user has no permissions to access 's3cret'", "the server returned NOPERM"),
+            ("WRONGPASS invalid password s%33cret", "the server returned WRONGPASS"),
+            ("s3cret s3cret", "the server returned an unknown error"),
+        ] {
+            assert_eq!(fault(replied(text)), shown, "{text}");
+        }
+        let client = RedisError::from((ErrorKind::Client, "s3cret", "s3cret".to_owned()));
+        assert_eq!(fault(client), "client error");
+    }
+
+    #[test]
+    fn shows_the_reason_of_a_lost_connection() {
+        let lost = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(fault(lost.into()), "connection refused");
+    }
 }

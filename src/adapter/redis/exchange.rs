@@ -14,13 +14,12 @@ use super::{
     permits::{Free, Grant, Permits},
     protocol::{MOST, Query, Reply},
     settings::{LONGEST_RETRY, SHORTEST_RETRY},
-    telemetry::StoreLost,
+    telemetry::{self, StoreLost},
 };
 use crate::{
     clock::{self, Instant},
     limit::queue::external::{Demand, nanos},
     policy::backoff::scatter,
-    telemetry::{event::STORE_DURATION, metric},
 };
 
 /// How often waiters are checked during an exchange. A refusal may be late by as much.
@@ -85,7 +84,7 @@ impl Inner {
             Err(fault) => ("failed", Some(fault)),
         };
         let took = Duration::from_nanos(self.queue.now().saturating_sub(query.now));
-        metric::record(STORE_DURATION, None, &[("outcome", outcome)], took);
+        telemetry::exchanged(outcome, took);
         match fault {
             Some(fault) => self.lose(&fault),
             None => {

@@ -15,3 +15,5 @@ mod tests;
 
 pub use self::limiter::RedisLimiter;
 pub use self::permits::Store;
+#[cfg(feature = "metrics")]
+pub(crate) use self::telemetry::describe as describe_metrics;

@@ -1,4 +1,4 @@
-//! The log events of the store.
+//! The log events and metrics of the store.
 
 use std::time::Duration;
 
@@ -6,10 +6,28 @@ use crate::{
     clock::{self, Instant},
     telemetry::{
         LIMIT,
-        event::{STORE_LOST, millis},
-        metric::Raised,
+        event::millis,
+        metric::{self, Raised},
     },
 };
+
+const DURATION: &str = "tower_outbound.limit.store.duration";
+const LOST: &str = "tower_outbound.limit.store.lost";
+
+/// Describes the metrics to the installed recorder.
+#[cfg(feature = "metrics")]
+pub(crate) fn describe() {
+    use ::metrics::{Unit, describe_gauge, describe_histogram};
+
+    let duration = "Duration of the exchanges with the store of a shared limiter.";
+    describe_histogram!(DURATION, Unit::Seconds, duration);
+    describe_gauge!(LOST, Unit::Count, "Shared limiters whose store does not reply.");
+}
+
+/// Records an exchange with the store.
+pub(super) fn exchanged(outcome: &'static str, took: Duration) {
+    metric::record(DURATION, None, &[("outcome", outcome)], took);
+}
 
 /// The store does not reply, until this value is dropped.
 #[derive(Debug)]
@@ -21,7 +39,7 @@ pub(super) struct StoreLost {
 impl StoreLost {
     pub(super) fn begin(why: &str, state: &'static str, retry_in: Duration) -> Self {
         tracing::warn!(target: LIMIT, error = why, state, retry_in_ms = millis(retry_in), "limiter's store lost");
-        Self { since: clock::now(), _lost: Raised::new(STORE_LOST, None) }
+        Self { since: clock::now(), _lost: Raised::new(LOST, None) }
     }
 
     pub(super) fn back(self) {

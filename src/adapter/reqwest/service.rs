@@ -132,7 +132,7 @@ impl Reqwest {
     }
 
     /// Uses an existing client. **The client must have been built with `redirect::Policy::none()`.** Prefer
-    /// [`new`](Self::new), which ensures that. [`client`](Self::client) returns the client, for use elsewhere.
+    /// [`new`](Self::new), which ensures that. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
     ///
     /// By default a `reqwest::Client` follows redirects:
     ///
@@ -160,8 +160,15 @@ impl Reqwest {
     }
 
     /// Returns the client, with its connection pool. A request that is sent with it directly bypasses all layers.
-    pub fn client(&self) -> &Client {
+    ///
+    /// There is no `get_mut`, because a client put in its place could follow redirects undetected.
+    pub fn get_ref(&self) -> &Client {
         &self.client
+    }
+
+    /// Returns the client.
+    pub fn into_inner(self) -> Client {
+        self.client
     }
 }
 
@@ -169,7 +176,7 @@ impl StackBuilder {
     /// Puts the whole stack over an existing `reqwest::Client`, as [`Reqwest::from_client`] describes it: build the client
     /// with `redirect::Policy::none()`.
     ///
-    /// The service takes `http::Request`s of any streamed body. `get_ref().client()` returns the client, to build
+    /// The service takes `http::Request`s of any streamed body. `get_ref().get_ref()` returns the client, to build
     /// requests with it.
     ///
     /// ```
@@ -182,7 +189,7 @@ impl StackBuilder {
     ///     .with_api_key(ApiKey::new("s3cret")?)
     ///     .reqwest(client)?;
     ///
-    /// let request = mail.get_ref().client().post("https://mail.example.com/v1/resources").body("hello").build()?;
+    /// let request = mail.get_ref().get_ref().post("https://mail.example.com/v1/resources").body("hello").build()?;
     /// let request = http::Request::<reqwest::Body>::try_from(request)?;
     /// let response = mail.clone().oneshot(request).await?;
     /// println!("{} {:?}", response.status(), Report::from_response(&response));

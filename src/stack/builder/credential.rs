@@ -24,15 +24,15 @@ impl StackBuilder {
         self
     }
 
-    /// Sends the key in this file. The file is read when the layer or client is made, and again when it changes: see
-    /// [`KeySource::from_file`].
+    /// Sends the key in this file. The file is read when the layer or client is made, and by the first request after each
+    /// [5 s](KeySource::FILE_INTERVAL): see [`KeySource::from_file`].
     ///
-    /// Retries a request once after a 401 if the file contains another key.
+    /// After a 401, reads the file immediately, and retries the request once if the file contains another key.
     pub fn with_key_file(self, path: impl Into<PathBuf>) -> Self {
         self.with_key_file_every(path, KeySource::FILE_INTERVAL)
     }
 
-    /// Like [`with_key_file`](Self::with_key_file), but checks the file for changes at most once in `interval`.
+    /// Like [`with_key_file`](Self::with_key_file), with another interval.
     pub fn with_key_file_every(mut self, path: impl Into<PathBuf>, interval: Duration) -> Self {
         self.credential = Credential::File(path.into(), interval);
         self

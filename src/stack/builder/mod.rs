@@ -140,6 +140,7 @@ impl StackBuilder {
     /// - The limiter's own quotas hold. [`quotas`](Self::quotas) still returns the preset's.
     /// - The bounds of the [wait](Self::with_limit) stay, and the limiter receives the server's rate-limit headers.
     /// - Of this and [`with_quotas`](Self::with_quotas), the later call wins.
+    /// - `Debug` of the builder and of its layers shows `Debug` of the limiter. That of a custom one must not contain a secret.
     ///
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};

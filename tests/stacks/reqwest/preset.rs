@@ -110,7 +110,7 @@ async fn puts_a_preset_over_a_reqwest_client_for_reqwests_own_requests_and_respo
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let service = rates.reqwest(client).unwrap();
 
-    let client = service.get_ref().client();
+    let client = service.get_ref().get_ref();
     let request = client.get(format!("{}/v1?q=1", site.url)).header("x-own", "7").build().unwrap();
     let request = Request::<reqwest::Body>::try_from(request).unwrap();
     // In a task, as a server's handler runs.
@@ -128,7 +128,7 @@ async fn puts_a_preset_over_a_reqwest_client_for_reqwests_own_requests_and_respo
 async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
     let site = Site::start(|_, _| std::future::pending()).await;
     let reqwest = inner(Wire::Http1);
-    let request = reqwest.client().get(&site.url).timeout(Duration::from_millis(50)).build().unwrap();
+    let request = reqwest.get_ref().get(&site.url).timeout(Duration::from_millis(50)).build().unwrap();
     let request = Request::<reqwest::Body>::try_from(request).unwrap();
     let error = within(quick_retry().layer(reqwest).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");

@@ -1,0 +1,48 @@
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::{InvalidConfig, inline_key::InlineKey, text::Text};
+
+/// A value whose text may contain a key by mistake, or the error that redacts it.
+///
+/// Every value deserialises, so that no parser quotes the line in an error. [`get`](Self::get) returns the error.
+#[derive(Debug, Clone)]
+pub(crate) struct Checked<T>(Result<T, InvalidConfig>);
+
+impl<T> Checked<T> {
+    pub(crate) fn get(&self) -> Result<&T, InvalidConfig> {
+        self.0.as_ref().map_err(InvalidConfig::clone)
+    }
+}
+
+impl<T: Default> Default for Checked<T> {
+    fn default() -> Self {
+        Self(Ok(T::default()))
+    }
+}
+
+/// For a list.
+impl<T: Text> Text for Checked<T> {
+    const EXPECTED: &'static str = T::EXPECTED;
+
+    fn read(text: &str) -> Result<Self, InvalidConfig> {
+        Ok(Self(T::read(text)))
+    }
+
+    fn write(&self) -> String {
+        self.0.as_ref().map_or_else(|error| error.value().to_owned(), T::write)
+    }
+}
+
+impl<T: Text> Serialize for Checked<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.write())
+    }
+}
+
+impl<'de, T: Text> Deserialize<'de> for Checked<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let value = InlineKey::deserialize(from)?;
+        // A value that is no text is invalid, too, and its error shows it like this.
+        Ok(Self(T::read(value.text().unwrap_or("…"))))
+    }
+}
