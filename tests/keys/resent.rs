@@ -168,8 +168,8 @@ async fn a_request_may_rule_it_out() {
     let script = [Is(401), Is(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
-        (RetryOverride::new().never(), (401, StopReason::NotRetryable, 1)),
-        (RetryOverride::new().never().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
+        (RetryOverride::new().without_retries(), (401, StopReason::NotRetryable, 1)),
+        (RetryOverride::new().without_retries().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
     ] {
         let mut request = get(URI);
         request.extensions_mut().insert(own);
@@ -271,7 +271,7 @@ async fn after_unauthenticated_of_grpc_the_key_is_replaced_and_what_is_idempoten
         let service = (retry, layer(provided)).layer(probe.clone());
         let mut call = request(method, URI);
         if said {
-            call.extensions_mut().insert(RetryOverride::new().idempotent());
+            call.extensions_mut().insert(RetryOverride::new().with_idempotent());
         }
         let response = service.clone().oneshot(call).await.unwrap();
         let sent = |probe: &Probe| -> Vec<String> {

@@ -194,7 +194,7 @@ async fn what_is_not_sent_again_costs_nothing() {
         request
     };
     let once = |mut request: Request<Content>| {
-        request.extensions_mut().insert(RetryOverride::new().never());
+        request.extensions_mut().insert(RetryOverride::new().without_retries());
         request
     };
     let cases = [

@@ -131,7 +131,7 @@ async fn a_kind_of_request_is_idempotent_when_the_layer_was_told_so() {
     // What is said of one request stays said.
     let probe = Probe::new([Is(503)]);
     let mut order = request("POST", URI);
-    order.extensions_mut().insert(RetryOverride::new().idempotent());
+    order.extensions_mut().insert(RetryOverride::new().with_idempotent());
     layer.layer(probe.clone()).oneshot(order).await.unwrap();
     assert_eq!(probe.calls(), 3);
 }

@@ -72,7 +72,7 @@ async fn a_rule_that_tries_401s_again_goes_on_by_its_own_count() {
 async fn a_layer_that_may_not_leaves_it_to_another() {
     let probe = Probe::new([Is(401), Is(200)]);
     let never = |mut request: Request<_>| {
-        request.extensions_mut().insert(RetryOverride::new().never());
+        request.extensions_mut().insert(RetryOverride::new().without_retries());
         request
     };
     let service = ServiceBuilder::new()

@@ -147,7 +147,7 @@ async fn a_request_that_needs_no_key_gets_none() {
     }
     // What the caller says of a POST does not tell the server.
     let mut request = request("POST", URI);
-    request.extensions_mut().insert(RetryOverride::new().idempotent());
+    request.extensions_mut().insert(RetryOverride::new().with_idempotent());
     assert!(sent(&keyed(), NAME, request).await[0].is_some());
 }
 
