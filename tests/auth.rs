@@ -163,7 +163,7 @@ fn an_origin_that_everybody_can_read_is_refused_at_construction() {
         assert_eq!(
             error.to_string(),
             format!(
-                "invalid origin `{shown}`: expected https, or loopback, or Origin::allow_plaintext, for a key to be sent there"
+                "invalid origin `{shown}`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there"
             )
         );
         assert_eq!(error.field(), "origin");
@@ -171,9 +171,9 @@ fn an_origin_that_everybody_can_read_is_refused_at_construction() {
 }
 
 #[tokio::test]
-async fn allow_plaintext_lets_the_key_go_where_it_was_said() {
+async fn with_plaintext_sends_the_key_without_tls() {
     let url = "http://gateway.internal:8080";
-    let layer = AuthLayer::new(key(), origin(url).allow_plaintext()).unwrap();
+    let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
     assert!(sent(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));
     for other in ["http://other.internal:8080", "https://gateway.internal:8080", "http://gateway.internal"] {
         assert!(!sent(&layer, get(other)).await.headers.contains_key(AUTHORIZATION), "{other}");

@@ -158,7 +158,7 @@ fn sends_a_key_without_tls_only_to_loopback_or_if_allowed() {
         assert!(error.to_string().contains(url), "{error}");
         assert!(preset.clone().with_key_placement("query:key".parse().unwrap()).layer().is_err());
         assert!(preset.clone().with_authorize(|_: &mut request::Parts| Ok(())).layer().is_err());
-        assert!(preset.allow_plaintext().client().is_ok());
+        assert!(preset.with_plaintext().client().is_ok());
     }
     for url in ["https://api.example.com", "http://localhost:1", "http://127.0.0.1", "http://[::1]:8080/api"]
     {
@@ -168,7 +168,7 @@ fn sends_a_key_without_tls_only_to_loopback_or_if_allowed() {
 
 #[tokio::test]
 async fn sends_the_key_without_tls_if_allowed() {
-    let layer = keyed("http://api.example.com").allow_plaintext().layer().unwrap();
+    let layer = keyed("http://api.example.com").with_plaintext().layer().unwrap();
     let service =
         ServiceBuilder::new().layer(layer).service_fn(|request: Request<ReplayBody<_>>| async move {
             assert_eq!(request.headers()["authorization"], format!("Bearer {KEY}"));

@@ -34,7 +34,7 @@ impl AuthLayer {
     /// # Errors
     ///
     /// Returns an error if the origin has neither TLS nor a loopback host, unless it
-    /// [allows plaintext](Origin::allow_plaintext).
+    /// [allows plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
         let credential = Credential::key(keys.into(), KeyPlacement::default());
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })

@@ -72,7 +72,7 @@
 //!
 //! - A request to another origin passes without the credential. A request whose URI names no origin is an error.
 //! - The caller's own header or query parameter of that name is kept. A 401 to it does not replace the key.
-//! - An origin without TLS is an error, except loopback and [`Origin::allow_plaintext`].
+//! - An origin without TLS is an error, except loopback and [`Origin::with_plaintext`].
 
 mod credential;
 mod future;

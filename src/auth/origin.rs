@@ -56,7 +56,7 @@ impl Origin {
     /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
     ///
     /// A private network that encrypts by other means needs it. Loopback does not.
-    pub fn allow_plaintext(mut self) -> Self {
+    pub fn with_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
     }
@@ -77,14 +77,14 @@ impl Origin {
     }
 
     /// Returns the origin if a credential may be sent there: over TLS, to loopback, or with
-    /// [`allow_plaintext`](Self::allow_plaintext).
+    /// [`with_plaintext`](Self::with_plaintext).
     pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         if self.is_tls() || self.plaintext || is_loopback {
             return Ok(self);
         }
-        let expected = "https, or loopback, or Origin::allow_plaintext, for a key to be sent there";
+        let expected = "https, or loopback, or Origin::with_plaintext, for a key to be sent there";
         Err(InvalidConfig::new("origin", self.to_string(), expected))
     }
 
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(origin(url).for_credential().is_ok(), safe, "{url}");
             assert_eq!(origin(url).is_tls(), url.starts_with("https"), "{url}");
         }
-        assert!(origin("http://10.0.0.1").allow_plaintext().for_credential().is_ok());
+        assert!(origin("http://10.0.0.1").with_plaintext().for_credential().is_ok());
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl StackBuilder {
             builder = builder.with_name(name.as_str());
         }
         if config.allow_plaintext {
-            builder = builder.allow_plaintext();
+            builder = builder.with_plaintext();
         }
         for origin in &config.allowed_origins.0 {
             let origin = origin.get().map_err(|error| error.within("allowed_origins"))?;

@@ -18,7 +18,7 @@ use crate::{
 ///
 /// - A classifier cannot override safety. A request that may have been processed is retried only if it is idempotent:
 ///   by its method, by an idempotency key that the server honours, or by a declaration
-///   ([`RetryOverride::idempotent`](super::RetryOverride::idempotent),
+///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
 /// - The layer does not call it for a 101.
 ///

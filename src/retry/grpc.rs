@@ -29,7 +29,7 @@ use crate::{
 /// it was not sent, or if it is declared idempotent:
 ///
 /// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
-/// - for one call, with [`RetryOverride::idempotent`](super::RetryOverride::idempotent).
+/// - for one call, with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
 ///
 /// gRPC's own implementations do not retry either, unless the method has a `retryPolicy`.
 ///

@@ -74,7 +74,7 @@ impl RetryLayer {
     /// Sets the number of attempts, including the first. 3 by default.
     ///
     /// 1 disables retries, except for the resend after a 401 whose key is replaced, which does not count.
-    /// [`RetryOverride::never`](super::RetryOverride::never) disables that, too.
+    /// [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables that, too.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl RetryLayer {
     /// Declares requests idempotent, whatever their method: a POST that only searches, or a gRPC method that only reads.
     ///
     /// Such a request is also retried after an attempt that may have been processed.
-    /// [`RetryOverride::idempotent`](super::RetryOverride::idempotent) declares a single request.
+    /// [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent) declares a single request.
     ///
     /// ```
     /// use tower_outbound::retry::RetryLayer;

@@ -42,7 +42,7 @@
 //!
 //! - The method is idempotent: GET, HEAD, OPTIONS, TRACE, PUT or DELETE.
 //! - The request carries an [`IdempotencyKey`] that the server honours.
-//! - The caller declared it idempotent, with [`RetryOverride::idempotent`] or [`RetryLayer::with_idempotent`].
+//! - The caller declared it idempotent, with [`RetryOverride::with_idempotent`] or [`RetryLayer::with_idempotent`].
 //! - The request was provably not processed: there was no connection, it closed before the request was written, or the
 //!   server refused the HTTP/2 stream. A custom service states this with a
 //!   [`DeliveryError`](crate::error::DeliveryError).
@@ -68,8 +68,8 @@
 //! - The resend counts neither as an attempt nor against the budget. The report lists it, with
 //!   [`DelayReason::KeyReplaced`](crate::call::DelayReason::KeyReplaced).
 //! - It happens once per call, even if retry layers are stacked. [`DefaultClassifier`] returns the next 401.
-//! - It does not happen after [`RetryOverride::never`], with an unrecorded body, or if the deadline is within 100 ms, the
-//!   time for draining the body.
+//! - It does not happen after [`RetryOverride::without_retries`], with an unrecorded body, or if the deadline is within
+//!   100 ms, the time for draining the body.
 //!
 //! The auth layer also marks a gRPC `UNAUTHENTICATED` in the response headers. gRPC does not guarantee that such a call
 //! was not processed. The layer resends it only if it is declared idempotent and no negative `grpc-retry-pushback-ms`

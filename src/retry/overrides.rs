@@ -9,7 +9,7 @@ use crate::config::InvalidConfig;
 ///
 /// let mut request = http::Request::post("https://api.example.com/v1/searches").body(())?;
 /// // This POST only reads.
-/// request.extensions_mut().insert(RetryOverride::new().idempotent().with_max_attempts(5)?);
+/// request.extensions_mut().insert(RetryOverride::new().with_idempotent().with_max_attempts(5)?);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl RetryOverride {
     }
 
     /// Disables retries, and the resend after a 401 whose key is replaced.
-    pub fn never(mut self) -> Self {
+    pub fn without_retries(mut self) -> Self {
         self.max_attempts = Some(1);
         self.never = true;
         self
@@ -48,7 +48,7 @@ impl RetryOverride {
     /// processed.
     ///
     /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares a kind of requests.
-    pub fn idempotent(mut self) -> Self {
+    pub fn with_idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }

@@ -24,7 +24,7 @@ use crate::{body::Body, error::BoxError};
 /// ScriptedService::new([
 ///     Answer::refused(),
 ///     Answer::io_error(ErrorKind::ConnectionReset).with_delay(Duration::from_secs(1)),
-///     Answer::status(429).with_header("retry-after", "30").before_body(),
+///     Answer::status(429).with_header("retry-after", "30").with_request_body_unread(),
 ///     Answer::never(),
 ///     200.into(),
 /// ]);
@@ -76,7 +76,7 @@ impl Answer {
 
     /// Returns the error of a refused connection. Reads nothing of the request.
     pub fn refused() -> Self {
-        Self::io_error(io::ErrorKind::ConnectionRefused).before_body()
+        Self::io_error(io::ErrorKind::ConnectionRefused).with_request_body_unread()
     }
 
     /// Returns a custom error, such as the one of another client.
@@ -137,21 +137,21 @@ impl Answer {
 
     /// Responds before the request's body is read, and drops it.
     #[must_use]
-    pub fn before_body(mut self) -> Self {
+    pub fn with_request_body_unread(mut self) -> Self {
         self.reads = Reads::Nothing;
         self
     }
 
     /// Responds after the first frame of the request's body, and drops the rest.
     #[must_use]
-    pub fn after_first_frame(mut self) -> Self {
+    pub fn with_request_body_first_frame(mut self) -> Self {
         self.reads = Reads::FirstFrame;
         self
     }
 
     /// Responds before the request's body is read, and keeps it while the service exists, as a client that is still sending.
     #[must_use]
-    pub fn keeping_body(mut self) -> Self {
+    pub fn with_request_body_kept(mut self) -> Self {
         self.reads = Reads::Keeps;
         self
     }

@@ -98,7 +98,7 @@ fn every_field_does_what_its_setter_does() {
         .unwrap()
         .with_api_key(ApiKey::new(KEY).unwrap())
         .with_name("plan-b")
-        .allow_plaintext()
+        .with_plaintext()
         .with_quotas(quotas)
         .with_limit(|layer| layer.with_max_wait(3 * SECOND).with_max_queue(4))
         .with_total_timeout(50 * SECOND)

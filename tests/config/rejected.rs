@@ -230,11 +230,11 @@ fn names_the_path_of_what_cannot_be_made() {
         ("name = ''", "name: invalid name ``: expected 1 to 64 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
-            "base_url: invalid origin `http://api.example.com:80`: expected https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+            "base_url: invalid origin `http://api.example.com:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",
         ),
         (
             "allowed_origins = 'http://10.0.0.1'",
-            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, or loopback, or Origin::allow_plaintext, for a key to be sent there",
+            "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",
         ),
     ] {
         let config = with(text);

@@ -168,8 +168,8 @@ async fn a_request_can_disable_the_resend() {
     let script = [Is(401), Is(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
-        (RetryOverride::new().never(), (401, StopReason::NotRetryable, 1)),
-        (RetryOverride::new().never().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
+        (RetryOverride::new().without_retries(), (401, StopReason::NotRetryable, 1)),
+        (RetryOverride::new().without_retries().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
     ] {
         let mut request = get(URI);
         request.extensions_mut().insert(own);
@@ -275,7 +275,7 @@ async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
         let service = (retry, layer(provided)).layer(probe.clone());
         let mut call = request(method, URI);
         if said {
-            call.extensions_mut().insert(RetryOverride::new().idempotent());
+            call.extensions_mut().insert(RetryOverride::new().with_idempotent());
         }
         let response = service.clone().oneshot(call).await.unwrap();
         let sent = |probe: &Probe| -> Vec<String> {

@@ -105,9 +105,9 @@ async fn reads_as_much_of_the_request_as_the_answer_specifies() {
     };
     let cases: [(Answer, usize, usize); 4] = [
         (200.into(), 3, 0),
-        (Answer::status(200).before_body(), 0, 0),
-        (Answer::status(200).after_first_frame(), 1, 0),
-        (Answer::status(200).keeping_body(), 0, 1),
+        (Answer::status(200).with_request_body_unread(), 0, 0),
+        (Answer::status(200).with_request_body_first_frame(), 1, 0),
+        (Answer::status(200).with_request_body_kept(), 0, 1),
     ];
     for (answer, read, kept) in cases {
         let what = format!("{answer:?}");

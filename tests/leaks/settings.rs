@@ -77,7 +77,7 @@ fn without_tls() {
             refused(preset.layer());
             refused(preset.client());
             refused(AuthLayer::new(key(), Origin::parse("http://host").unwrap()));
-            hidden(&preset.allow_plaintext().layer().unwrap());
+            hidden(&preset.with_plaintext().layer().unwrap());
         }
     });
 }

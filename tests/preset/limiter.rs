@@ -241,7 +241,7 @@ async fn each_tenant_has_its_own_quota_behind_one_preset() {
 #[tokio::test(start_paused = true)]
 async fn retry_after_pauses_one_tenant_of_a_preset() {
     let tenants = Tenants::new();
-    let preset = exact().with_limiter(tenants.buckets.clone()).allow_plaintext();
+    let preset = exact().with_limiter(tenants.buckets.clone()).with_plaintext();
     let found = preset.limiter().downcast_ref::<KeyedBucket<String>>().unwrap();
     assert!(preset.limiter().downcast_ref::<TokenBucket>().is_none());
     let (service, _) = stack(&preset, [Does::AsksFor { seconds: 7 }, Does::Answers(200)]);

@@ -55,9 +55,9 @@ impl From<Answer> for test_util::Answer {
             }
             Answer::Asks(status, pause) => is(status).with_header("retry-after", pause),
             Answer::Late(delay, status) => is(status).with_delay(millis(delay)),
-            Answer::Early(status) => is(status).before_body(),
-            Answer::Half(status) => is(status).after_first_frame(),
-            Answer::Keeps(status) => is(status).keeping_body(),
+            Answer::Early(status) => is(status).with_request_body_unread(),
+            Answer::Half(status) => is(status).with_request_body_first_frame(),
+            Answer::Keeps(status) => is(status).with_request_body_kept(),
             Answer::Refused => Self::refused(),
             Answer::Io(kind) => Self::io_error(kind),
             Answer::Silent => Self::never(),

@@ -198,7 +198,7 @@ async fn a_request_that_is_not_retried_costs_nothing() {
         request
     };
     let once = |mut request: Request<Content>| {
-        request.extensions_mut().insert(RetryOverride::new().never());
+        request.extensions_mut().insert(RetryOverride::new().without_retries());
         request
     };
     let cases = [

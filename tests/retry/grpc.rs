@@ -131,7 +131,7 @@ async fn with_idempotent_declares_requests_by_a_rule() {
     // The declaration of a single request still counts.
     let probe = Probe::new([Is(503)]);
     let mut order = request("POST", URI);
-    order.extensions_mut().insert(RetryOverride::new().idempotent());
+    order.extensions_mut().insert(RetryOverride::new().with_idempotent());
     layer.layer(probe.clone()).oneshot(order).await.unwrap();
     assert_eq!(probe.calls(), 3);
 }

@@ -133,7 +133,7 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
             own = own.with_max_attempts(most).unwrap();
         }
         if settings.idempotent {
-            own = own.idempotent();
+            own = own.with_idempotent();
         }
         request.extensions_mut().insert(own);
         if let Some(left) = settings.own {

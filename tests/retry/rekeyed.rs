@@ -72,7 +72,7 @@ async fn a_rule_that_retries_401s_uses_all_attempts() {
 async fn an_outer_layer_resends_if_the_inner_layer_may_not() {
     let probe = Probe::new([Is(401), Is(200)]);
     let never = |mut request: Request<_>| {
-        request.extensions_mut().insert(RetryOverride::new().never());
+        request.extensions_mut().insert(RetryOverride::new().without_retries());
         request
     };
     let service = ServiceBuilder::new()

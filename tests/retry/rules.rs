@@ -147,7 +147,7 @@ async fn sends_no_key_with_an_idempotent_method() {
     }
     // A POST that the caller declares idempotent gets a key, because the server does not know the declaration.
     let mut request = request("POST", URI);
-    request.extensions_mut().insert(RetryOverride::new().idempotent());
+    request.extensions_mut().insert(RetryOverride::new().with_idempotent());
     assert!(sent(&keyed(), NAME, request).await[0].is_some());
 }
 

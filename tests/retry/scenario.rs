@@ -125,9 +125,9 @@ pub(crate) async fn check(row: &Row, seed: u64) {
             Set::RetryOn(on) => retry = retry.retry_on(status(on)),
             Set::NeverOn(on) => retry = retry.never_on(status(on)),
             Set::When(decide) => retry = retry.with_classify(rule(decide)),
-            Set::Never => own = own.never(),
+            Set::Never => own = own.without_retries(),
             Set::Own(most) => own = own.with_max_attempts(most).unwrap(),
-            Set::Idempotent => own = own.idempotent(),
+            Set::Idempotent => own = own.with_idempotent(),
             Set::Keyed => retry = retry.with_honoured_idempotency_key(IdempotencyKey::bare()),
             Set::CallersKey => {
                 request.headers_mut().insert("idempotency-key", HeaderValue::from_static("mine"));

@@ -27,7 +27,7 @@ impl SignLayer {
     /// # Errors
     ///
     /// Returns an error if the origin has neither TLS nor a loopback host, unless it
-    /// [allows plaintext](Origin::allow_plaintext).
+    /// [allows plaintext](Origin::with_plaintext).
     pub fn new(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
         Ok(Self { sign: Arc::new(sign), origins: [origin.for_credential()?].into() })
     }

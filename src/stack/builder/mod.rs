@@ -113,8 +113,8 @@ impl StackBuilder {
     }
 
     /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
-    pub fn allow_plaintext(mut self) -> Self {
-        self.base.origin = self.base.origin.allow_plaintext();
+    pub fn with_plaintext(mut self) -> Self {
+        self.base.origin = self.base.origin.with_plaintext();
         self
     }
 

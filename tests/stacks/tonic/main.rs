@@ -152,7 +152,7 @@ async fn one_call_can_be_called_idempotent() {
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
     let mut request = question();
-    request.extensions_mut().insert(RetryOverride::new().idempotent());
+    request.extensions_mut().insert(RetryOverride::new().with_idempotent());
     HealthClient::with_origin(stack, uri).check(request).await.unwrap();
     assert_eq!(server.calls(), 2);
 }
