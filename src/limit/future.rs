@@ -39,9 +39,9 @@ pin_project! {
     enum State<L, Q, F> {
         // The request stays in place until the inner service is called.
         Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
-        // `trusted` is whether the response comes from the server that the limiter belongs to.
+        // `trusted` is whether the response comes from the server that the limiter belongs to. The permit is `None` after
+        // completion.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
-        Completed,
     }
 }
 
@@ -84,15 +84,16 @@ where
             let (settings, bounds, request, step) = match this.state.as_mut().project() {
                 StateProj::Before { settings, bounds, request, step } => (settings, bounds, request, step),
                 StateProj::Calling { future, permit, trusted } => {
+                    if permit.is_none() {
+                        polled_after_completion();
+                    }
                     let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
                     // Without a response, dropping the permit counts the request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
                         complete(permit, *trusted, call, response);
                     }
-                    this.state.set(State::Completed);
                     return Poll::Ready(outcome);
                 }
-                StateProj::Completed => polled_after_completion(),
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
             match step {
@@ -174,8 +175,8 @@ impl<S: Service<Request<B>>, L, B> fmt::Debug for ResponseFuture<S, L, B> {
         let state = match self.state {
             State::Before { step: Step::Readying { .. }, .. } => "readying",
             State::Before { .. } => "acquiring",
-            State::Calling { .. } => "calling",
-            State::Completed => "completed",
+            State::Calling { permit: Some(_), .. } => "calling",
+            State::Calling { .. } => "completed",
         };
         f.debug_struct("rate_limit::ResponseFuture").field("state", &state).finish_non_exhaustive()
     }
