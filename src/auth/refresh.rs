@@ -183,8 +183,9 @@ impl Refresher {
         let mut state = self.lock();
         // The file or the provider may have been read before it got a new key. The second fetch is the last, because
         // the key cannot be rejected again before it is held again.
-        let is_held = |fresh: &FreshKey| state.held.as_ref().is_some_and(|held| held.key == fresh.key);
-        if state.outdated && fetched.as_ref().is_ok_and(is_held) {
+        let held = state.held.as_ref().map(|held| &held.key);
+        let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
+        if state.outdated && is_held {
             state.outdated = false;
             return None;
         }
@@ -193,13 +194,12 @@ impl Refresher {
         match fetched {
             Ok(fresh) => {
                 let key = fresh.key.clone();
-                let is_new = state.held.as_ref().is_none_or(|held| held.key != key);
                 self.hold(&mut state, fresh, started, now);
                 drop(state);
                 match self.is_file() {
                     false => telemetry::key_refreshed(),
-                    true if is_new => telemetry::key_changed(),
-                    true => {}
+                    true if is_held => {}
+                    true => telemetry::key_changed(),
                 }
                 Some(Ok(key))
             }
