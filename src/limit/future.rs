@@ -48,7 +48,8 @@ pin_project! {
 enum Step {
     // The limiter is called by the first poll. The clock is read only for a request that has to wait.
     Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, renewed: bool },
-    Readying { permit: Option<Permit<'static>>, waited: bool },
+    // The inner service was not ready at the grant.
+    Readying { permit: Option<Permit<'static>> },
 }
 
 impl Step {
@@ -96,7 +97,8 @@ where
                 }
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            match step {
+            // Without a wait the request is sent at its grant, which saves a reading of the clock.
+            let (mut permit, waited) = match step {
                 Step::Acquiring { acquire, waiting, renewed } => {
                     let new = || settings.limiter.acquire_for(head, bounds);
                     let mut polled = acquire.take().unwrap_or_else(new);
@@ -117,7 +119,7 @@ where
                             if !*renewed {
                                 telemetry::granted(call);
                             }
-                            *step = Step::Readying { permit: Some(permit), waited: false };
+                            (permit, false)
                         }
                         Err(refusal) => {
                             *request = None;
@@ -126,33 +128,31 @@ where
                         }
                     }
                 }
-                Step::Readying { permit, waited } => {
-                    let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
-                        *waited = true;
-                        return Poll::Pending;
-                    };
-                    if let Err(error) = ready {
-                        (*permit, *request) = (None, None);
-                        return Poll::Ready(Err(Error::from_readiness(error)));
-                    }
-                    if *waited && permit.as_ref().is_some_and(Permit::is_expired) {
-                        // The permit is wasted. The wait for another one keeps the inner service ready, because a service
-                        // that is released may not be ready again when that permit arrives.
-                        *bounds = bounds.admitted();
-                        *step = Step::acquiring(true);
-                        continue;
-                    }
-                    let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
-                    let Some(request) = request.take() else { polled_after_completion() };
-                    let mut permit = permit.take();
-                    if let Some(permit) = &mut permit {
-                        // Without a wait the request is sent at its grant, which saves a reading of the clock.
-                        permit.mark_sent(if *waited { clock::now() } else { permit.granted_at() });
-                    }
-                    let future = this.inner.call(request);
-                    this.state.set(State::Calling { future, permit, trusted });
+                Step::Readying { permit } => {
+                    let Some(permit) = permit.take() else { polled_after_completion() };
+                    (permit, true)
                 }
+            };
+            let Poll::Ready(ready) = this.inner.poll_ready(cx) else {
+                *step = Step::Readying { permit: Some(permit) };
+                return Poll::Pending;
+            };
+            if let Err(error) = ready {
+                *request = None;
+                return Poll::Ready(Err(Error::from_readiness(error)));
             }
+            if waited && permit.is_expired() {
+                // The permit is wasted. The wait for another one keeps the inner service ready, because a service that is
+                // released may not be ready again when that permit arrives.
+                *bounds = bounds.admitted();
+                *step = Step::acquiring(true);
+                continue;
+            }
+            let trusted = settings.feedback_from.as_ref().is_none_or(|trusts| trusts(head));
+            let Some(request) = request.take() else { polled_after_completion() };
+            permit.mark_sent(if waited { clock::now() } else { permit.granted_at() });
+            let future = this.inner.call(request);
+            this.state.set(State::Calling { future, permit: Some(permit), trusted });
         }
     }
 }

@@ -39,14 +39,11 @@ pub struct Permit<'a> {
 }
 
 pub(super) enum Issuer<'a> {
+    /// Of a permit that reports to no limiter, or has reported.
+    None,
     Borrowed(&'a dyn PermitIssuer),
     Shared(Arc<dyn PermitIssuer>),
 }
-
-/// The issuer of a permit that reports to no limiter.
-struct Unreported;
-
-impl PermitIssuer for Unreported {}
 
 /// Receives the outcome of each permit of a limiter.
 pub trait PermitIssuer: Send + Sync {
@@ -55,7 +52,7 @@ pub trait PermitIssuer: Send + Sync {
     /// Default: a permit expires as soon as time has passed since its grant, because a later request could fall into
     /// another window.
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
-        !permit.granted_at().elapsed().is_zero()
+        permit.is_older_than_now()
     }
 
     /// Called when the request of `permit` received a response.
@@ -69,7 +66,7 @@ pub trait PermitIssuer: Send + Sync {
 impl<'a> Permit<'a> {
     /// Creates a permit of `cost`, granted now, for a custom limiter.
     pub fn new(cost: NonZeroU32) -> Self {
-        Self::issued(Issuer::Borrowed(&Unreported), cost, clock::now())
+        Self::issued(Issuer::None, cost, clock::now())
     }
 
     /// Lets `issuer` decide whether the permit has expired, and reports the permit's outcome to it.
@@ -101,7 +98,11 @@ impl<'a> Permit<'a> {
     /// Returns whether it can no longer be used, because a request sent now could exceed the quota or disregard a pause.
     /// Drop it then and acquire another.
     pub fn is_expired(&self) -> bool {
-        self.issuer.get().is_expired(self)
+        self.issuer.get().map_or_else(|| self.is_older_than_now(), |issuer| issuer.is_expired(self))
+    }
+
+    fn is_older_than_now(&self) -> bool {
+        !self.granted_at.elapsed().is_zero()
     }
 
     /// Records that the request is being sent.
@@ -112,8 +113,10 @@ impl<'a> Permit<'a> {
     /// Reports the response to the limiter. Call it for every response, also for one without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
-        let issuer = std::mem::replace(&mut self.issuer, Issuer::Borrowed(&Unreported));
-        issuer.get().completed(&self, response);
+        let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
+        if let Some(issuer) = issuer.get() {
+            issuer.completed(&self, response);
+        }
     }
 
     /// Ends a request whose response does not concern this limiter.
@@ -124,17 +127,21 @@ impl<'a> Permit<'a> {
 
 impl Issuer<'_> {
     #[inline]
-    fn get(&self) -> &dyn PermitIssuer {
+    fn get(&self) -> Option<&dyn PermitIssuer> {
         match self {
-            Self::Borrowed(issuer) => *issuer,
-            Self::Shared(issuer) => &**issuer,
+            Self::None => None,
+            Self::Borrowed(issuer) => Some(*issuer),
+            Self::Shared(issuer) => Some(&**issuer),
         }
     }
 }
 
 impl Drop for Permit<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.issuer.get().dropped(self);
+        if let Some(issuer) = self.issuer.get() {
+            issuer.dropped(self);
+        }
     }
 }
 
