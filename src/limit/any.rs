@@ -1,7 +1,7 @@
 use std::{any::Any, fmt, sync::Arc};
 
-use super::{limiter::SelectLimiter, permit_request::PermitRequest, queue::acquire::Acquire};
-use crate::call::RequestHead;
+use super::{limiter::SelectLimiter, permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
+use crate::{call::RequestHead, error::Refusal};
 
 /// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). It adds no allocation to a
 /// request.
@@ -71,5 +71,13 @@ impl AnyLimiter {
 impl SelectLimiter for AnyLimiter {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         self.inner.acquire_for(head, request)
+    }
+
+    fn try_acquire_for(
+        &self,
+        head: RequestHead<'_>,
+        request: &PermitRequest,
+    ) -> Option<Result<Permit<'static>, Refusal>> {
+        self.inner.try_acquire_for(head, request)
     }
 }

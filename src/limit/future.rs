@@ -100,12 +100,19 @@ where
             // Without a wait the request is sent at its grant, which saves a reading of the clock.
             let (mut permit, waited) = match step {
                 Step::Acquiring { acquire, waiting, renewed } => {
-                    let new = || settings.limiter.acquire_for(head, bounds);
-                    let mut polled = acquire.take().unwrap_or_else(new);
-                    let Poll::Ready(outcome) = Pin::new(&mut polled).poll(cx) else {
-                        *acquire = Some(polled);
-                        waiting.get_or_insert_with(|| Waiting::begin(call));
-                        return Poll::Pending;
+                    let limiter = &settings.limiter;
+                    let immediate =
+                        if acquire.is_none() { limiter.try_acquire_for(head, bounds) } else { None };
+                    let outcome = match immediate {
+                        Some(outcome) => outcome,
+                        None => {
+                            let acquire = acquire.get_or_insert_with(|| limiter.acquire_for(head, bounds));
+                            let Poll::Ready(outcome) = Pin::new(acquire).poll(cx) else {
+                                waiting.get_or_insert_with(|| Waiting::begin(call));
+                                return Poll::Pending;
+                            };
+                            outcome
+                        }
                     };
                     if let Some(waiting) = waiting.take() {
                         let waited = waiting.over(call);

@@ -8,7 +8,7 @@ use hashbrown::HashTable;
 
 use super::{
     algorithm::Algorithm,
-    limiter::SelectLimiter,
+    limiter::{Limiter, SelectLimiter},
     local::{LocalLimiter, SlidingWindow, TokenBucket},
     permit_request::PermitRequest,
     queue::acquire::Acquire,
@@ -267,7 +267,9 @@ where
 {
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire {
         match self.limiter(&(self.shared.key)(head)) {
-            Ok(limiter) => limiter.acquire_for(head, request),
+            Ok(limiter) => limiter
+                .try_acquire_with(request)
+                .map_or_else(|| limiter.acquire_with(request), Acquire::ready),
             Err(refusal) => Acquire::ready(Err(refusal)),
         }
     }

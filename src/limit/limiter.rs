@@ -67,11 +67,32 @@ pub trait SelectLimiter {
     ///
     /// The layer calls it when the call's future is first polled, and again if the permit expires before it is used.
     fn acquire_for(&self, head: RequestHead<'_>, request: &PermitRequest) -> Acquire;
+
+    /// Grants or refuses a permit immediately, or returns `None`: see [`Limiter::try_acquire_with`]. The layer calls it
+    /// before [`acquire_for`](Self::acquire_for).
+    ///
+    /// Default: `None`.
+    fn try_acquire_for(
+        &self,
+        _head: RequestHead<'_>,
+        _request: &PermitRequest,
+    ) -> Option<Result<Permit<'static>, Refusal>> {
+        None
+    }
 }
 
 impl<L: Limiter> SelectLimiter for L {
     #[inline]
     fn acquire_for(&self, _: RequestHead<'_>, request: &PermitRequest) -> Acquire {
-        self.try_acquire_with(request).map_or_else(|| self.acquire_with(request), Acquire::ready)
+        self.acquire_with(request)
+    }
+
+    #[inline]
+    fn try_acquire_for(
+        &self,
+        _: RequestHead<'_>,
+        request: &PermitRequest,
+    ) -> Option<Result<Permit<'static>, Refusal>> {
+        self.try_acquire_with(request)
     }
 }

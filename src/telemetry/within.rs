@@ -14,7 +14,7 @@ pin_project! {
     /// because the future of a whole stack has 2 KB, and moving it costs as much as a layer.
     #[derive(Debug)]
     pub(crate) struct Within<F> {
-        // `None` after completion.
+        // `None` once it is dropped.
         #[pin]
         future: Option<F>,
         pub(crate) span: Span,
@@ -52,13 +52,9 @@ impl<F: Future> Future for Within<F> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let mut this = self.project();
+        let this = self.project();
         let _entered = this.span.enter();
-        let Some(future) = this.future.as_mut().as_pin_mut() else { polled_after_completion() };
-        let polled = future.poll(cx);
-        if polled.is_ready() {
-            this.future.set(None);
-        }
-        polled
+        let Some(future) = this.future.as_pin_mut() else { polled_after_completion() };
+        future.poll(cx)
     }
 }
