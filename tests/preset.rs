@@ -129,6 +129,21 @@ fn needs_no_tls_without_a_credential() {
 }
 
 #[test]
+fn rejects_a_name_that_logs_cannot_show() {
+    let named = |name: &str| keyed("https://host").with_name(name);
+    for (name, valid) in [("", false), ("a b", false), ("a\n", false), ("é", false), ("a", true)] {
+        assert_eq!(
+            named(name).layer().err().map(|error| error.field()),
+            (!valid).then_some("name"),
+            "{name:?}"
+        );
+    }
+    assert!(named(&"n".repeat(253)).layer().is_ok());
+    let error = named(&"n".repeat(254)).layer().unwrap_err().to_string();
+    assert!(error.contains("expected 1 to 253 visible ascii characters"), "{error}");
+}
+
+#[test]
 fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
     let preset = keyed("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
     let error = preset.layer().unwrap_err();

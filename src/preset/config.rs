@@ -94,7 +94,6 @@ impl StackBuilder {
     ///
     /// - there is no base URL,
     /// - the base URL, an allowed origin or the key placement is invalid,
-    /// - the name is not 1 to 64 visible ASCII characters,
     /// - more than one source of the key is given,
     /// - `api_key` is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
@@ -108,11 +107,6 @@ impl StackBuilder {
         let url = config.base_url.as_ref().map_or(Ok(String::new()), |url| Ok(url.get()?.uri.to_string()));
         let mut builder = url.and_then(|url| preset(&url)).map_err(|error| error.within("base_url"))?;
         if let Some(name) = &config.name {
-            // Logs and metrics can show these characters.
-            if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-                let (value, expected) = (name.escape_debug().to_string(), "1 to 64 visible ascii characters");
-                return Err(InvalidConfig::new("name", value, expected).within("name"));
-            }
             builder = builder.with_name(name.as_str());
         }
         if config.allow_plaintext {
@@ -188,6 +182,7 @@ impl StackConfig {
         let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
         let path = match error.field() {
             // The error of `api_key` was returned before.
+            "name" => "name",
             "api key" if self.key_file.is_some() => "key_file",
             "api key" => "key_env",
             "key header" => "key_placement",

@@ -227,7 +227,7 @@ fn names_the_path_of_what_cannot_be_made() {
             "key_placement = { header = 's3cret' }",
             "key_placement: invalid key placement `...`: expected bearer, header:NAME, query:NAME or basic:USER",
         ),
-        ("name = ''", "name: invalid name ``: expected 1 to 64 visible ascii characters"),
+        ("name = ''", "name: invalid name ``: expected 1 to 253 visible ascii characters"),
         (
             "base_url = 'http://api.example.com'",
             "base_url: invalid origin `http://api.example.com:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",

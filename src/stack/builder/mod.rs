@@ -106,7 +106,8 @@ impl StackBuilder {
         self.limit.limiter()
     }
 
-    /// Sets the name: `service` in logs, spans and metrics. The host of the base URL by default.
+    /// Sets the name: `service` in logs, spans and metrics, of 1 to 253 visible ASCII characters. The host of the base URL
+    /// by default.
     pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
@@ -221,12 +222,14 @@ impl StackBuilder {
     ///
     /// Returns an error if
     ///
+    /// - the [name](Self::with_name) is not 1 to 253 visible ASCII characters;
     /// - there is no key: its environment variable is not set, or its file holds none. A service that needs no key is
     ///   [`without_credential`](Self::without_credential);
     /// - the key would travel without TLS;
     /// - a [default header](Self::with_header) frames requests or holds a credential;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
+        self.check_name()?;
         let (total, attempt_timeout) = (self.timeout.total_layer()?, self.timeout.attempt_layer()?);
         let key_header = self.placement.header_name().filter(|_| self.credential.is_key());
         self.headers.check(key_header, self.request_id.header())?;
@@ -243,5 +246,18 @@ impl StackBuilder {
             auth,
             attempt_timeout,
         })
+    }
+    fn check_name(&self) -> Result<(), InvalidConfig> {
+        // Logs and metrics show these characters as they are. The longest host has 253.
+        let valid =
+            (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
+        let invalid = || {
+            InvalidConfig::new(
+                "name",
+                self.name.escape_debug().to_string(),
+                "1 to 253 visible ascii characters",
+            )
+        };
+        valid.then_some(()).ok_or_else(invalid)
     }
 }
