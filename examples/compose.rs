@@ -8,7 +8,7 @@ use std::{process::ExitCode, time::Duration};
 use http_body_util::Empty;
 use hyper::{Request, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use support::{Answer, Plan, StandIn, When};
+use support::{Plan, Scripted, StandIn, When};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt_span::AttemptSpanLayer;
@@ -39,7 +39,7 @@ async fn main() -> ExitCode {
 }
 
 async fn call() -> Result<(), BoxError> {
-    let faults = vec![(When::Nth(1), Answer::Unavailable)]; // so that there is something to retry
+    let faults = vec![(When::Nth(1), Scripted::Unavailable)]; // so that there is something to retry
     let server = StandIn::start(Plan { faults, ..Plan::new("compose", "s3cret") }).await?;
     // One at once and one more in each second, so that there is something to wait for.
     let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?.without_margin());

@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use support::{Answer, Plan, StandIn, When::Nth};
+use support::{Plan, Scripted, StandIn, When::Nth};
 use tokio::time::Instant;
 use tower_outbound::{
     ApiKey, BoxError, Client, InvalidConfig, Quota,
@@ -64,11 +64,11 @@ async fn calls() -> Result<(), BoxError> {
     let service = StandIn::start(Plan {
         latency: Duration::from_millis(20),
         faults: vec![
-            (Nth(3), Answer::Unavailable),
-            (Nth(4), Answer::Unavailable),
-            (Nth(6), Answer::Throttled),
-            (Nth(9), Answer::Dropped),
-            (Nth(11), Answer::Dropped),
+            (Nth(3), Scripted::Unavailable),
+            (Nth(4), Scripted::Unavailable),
+            (Nth(6), Scripted::Throttled),
+            (Nth(9), Scripted::Dropped),
+            (Nth(11), Scripted::Dropped),
         ],
         ..Plan::new("rates", "key-2")
     })

@@ -26,7 +26,7 @@ use tower_outbound::{
 };
 use tower_outbound_examples::{no_arguments, run};
 
-use self::support::{Answer, Plan, StandIn, When};
+use self::support::{Plan, Scripted, StandIn, When};
 
 const HELP: &str = "\
 Makes the same 12 calls three times: with reqwest alone, with reqwest below a preset's layers, and with a ready client
@@ -77,7 +77,7 @@ fn preset(server: &StandIn) -> Result<StackBuilder, BoxError> {
 async fn stand_in() -> Result<StandIn, BoxError> {
     let mut plan = Plan::new("stand-in", KEY);
     plan.quota = Some(QUOTA);
-    plan.faults = vec![(When::Nth(3), Answer::Unavailable), (When::Nth(7), Answer::Dropped)];
+    plan.faults = vec![(When::Nth(3), Scripted::Unavailable), (When::Nth(7), Scripted::Dropped)];
     Ok(StandIn::start(plan).await?)
 }
 

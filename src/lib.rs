@@ -137,14 +137,14 @@
 //!
 //! use tower_outbound::{
 //!     ApiKey, BoxError, preset,
-//!     test_util::{Answer, ScriptedService},
+//!     test_util::{ScriptedResponse, ScriptedService},
 //! };
 //!
 //! // In a test: #[tokio::test(start_paused = true)]
 //! #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! async fn main() -> Result<(), BoxError> {
-//!     let unavailable = Answer::status(503).with_header("retry-after", "2");
-//!     let api = ScriptedService::new([unavailable, Answer::status(200)]);
+//!     let unavailable = ScriptedResponse::status(503).with_header("retry-after", "2");
+//!     let api = ScriptedService::new([unavailable, ScriptedResponse::status(200)]);
 //!     let rates = preset::currency_rates("https://rates.example.com")?
 //!         .with_api_key(ApiKey::new("s3cret")?)
 //!         .client_with_service(api.clone())?;

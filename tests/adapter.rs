@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backoff::{Clock, ExponentialBackoff, SystemClock, backoff::Backoff, exponential};
 use backon::{BackoffBuilder, ExponentialBuilder};
-use probe::{Answer, Answer::*, Probe, get, millis, secs};
+use probe::{Probe, Scripted, Scripted::*, get, millis, secs};
 use tower::{Layer, ServiceExt};
 use tower_outbound::{
     Report,
@@ -19,9 +19,9 @@ use tower_outbound::{
 
 const URI: &str = "https://api.example.com/v1";
 /// Fails for good; asks for a pause of 7 s, and then fails; answers to the third attempt.
-const DOWN: &[Answer] = &[Is(503)];
-const ASKS: &[Answer] = &[With(503, &[("retry-after", "7")]), Is(503)];
-const THIRD: &[Answer] = &[Is(503), Is(503), Is(200)];
+const DOWN: &[Scripted] = &[Is(503)];
+const ASKS: &[Scripted] = &[With(503, &[("retry-after", "7")]), Is(503)];
+const THIRD: &[Scripted] = &[Is(503), Is(503), Is(200)];
 
 /// Bound by nothing but its schedules.
 fn unbound(schedule: impl retry::Backoff + 'static) -> RetryLayer {
@@ -29,14 +29,14 @@ fn unbound(schedule: impl retry::Backoff + 'static) -> RetryLayer {
 }
 
 /// The pauses between the attempts of a call, as the service saw them, and the call's own report.
-async fn call(layer: &RetryLayer, script: &[Answer]) -> (Vec<Duration>, Report) {
+async fn call(layer: &RetryLayer, script: &[Scripted]) -> (Vec<Duration>, Report) {
     let probe = Probe::new(script.iter().copied());
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let report = Report::from_response(&response).unwrap().clone();
     (probe.seen().windows(2).map(|pair| pair[1].at - pair[0].at).collect(), report)
 }
 
-async fn pauses(layer: &RetryLayer, script: &[Answer]) -> Vec<Duration> {
+async fn pauses(layer: &RetryLayer, script: &[Scripted]) -> Vec<Duration> {
     call(layer, script).await.0
 }
 
@@ -63,7 +63,7 @@ async fn holds_its_place(schedule: impl retry::Backoff + Clone + 'static) {
     assert_eq!(pauses[1..], [secs(2), secs(4)]);
     let reasons: Vec<_> = report.attempts().iter().map(|attempt| attempt.delay_reason).collect();
     let transient = Some(DelayReason::Transient);
-    assert_eq!(reasons, [Some(DelayReason::Asked), transient, transient, None]);
+    assert_eq!(reasons, [Some(DelayReason::Requested), transient, transient, None]);
     // And one below the schedule's own back-off shortens nothing.
     let (pauses, _) = call(&layer, &[Is(503), With(503, &[("retry-after", "1")]), Is(200)]).await;
     assert_eq!(pauses, [secs(1), secs(2)]);

@@ -19,7 +19,7 @@ use http::{
     request::Parts,
 };
 use http_body_util::Full;
-use probe::{Answer::*, Broken, Content, Probe, get, request};
+use probe::{Broken, Content, Probe, Scripted::*, get, request};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{

@@ -197,8 +197,8 @@ fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {
 }
 
 /// A 200 of draft-10.
-fn left(left: u64, more_in: u64) -> Response<()> {
-    response(200, &[("ratelimit", &format!(r#""default";r={left};t={more_in}"#))])
+fn left(left: u64, reset_after: u64) -> Response<()> {
+    response(200, &[("ratelimit", &format!(r#""default";r={left};t={reset_after}"#))])
 }
 
 /// Calls that begin now, in this order, and have got as far as they can without time going by.
@@ -349,8 +349,8 @@ async fn without_a_quota_what_waits_for_more_than_is_left_leaves_by_and_by_too<L
 async fn a_server_that_counts_down_is_believed_and_not_counted_twice<L: Strategy>() {
     let server = Server::start();
     let service = server.behind(&RateLimitLayer::new(wide::<L>()));
-    for (left_over, more_in) in [(3, 5), (2, 4), (1, 3), (0, 2)] {
-        server.will_say(0.0, left(left_over, more_in));
+    for (left_over, reset_after) in [(3, 5), (2, 4), (1, 3), (0, 2)] {
+        server.will_say(0.0, left(left_over, reset_after));
         service.clone().oneshot(Request::new(())).await.unwrap();
         tokio::time::advance(seconds(1)).await;
     }

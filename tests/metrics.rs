@@ -25,8 +25,9 @@ use metrics_util::{
     debugging::{DebugValue, DebuggingRecorder, Snapshotter},
 };
 use probe::{
-    Answer::{self, *},
-    Probe, get, request, secs,
+    Probe,
+    Scripted::{self, *},
+    get, request, secs,
 };
 use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Layer, ServiceBuilder, ServiceExt};
@@ -92,7 +93,7 @@ impl Meters {
 
 /// A stack with all that counts, one permit a second, over this script.
 fn stack(
-    script: &[Answer],
+    script: &[Scripted],
 ) -> impl tower::Service<http::Request<probe::Content>, Response: fmt::Debug, Error = tower_outbound::Error> + Clone
 {
     let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin();

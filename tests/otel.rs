@@ -17,8 +17,9 @@ use opentelemetry_semantic_conventions::attribute::{
     NETWORK_PROTOCOL_VERSION, SERVER_ADDRESS, SERVER_PORT, URL_FULL,
 };
 use probe::{
-    Answer::{self, *},
-    Probe, get, request,
+    Probe,
+    Scripted::{self, *},
+    get, request,
 };
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt};
@@ -116,7 +117,7 @@ fn traceparent(head: &Parts) -> [String; 4] {
     parts.try_into().unwrap()
 }
 
-async fn call(script: &[Answer], method: &str) -> (Pipeline, Probe) {
+async fn call(script: &[Scripted], method: &str) -> (Pipeline, Probe) {
     let (pipeline, probe) = (Pipeline::new(), Probe::new(script.iter().copied()));
     let _ = stack().layer(probe.clone()).oneshot(request(method, URI)).await;
     (pipeline, probe)

@@ -18,8 +18,9 @@ use std::{
 use capture::{Capture, Line};
 use http::{HeaderName, HeaderValue, Request, Response};
 use probe::{
-    Answer::{self, *},
-    Content, Probe, get, millis, request, secs,
+    Content, Probe,
+    Scripted::{self, *},
+    get, millis, request, secs,
 };
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -276,7 +277,7 @@ async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
 async fn keeps_the_next_headers_id_if_the_first_is_too_long() {
     for (length, kept) in [(128, true), (129, false), (65_536, false)] {
         let long = "x".repeat(length);
-        let answer = tower_outbound::test_util::Answer::status(200)
+        let answer = tower_outbound::test_util::ScriptedResponse::status(200)
             .with_header("x-request-id", &long)
             .with_header("cf-ray", "e");
         let response = RequestIdLayer::new().layer(Probe::new([answer])).oneshot(get(URI)).await.unwrap();
@@ -411,7 +412,7 @@ const RETRY: &str = "tower_outbound::retry";
 const LIMIT: &str = "tower_outbound::limit";
 
 /// Runs one call through id, total deadline, retry and attempt timeout, and gives what was logged of it.
-async fn log_of(level: LevelFilter, script: &[Answer], method: &str, uri: &str) -> Capture {
+async fn log_of(level: LevelFilter, script: &[Scripted], method: &str, uri: &str) -> Capture {
     let (capture, _guard) = Capture::at(level);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
@@ -586,7 +587,7 @@ async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
             Some("429"),
             None,
             1,
-            Some("asked_too_long"),
+            Some("requested_delay_too_long"),
         ),
         (
             [With(429, &[("retry-after", "90")]), Is(200), Is(200)],
@@ -622,8 +623,8 @@ async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
 #[tokio::test(start_paused = true)]
 async fn logs_a_grpc_failure_of_the_server_at_warn() {
     for code in 0..=16 {
-        let answer =
-            tower_outbound::test_util::Answer::status(200).with_header("grpc-status", &code.to_string());
+        let answer = tower_outbound::test_util::ScriptedResponse::status(200)
+            .with_header("grpc-status", &code.to_string());
         let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
         RequestIdLayer::new().layer(Probe::new([answer])).oneshot(request("POST", URI)).await.unwrap();
         let expected = if [2, 4, 12, 13, 14, 15].contains(&code) { Level::WARN } else { Level::INFO };
@@ -668,7 +669,12 @@ async fn each_attempt_is_one_line_at_debug_with_the_documented_fields() {
     };
     assert_eq!(
         names(&lines[0]),
-        with(&["server_request_id", "http.response.status_code", "network.protocol.version", "asked_ms"])
+        with(&[
+            "server_request_id",
+            "http.response.status_code",
+            "network.protocol.version",
+            "requested_delay_ms"
+        ])
     );
     assert_eq!(names(&lines[1]), with(&["error.type", "delivery"]));
     assert_eq!(names(&lines[2]), with(&["http.response.status_code", "network.protocol.version"]));
@@ -678,7 +684,10 @@ async fn each_attempt_is_one_line_at_debug_with_the_documented_fields() {
         assert_eq!(line.scope, ["call"], "which has the id");
     }
     assert_eq!(
-        (lines[0].fields["http.response.status_code"].as_str(), lines[0].fields["asked_ms"].as_str()),
+        (
+            lines[0].fields["http.response.status_code"].as_str(),
+            lines[0].fields["requested_delay_ms"].as_str()
+        ),
         ("429", "2000.0")
     );
     assert_eq!(lines[0].fields["server_request_id"], "theirs");
@@ -777,9 +786,9 @@ async fn logs_no_attempt_at_level_info() {
 #[tokio::test(start_paused = true)]
 async fn no_query_key_header_body_or_user_info_is_ever_logged() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
-    let secret = |answer: &[Answer]| Probe::new(answer.iter().copied());
+    let secret = |answer: &[Scripted]| Probe::new(answer.iter().copied());
     let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
-    let answers: [&[Answer]; 5] = [
+    let answers: [&[Scripted]; 5] = [
         &[With(200, &[("set-cookie", "s3cret-cookie")])],
         &[With(429, &[("retry-after", "1"), ("x-hint", "s3cret-hint")]), Is(404)],
         &[Refused],

@@ -8,7 +8,7 @@ use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, t
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use probe::{Answer::*, Content, Probe, get, millis, request, secs};
+use probe::{Content, Probe, Scripted::*, get, millis, request, secs};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};

@@ -14,7 +14,7 @@ use tower_outbound::{
 
 use crate::{
     load::Call,
-    support::{Answer, Plan, StandIn, When},
+    support::{Plan, Scripted, StandIn, When},
 };
 
 /// A service to call, and how.
@@ -120,9 +120,9 @@ async fn currency_rates() -> Built {
     let stand_in = StandIn::start(Plan {
         quota: Some((100, MINUTE)),
         faults: vec![
-            (When::Every(11), Answer::Unavailable),
-            (When::Every(13), Answer::Dropped),
-            (When::Every(15), Answer::Throttled),
+            (When::Every(11), Scripted::Unavailable),
+            (When::Every(13), Scripted::Dropped),
+            (When::Every(15), Scripted::Throttled),
         ],
         latency: Duration::from_millis(40),
         ..Plan::new("currency rates", key)
@@ -143,9 +143,9 @@ async fn email_delivery() -> Built {
     let stand_in = StandIn::start(Plan {
         quota: Some((1000, MINUTE)),
         faults: vec![
-            (When::Every(29), Answer::Unavailable),
-            (When::Every(53), Answer::Dropped),
-            (When::Every(97), Answer::Throttled),
+            (When::Every(29), Scripted::Unavailable),
+            (When::Every(53), Scripted::Dropped),
+            (When::Every(97), Scripted::Throttled),
         ],
         latency: Duration::from_millis(60),
         ..Plan::new("email delivery", key)
@@ -167,9 +167,9 @@ async fn realtime_messaging() -> Built {
     let stand_in = StandIn::start(Plan {
         headers: vec![("x-app-id", "quickstart".to_owned()), ("x-app-secret", secret.to_owned())],
         faults: vec![
-            (When::Every(43), Answer::Throttled),
-            (When::Every(31), Answer::Unavailable),
-            (When::Every(71), Answer::Dropped),
+            (When::Every(43), Scripted::Throttled),
+            (When::Every(31), Scripted::Unavailable),
+            (When::Every(71), Scripted::Dropped),
         ],
         latency: Duration::from_millis(25),
         ..Plan::new("realtime messaging", key)

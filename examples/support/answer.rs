@@ -11,7 +11,7 @@ pub(super) type Response = hyper::Response<Full<Bytes>>;
 
 /// What the service makes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum Scripted {
     /// 200.
     Ok,
     /// 401: the key, or another header that is asked for, is missing or wrong.
@@ -26,7 +26,7 @@ pub(crate) enum Answer {
     Dropped,
 }
 
-impl Answer {
+impl Scripted {
     /// None where no answer was sent.
     pub(crate) fn status(self) -> Option<StatusCode> {
         match self {

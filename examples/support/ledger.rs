@@ -4,7 +4,7 @@ use hyper::{HeaderMap, Method, body::Bytes, http::request};
 use tokio::time::Instant;
 use tower_outbound::test_util::Arrivals;
 
-use super::Answer;
+use super::Scripted;
 
 /// All that reached the service, in the order of arrival.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Seen {
     /// Empty until it was read.
     pub(crate) body: Bytes,
     /// What came of it, or is about to.
-    pub(crate) answer: Answer,
+    pub(crate) answer: Scripted,
     /// When the answer was handed to its connection; none before that.
     pub(crate) answered: Option<Instant>,
 }
@@ -41,7 +41,7 @@ impl Seen {
             target,
             headers: head.headers,
             body: Bytes::new(),
-            answer: Answer::Ok,
+            answer: Scripted::Ok,
             answered: None,
         }
     }
@@ -58,17 +58,17 @@ impl Seen {
 }
 
 impl Ledger {
-    pub(crate) fn count(&self, is: impl Fn(Answer) -> bool) -> usize {
+    pub(crate) fn count(&self, is: impl Fn(Scripted) -> bool) -> usize {
         self.requests.iter().filter(|seen| is(seen.answer)).count()
     }
 
     /// Arrivals that were one too many for a window.
     pub(crate) fn violations(&self) -> usize {
-        self.count(|answer| matches!(answer, Answer::OverQuota { .. }))
+        self.count(|answer| matches!(answer, Scripted::OverQuota { .. }))
     }
 
     pub(crate) fn unauthorized(&self) -> usize {
-        self.count(|answer| answer == Answer::Unauthorized)
+        self.count(|answer| answer == Scripted::Unauthorized)
     }
 
     /// How often each status was answered; under 0, how often none was.

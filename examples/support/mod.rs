@@ -28,7 +28,7 @@ use tokio::{
 };
 
 pub(crate) use self::{
-    answer::Answer,
+    answer::Scripted,
     ledger::{Ledger, Seen},
 };
 
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
     /// At most so many arrivals in any window, those that were turned away counted.
     pub(crate) quota: Option<(usize, Duration)>,
     /// What goes wrong, and when; the first entry that fits counts.
-    pub(crate) faults: Vec<(When, Answer)>,
+    pub(crate) faults: Vec<(When, Scripted)>,
     /// The time from a request's head to its answer.
     pub(crate) latency: Duration,
 }
@@ -70,17 +70,17 @@ impl Plan {
     }
 
     /// 200, unless something is amiss.
-    fn answer(&self, ledger: &Ledger, seen: &Seen) -> Answer {
+    fn answer(&self, ledger: &Ledger, seen: &Seen) -> Scripted {
         if let Some(pause) = self.quota.and_then(|(limit, window)| ledger.over(limit, window, seen.at)) {
-            return Answer::OverQuota { retry_after: pause };
+            return Scripted::OverQuota { retry_after: pause };
         }
         let has = |name: &str, value: &str| seen.headers.get(name).is_some_and(|given| given == value);
         if !has("authorization", &format!("Bearer {}", self.key))
             || !self.headers.iter().all(|(name, value)| has(name, value))
         {
-            return Answer::Unauthorized;
+            return Scripted::Unauthorized;
         }
-        self.faults.iter().find(|(when, _)| when.is(seen.number)).map_or(Answer::Ok, |(_, answer)| *answer)
+        self.faults.iter().find(|(when, _)| when.is(seen.number)).map_or(Scripted::Ok, |(_, answer)| *answer)
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::Span;
 
 use crate::{
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{Answered, Sending, Within},
+    telemetry::{ResponseSummary, Sending, Within},
 };
 
 pin_project! {
@@ -50,7 +50,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let result = ready!(this.future.as_mut().poll(cx));
-        this.sending.ended(&this.future.span, result.as_ref().map(Answered::of));
+        this.sending.ended(&this.future.span, result.as_ref().map(ResponseSummary::of));
         Poll::Ready(result)
     }
 }

@@ -9,7 +9,7 @@ use http::{
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use zeroize::Zeroizing;
 
-use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Place};
+use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Placement};
 use crate::{error::Error, headers};
 
 /// A key in its place, ready to be put on requests. Made once for each key.
@@ -38,16 +38,16 @@ impl PlacedKey {
         // With room for the whole text, because a string that grows leaves copies behind.
         let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
         match &placement.0 {
-            Place::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
-            Place::Header(name) => Self::Header { name: name.clone(), value: key.header_value() },
-            Place::Basic(user) => {
+            Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
+            Placement::Header(name) => Self::Header { name: name.clone(), value: key.header_value() },
+            Placement::Basic(user) => {
                 let pair = Zeroizing::new(format!("{user}:{}", key.expose()));
                 let mut value = empty(6 + pair.len().div_ceil(3) * 4);
                 value.push_str("Basic ");
                 base64(pair.as_bytes(), &mut value);
                 authorization(&value)
             }
-            Place::Query(name) => {
+            Placement::Query(name) => {
                 // Percent-encoding writes up to three characters for one.
                 let mut pair = empty(3 * (name.len() + key.expose().len()) + 1);
                 pair.extend(utf8_percent_encode(name, ENCODED));

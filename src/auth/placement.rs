@@ -30,10 +30,10 @@ use crate::config::InvalidConfig;
 ///
 /// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct KeyPlacement(pub(super) Place);
+pub struct KeyPlacement(pub(super) Placement);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) enum Place {
+pub(super) enum Placement {
     #[default]
     Bearer,
     Header(HeaderName),
@@ -57,7 +57,7 @@ impl KeyPlacement {
     pub fn header(name: HeaderName) -> Result<Self, InvalidConfig> {
         match frames_request(&name) {
             true => Err(InvalidConfig::new("key header", name.to_string(), NOT_FRAMING)),
-            false => Ok(Self(Place::Header(name))),
+            false => Ok(Self(Placement::Header(name))),
         }
     }
 
@@ -68,7 +68,7 @@ impl KeyPlacement {
     /// Returns an error if the name contains a colon, which would end it, or a control character.
     pub fn basic(user: &str) -> Result<Self, InvalidConfig> {
         if !user.contains(|c: char| c == ':' || c.is_control()) {
-            return Ok(Self(Place::Basic(user.into())));
+            return Ok(Self(Placement::Basic(user.into())));
         }
         // The text after a colon is a password.
         let shown = match user.split_once(':') {
@@ -86,14 +86,14 @@ impl KeyPlacement {
     pub fn query(name: &str) -> Result<Self, InvalidConfig> {
         match name.is_empty() {
             true => Err(InvalidConfig::new("query parameter", "", "a name")),
-            false => Ok(Self(Place::Query(name.into()))),
+            false => Ok(Self(Placement::Query(name.into()))),
         }
     }
 
     /// Returns the custom header of the key, if it has one.
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
-            Place::Header(name) => Some(name),
+            Placement::Header(name) => Some(name),
             _ => None,
         }
     }
@@ -125,10 +125,10 @@ impl FromStr for KeyPlacement {
 impl fmt::Display for KeyPlacement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Bearer => f.write_str("bearer"),
-            Place::Header(name) => write!(f, "header:{name}"),
-            Place::Basic(user) => write!(f, "basic:{user}"),
-            Place::Query(name) => write!(f, "query:{name}"),
+            Placement::Bearer => f.write_str("bearer"),
+            Placement::Header(name) => write!(f, "header:{name}"),
+            Placement::Basic(user) => write!(f, "basic:{user}"),
+            Placement::Query(name) => write!(f, "query:{name}"),
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct AttemptReport {
     /// The server's own id of the response.
     pub server_request_id: Option<HeaderValue>,
     /// The delay that the server requested in the response.
-    pub asked: Option<Duration>,
+    pub requested_delay: Option<Duration>,
     /// The delay before the next attempt, if there was one.
     pub delay: Option<Duration>,
     /// Why that delay had its length.

@@ -134,7 +134,7 @@ impl CallContext {
     }
 
     /// Returns whether the report is the one of this call.
-    pub(crate) fn is_told_by(&self, report: &Report) -> bool {
+    pub(crate) fn is_reported_by(&self, report: &Report) -> bool {
         Arc::ptr_eq(&self.0.shared, &report.shared)
     }
 
@@ -189,7 +189,7 @@ impl CallContext {
             attempt.ended = Some(elapsed);
             attempt.outcome = Some(outcome);
             attempt.server_request_id = server_request_id;
-            attempt.asked = requested;
+            attempt.requested_delay = requested;
         }
     }
 

@@ -169,7 +169,7 @@ pub struct JsonError {
 }
 
 enum Kind {
-    NoAnswer(Error),
+    NoResponse(Error),
     Status,
     Body(BoxError),
     Unreadable(serde_json::Error),
@@ -184,7 +184,7 @@ impl JsonError {
     /// Returns the error of the call, if no response arrived.
     pub fn call(&self) -> Option<&Error> {
         match &self.kind {
-            Kind::NoAnswer(error) => Some(error),
+            Kind::NoResponse(error) => Some(error),
             _ => None,
         }
     }
@@ -202,7 +202,7 @@ impl JsonError {
     /// Returns whether the deadline of the call or the idle timeout of a 2xx response's body was exceeded.
     pub fn is_timeout(&self) -> bool {
         match &self.kind {
-            Kind::NoAnswer(error) => error.is_timeout(),
+            Kind::NoResponse(error) => error.is_timeout(),
             Kind::Body(error) => error.downcast_ref().is_some_and(Error::is_timeout),
             _ => false,
         }
@@ -239,7 +239,7 @@ impl JsonError {
 impl fmt::Display for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::NoAnswer(error) => write!(f, "no response: {}", error.kind().texts().1),
+            Kind::NoResponse(error) => write!(f, "no response: {}", error.kind().texts().1),
             Kind::Status => f.write_str("the response is not a success"),
             Kind::Body(_) => f.write_str("the response's body could not be read"),
             Kind::Unreadable(error) => {
@@ -265,7 +265,7 @@ impl fmt::Display for JsonError {
 /// Shows the message and the chain of causes on one line, because `main` prints it.
 impl fmt::Debug for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Kind::NoAnswer(error) = &self.kind {
+        if let Kind::NoResponse(error) = &self.kind {
             return fmt::Debug::fmt(error, f);
         }
         fmt::Display::fmt(self, f)?;
@@ -276,7 +276,7 @@ impl fmt::Debug for JsonError {
 impl std::error::Error for JsonError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.kind {
-            Kind::NoAnswer(error) => Some(error),
+            Kind::NoResponse(error) => Some(error),
             Kind::Body(error) | Kind::Unwritable(error) => Some(&**error),
             Kind::Status | Kind::Unreadable(_) => None,
         }
@@ -285,6 +285,6 @@ impl std::error::Error for JsonError {
 
 impl From<Error> for JsonError {
     fn from(error: Error) -> Self {
-        Self::new(Kind::NoAnswer(error))
+        Self::new(Kind::NoResponse(error))
     }
 }

@@ -13,7 +13,7 @@ use super::http_date::parse_http_date;
 /// up.
 ///
 /// Any clock can add 30 years. 100 years overflow an `Instant` on FreeBSD, as the source of tokio's `Instant` notes.
-pub const MAX_ASK: Duration = Duration::from_secs(30 * 365 * 86_400);
+pub const MAX_REQUESTED_DELAY: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// Returns when the response was sent: by its `Date`, otherwise by `wall`.
 pub(super) fn served(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> SystemTime {

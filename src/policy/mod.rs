@@ -46,7 +46,7 @@ pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
 pub use self::{feedback::retry_after, http_date::parse_http_date};
 #[cfg(any(test, fuzzing))]
 pub use self::{
-    fields::MAX_ASK,
+    fields::MAX_REQUESTED_DELAY,
     rate_limit::{MAX_POLICIES, read::remaining},
 };
 

@@ -11,7 +11,7 @@ use tracing::Span;
 use crate::{
     call::{CallContext, Report},
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{self, Answered, Subject, Within},
+    telemetry::{self, ResponseSummary, Subject, Within},
 };
 
 pin_project! {
@@ -53,7 +53,8 @@ where
         let mut result = ready!(this.future.as_mut().poll(cx));
         if let Ok(response) = &mut result {
             let report = response.extensions().get::<Report>();
-            let (any, own) = (report.is_some(), report.is_some_and(|report| this.call.is_told_by(report)));
+            let (any, own) =
+                (report.is_some(), report.is_some_and(|report| this.call.is_reported_by(report)));
             // An inner retry layer has added the report already, and recorded the server's id. The report of another
             // call, of a client below, stays.
             if !own {
@@ -63,7 +64,7 @@ where
                 response.extensions_mut().insert(this.call.report());
             }
         }
-        let (span, outcome) = (&this.future.span, result.as_ref().map(Answered::of));
+        let (span, outcome) = (&this.future.span, result.as_ref().map(ResponseSummary::of));
         if let Some(subject) = this.subject {
             span.in_scope(|| telemetry::call(subject, this.call, outcome));
         }

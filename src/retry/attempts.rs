@@ -20,7 +20,7 @@ use crate::{
         grpc::{self, Code, Pushback},
         retry::{Delay, DelayReason, Inputs, Retry, RetryState, Stop, Verdict},
     },
-    telemetry::{self, Answered},
+    telemetry::{self, ResponseSummary},
 };
 
 /// The recorded request, and the state of its attempts.
@@ -108,7 +108,7 @@ impl<B: Body> Attempts<B> {
             feedback::requested_delay(response.status(), response.headers(), clock::wall)
         });
         self.call.end_attempt(outcome, requested, headers);
-        telemetry::attempt(&self.call, result.as_ref().map(Answered::of));
+        telemetry::attempt(&self.call, result.as_ref().map(ResponseSummary::of));
 
         let verdict = self.verdict(&AttemptResult { outcome, headers, error }, response);
         let (mut inputs, mut body) = (Inputs { requested, ..Inputs::default() }, None);

@@ -6,7 +6,7 @@ use std::{cell::LazyCell, fmt, time::Duration};
 use http::{Method, Request, Uri};
 use tracing::{Level, Span, debug, event, info, level_filters::LevelFilter, warn};
 
-use super::{ATTEMPT, AUTH, Answered, CALL, LIMIT, RETRY, address, metric, port, text};
+use super::{ATTEMPT, AUTH, CALL, LIMIT, RETRY, ResponseSummary, address, metric, port, text};
 use crate::{
     call::{CallContext, DelayReason, Outcome, StopReason},
     clock::{self, Instant},
@@ -54,7 +54,7 @@ impl fmt::Debug for Subject {
 }
 
 /// Logs the end of a call.
-pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
     let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
     let ended = report.stop_reason();
     let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
@@ -104,7 +104,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Answere
 }
 
 /// Logs the end of the last attempt of the call.
-pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
     let unshown = LazyCell::new(|| call.unshown());
     let attempt = LazyCell::new(|| call.report().last_attempt());
     let delivery = |outcome| match outcome {
@@ -124,7 +124,7 @@ pub(crate) fn attempt(call: &CallContext, result: Result<Answered<'_>, &Error>) 
         waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),
         elapsed_ms = attempt.as_ref().and_then(|attempt| Some(millis(attempt.ended?.saturating_sub(attempt.started)))),
         server_request_id = text(attempt.as_ref().and_then(|attempt| attempt.server_request_id.as_ref())),
-        asked_ms = attempt.as_ref().and_then(|attempt| attempt.asked).map(millis),
+        requested_delay_ms = attempt.as_ref().and_then(|attempt| attempt.requested_delay).map(millis),
         "attempt ended"
     );
 }

@@ -8,7 +8,7 @@ use std::{
 use http::Request;
 use metrics::{Gauge, Label, counter, gauge, histogram};
 
-use super::{Answered, OTHER, address, known, port};
+use super::{OTHER, ResponseSummary, address, known, port};
 use crate::{
     call::CallContext,
     clock::{self, Instant},
@@ -35,7 +35,7 @@ fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> V
 }
 
 /// The label `error.type`, as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
-fn failure(result: Result<Answered<'_>, ErrorKind>) -> Option<Label> {
+fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     Some(match result {
         Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
         Err(kind) => Label::from_static_parts("error.type", kind.as_str()),
@@ -62,7 +62,7 @@ impl Stopwatch {
         Some(Self { started: clock::now(), labels })
     }
 
-    pub(super) fn stop(mut self, result: Result<Answered<'_>, ErrorKind>) {
+    pub(super) fn stop(mut self, result: Result<ResponseSummary<'_>, ErrorKind>) {
         let status = result.ok().map(|answer| answer.status.as_str().to_owned());
         self.labels.extend(status.map(|status| Label::new("http.response.status_code", status)));
         self.labels.extend(failure(result));
@@ -91,7 +91,7 @@ impl Drop for Raised {
     }
 }
 
-pub(super) fn called(call: &CallContext, result: Result<Answered<'_>, &Error>, took: Duration) {
+pub(super) fn called(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>, took: Duration) {
     if on() {
         let mut labels = labels(Some(call), &[]);
         labels.extend(failure(result.map_err(Error::kind)));

@@ -58,13 +58,13 @@ const OTHER: &str = "_OTHER";
 
 /// The head of a response: its HTTP status and its gRPC code. A failed gRPC call has HTTP status 200.
 #[derive(Clone, Copy)]
-pub(crate) struct Answered<'a> {
+pub(crate) struct ResponseSummary<'a> {
     status: StatusCode,
     version: Version,
     headers: &'a HeaderMap,
 }
 
-impl<'a> Answered<'a> {
+impl<'a> ResponseSummary<'a> {
     pub(crate) fn of<B>(response: &'a Response<B>) -> Self {
         Self { status: response.status(), version: response.version(), headers: response.headers() }
     }
@@ -119,7 +119,7 @@ impl<'a> Answered<'a> {
             // stands.
             Some(
                 StopReason::Deadline
-                | StopReason::AskedTooLong
+                | StopReason::RequestedDelayTooLong
                 | StopReason::NotIdempotent
                 | StopReason::NotReplayable,
             ) => self.status != StatusCode::UNAUTHORIZED && code != Some(Code::UNAUTHENTICATED),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Request;
 
-use super::Answered;
+use super::ResponseSummary;
 use crate::{
     call::CallContext,
     error::{Error, ErrorKind},
@@ -22,7 +22,7 @@ impl Stopwatch {
         None
     }
 
-    pub(super) fn stop(self, _: Result<Answered<'_>, ErrorKind>) {}
+    pub(super) fn stop(self, _: Result<ResponseSummary<'_>, ErrorKind>) {}
 }
 
 #[derive(Debug)]
@@ -34,6 +34,6 @@ impl Raised {
     }
 }
 
-pub(super) fn called(_: &CallContext, _: Result<Answered<'_>, &Error>, _: Duration) {}
+pub(super) fn called(_: &CallContext, _: Result<ResponseSummary<'_>, &Error>, _: Duration) {}
 pub(crate) fn count(_: &str, _: Option<&CallContext>, _: &[(&str, &str)]) {}
 pub(crate) fn record(_: &str, _: Option<&CallContext>, _: &[(&str, &str)], _: Duration) {}

@@ -3,7 +3,7 @@
 use http::{HeaderValue, Request, Uri};
 use tracing::{Level, Span, field::Empty, info_span, span};
 
-use super::{ATTEMPT, Answered, CALL, OTHER, address, known, metric::Stopwatch, port, text};
+use super::{ATTEMPT, CALL, OTHER, ResponseSummary, address, known, metric::Stopwatch, port, text};
 use crate::{
     call::{CallContext, StopReason},
     clock,
@@ -27,7 +27,7 @@ pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
     )
 }
 
-pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<Answered<'_>, &Error>) {
+pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
     if span.is_disabled() {
         return;
     }
@@ -90,7 +90,7 @@ impl Sending {
         (Self { stopwatch, call }, span, number)
     }
 
-    pub(crate) fn ended(&mut self, span: &Span, result: Result<Answered<'_>, &Error>) {
+    pub(crate) fn ended(&mut self, span: &Span, result: Result<ResponseSummary<'_>, &Error>) {
         self.call = None;
         if let Some(stopwatch) = self.stopwatch.take() {
             stopwatch.stop(result.map_err(Error::kind));
@@ -120,7 +120,7 @@ impl Sending {
     }
 }
 
-fn end(span: &Span, result: Result<Answered<'_>, ErrorKind>) {
+fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
     let failure = match &result {
         Ok(answer) => answer.failure(),
         Err(kind) => Some(kind.as_str()),

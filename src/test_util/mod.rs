@@ -7,7 +7,7 @@
 //! use tower::{Layer, ServiceExt};
 //! use tower_outbound::{
 //!     ApiKey, Body, BoxError, Quota, preset,
-//!     test_util::{Answer, ScriptedService, deterministic},
+//!     test_util::{ScriptedResponse, ScriptedService, deterministic},
 //! };
 //!
 //! // In a test: #[tokio::test(start_paused = true)]
@@ -17,8 +17,8 @@
 //!     let rates = preset::currency_rates("https://rates.example.com")?
 //!         .with_api_key(ApiKey::new("s3cret")?)
 //!         .with_quota(quota);
-//!     let unavailable = Answer::status(503).with_header("retry-after", "2");
-//!     let api = ScriptedService::new([unavailable, Answer::status(200).with_body("1.08")]);
+//!     let unavailable = ScriptedResponse::status(503).with_header("retry-after", "2");
+//!     let api = ScriptedService::new([unavailable, ScriptedResponse::status(200).with_body("1.08")]);
 //!     let stack = deterministic(rates, 7).layer()?.layer(api.clone());
 //!
 //!     for _ in 0..5 {
@@ -38,7 +38,7 @@
 //!
 //! | item | purpose |
 //! |---|---|
-//! | [`ScriptedService`], [`Answer`], [`Seen`] | replaces a client and its server |
+//! | [`ScriptedService`], [`ScriptedResponse`], [`Seen`] | replaces a client and its server |
 //! | [`ScriptedServer`] | serves a `ScriptedService` on loopback, for a ready client |
 //! | [`Arrivals`], [`Arrival`] | asserts that no window exceeds a quota |
 //! | [`deterministic`] | fixes the jitter and the request ids of a stack. For a single layer, see [`RetryLayer::with_seed`](crate::retry::RetryLayer::with_seed) and [`RequestIdLayer::with_maker`](crate::request_id::RequestIdLayer::with_maker) |
@@ -51,25 +51,25 @@
 //! # Notes
 //!
 //! - Paused time needs tokio's feature `test-util`, which this feature does not enable.
-//! - Caches, hedging and parallel tests can change the order of requests. [`ScriptedService::answering`] chooses the
+//! - Caches, hedging and parallel tests can change the order of requests. [`ScriptedService::from_fn`] chooses the
 //!   response by the request instead.
 //! - Only the layers of this crate set the attempt number of a [`Seen`].
 #![allow(clippy::panic, reason = "the documented way to fail a test")]
 
-mod answer;
 mod arrival;
 mod arrivals;
 mod deterministic;
+mod scripted_response;
 mod seen;
 #[cfg(feature = "client")]
 mod server;
 mod service;
 mod window;
 
-pub use self::answer::Answer;
 pub use self::arrival::Arrival;
 pub use self::arrivals::Arrivals;
 pub use self::deterministic::deterministic;
+pub use self::scripted_response::ScriptedResponse;
 pub use self::seen::Seen;
 #[cfg(feature = "client")]
 pub use self::server::ScriptedServer;

@@ -33,11 +33,11 @@ use super::ScriptedService;
 /// ```
 /// use http_body_util::Empty;
 /// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-/// use tower_outbound::test_util::{Answer, ScriptedServer, ScriptedService};
+/// use tower_outbound::test_util::{ScriptedResponse, ScriptedServer, ScriptedService};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let script = ScriptedService::new([Answer::status(404).with_body("nothing there")]);
+/// let script = ScriptedService::new([ScriptedResponse::status(404).with_body("nothing there")]);
 /// let server = ScriptedServer::start(script.clone()).await?;
 ///
 /// let client = Client::builder(TokioExecutor::new()).build_http::<Empty<bytes::Bytes>>();

@@ -10,7 +10,7 @@ use http::{Request, Response, request::Parts};
 use http_body_util::BodyExt;
 use tower_service::Service;
 
-use super::{Answer, Arrivals, Seen, answer::Reads};
+use super::{Arrivals, ScriptedResponse, Seen, scripted_response::Reads};
 use crate::{body::Body, call::CallContext, clock, error::BoxError};
 
 /// Replaces a client and its server: responds by a script, records each request, and checks that its callers follow
@@ -39,7 +39,7 @@ pub struct ScriptedService {
 
 /// The part that clones and calls share.
 struct Script {
-    answer: Box<dyn Fn(&Seen) -> Answer + Send + Sync>,
+    answer: Box<dyn Fn(&Seen) -> ScriptedResponse + Send + Sync>,
     seen: Mutex<Vec<Seen>>,
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -50,7 +50,7 @@ impl Script {
     }
 
     /// Records the request, and returns its index in the record and its answer.
-    fn answer(&self, head: Parts) -> (usize, Answer) {
+    fn answer(&self, head: Parts) -> (usize, ScriptedResponse) {
         let attempt = head.extensions.get::<CallContext>().map(CallContext::attempt);
         let mut all = self.seen();
         let index = all.len();
@@ -69,9 +69,9 @@ impl ScriptedService {
     ///
     /// let unavailable_once = ScriptedService::new([503, 200]);
     /// ```
-    pub fn new(answers: impl IntoIterator<Item: Into<Answer>>) -> Self {
+    pub fn new(answers: impl IntoIterator<Item: Into<ScriptedResponse>>) -> Self {
         let answers: Vec<_> = answers.into_iter().map(Into::into).collect();
-        Self::answering(move |seen| match answers.get(seen.number - 1).or(answers.last()) {
+        Self::from_fn(move |seen| match answers.get(seen.number - 1).or(answers.last()) {
             Some(answer) => answer.clone(),
             None => panic!("the script has no answer for {} {}", seen.head.method, seen.head.uri.path()),
         })
@@ -82,12 +82,12 @@ impl ScriptedService {
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
     ///
-    /// let picky = ScriptedService::answering(|seen| match seen.header("authorization") {
+    /// let picky = ScriptedService::from_fn(|seen| match seen.header("authorization") {
     ///     Some("Bearer s3cret") => 200.into(),
     ///     _ => 401.into(),
     /// });
     /// ```
-    pub fn answering(answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+    pub fn from_fn(answer: impl Fn(&Seen) -> ScriptedResponse + Send + Sync + 'static) -> Self {
         let (seen, kept) = (Mutex::default(), Mutex::default());
         Self { script: Arc::new(Script { answer: Box::new(answer), seen, kept }), ready: false }
     }

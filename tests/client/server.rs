@@ -1,4 +1,4 @@
-//! A real hyper server on a free port of loopback, with scripted answers and a record of what reached it.
+//! A real hyper server on a free port of loopback, with scripted response and a record of what reached it.
 
 use std::{
     convert::Infallible,

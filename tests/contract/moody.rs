@@ -99,7 +99,7 @@ impl Moody {
 
     pub(crate) fn times(before: u32, times: u32, mood: Mood) -> Self {
         let (before, times, faults) = (before.into(), times.into(), Mutex::default());
-        let probe = Limited::over(Probe::answering(answer)).with_pending_polls(1);
+        let probe = Limited::over(Probe::from_fn(answer)).with_pending_polls(1);
         Self { plan: Arc::new(Plan { mood, before, times, faults }), probe, dead: false }
     }
 
@@ -114,11 +114,11 @@ impl Moody {
     }
 }
 
-fn answer(seen: &Seen) -> test_util::Answer {
+fn answer(seen: &Seen) -> test_util::ScriptedResponse {
     let number = seen.attempt.unwrap_or(1).max(1) as usize;
     let answers: Vec<_> = seen.header("x-answers").unwrap().split(' ').collect();
     let (status, delay) = answers.get(number - 1).or(answers.last()).unwrap().split_once(':').unwrap();
-    let answer = test_util::Answer::status(status.parse().unwrap()).with_body("hello");
+    let answer = test_util::ScriptedResponse::status(status.parse().unwrap()).with_body("hello");
     answer.with_delay(millis(delay.parse().unwrap()))
 }
 

@@ -12,7 +12,7 @@ use tower_outbound::{adapter::Reqwest, test_util::ScriptedServer};
 use super::{
     crew::{Schedule, Task, crew, text_of},
     dropped::Cut,
-    probe::{Answer::*, Probe, get, secs},
+    probe::{Probe, Scripted::*, get, secs},
 };
 
 fn reqwest() -> Reqwest {

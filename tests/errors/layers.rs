@@ -11,7 +11,7 @@ use tower_outbound::{
 };
 
 use super::{
-    probe::{Answer::*, Probe, Unready, broken, get, secs},
+    probe::{Probe, Scripted::*, Unready, broken, get, secs},
     *,
 };
 

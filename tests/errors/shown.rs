@@ -7,7 +7,7 @@ use tower::Layer;
 use tower_outbound::{ErrorKind, Report};
 
 use super::{
-    probe::{Answer::*, Probe, get, request, secs},
+    probe::{Probe, Scripted::*, get, request, secs},
     *,
 };
 

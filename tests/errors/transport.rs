@@ -202,7 +202,7 @@ async fn names_the_io_error_of_a_custom_service() {
         (TimedOut, ErrorKind::AttemptTimeout),
         (PermissionDenied, ErrorKind::Other),
     ] {
-        let service = probe::Probe::new([probe::Answer::Io(io)]);
+        let service = probe::Probe::new([probe::Scripted::Io(io)]);
         let error =
             tower::Layer::layer(&retry(), service).oneshot(probe::get("http://host/")).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{io:?}: {error:?}");

@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 use probe::{
-    Answer::{self, Asks, Is, Late, With},
     Probe,
+    Scripted::{self, Asks, Is, Late, With},
 };
 use tokio::time::{sleep, timeout};
 use tower::ServiceBuilder;
@@ -43,7 +43,7 @@ fn report<B>(response: &Response<B>) -> &Report {
 async fn scripted(
     retry: &RetryLayer,
     request: Request<Content>,
-    script: &[Answer],
+    script: &[Scripted],
 ) -> (u16, StopReason, usize) {
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
     let probe = Probe::new(script.iter().copied());
@@ -122,7 +122,7 @@ async fn returns_the_401_if_the_body_was_not_recorded() {
     let over = RetryLayer::new().with_replay_limit(4);
     assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
     // A body that the server did not read to its end is not resent, either.
-    let script = [Answer::Keeps(401), Is(200)];
+    let script = [Scripted::Keeps(401), Is(200)];
     assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
 }
 
@@ -154,7 +154,7 @@ async fn rules_decide_on_the_second_401_and_not_on_the_first() {
     let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
     assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, StopReason::Success, 2));
     // `x-should-retry: false` does not prevent the resend, because the server does not know that there is another key.
-    let asks = Answer::With(401, &[("x-should-retry", "false")]);
+    let asks = Scripted::With(401, &[("x-should-retry", "false")]);
     assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, StopReason::Success, 2));
     // A rule that retries after a 401 is subject to the usual limits.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
@@ -184,7 +184,7 @@ async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
     let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
-    assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Asked)));
+    assert_eq!((attempt.delay, attempt.delay_reason), (Some(secs(3)), Some(DelayReason::Requested)));
     assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
     // A requested delay of zero does not count, so the reason is the replaced key.
     let service = (RetryLayer::new(), layer(self::provided(Duration::ZERO, &[Fetch::Lasting]).0));
@@ -192,7 +192,10 @@ async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
     let script = [Asks(401, "121"), Is(200)];
-    assert_eq!(scripted(&RetryLayer::new(), get(URI), &script).await, (401, StopReason::AskedTooLong, 1));
+    assert_eq!(
+        scripted(&RetryLayer::new(), get(URI), &script).await,
+        (401, StopReason::RequestedDelayTooLong, 1)
+    );
 
     let mut late = get(URI);
     late.extensions_mut().insert(Deadline::after(millis(50)));
@@ -263,7 +266,7 @@ async fn fifty_concurrent_401s_of_a_preset_cause_one_refresh() {
 /// gRPC does not guarantee that such a call was not processed.
 #[tokio::test(start_paused = true)]
 async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
-    const REFUSED: Answer = With(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
+    const REFUSED: Scripted = With(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
     for (method, said, expected) in [
         ("POST", false, &["key-1"][..]),
         ("POST", true, &["key-1", "key-2"]),
@@ -300,11 +303,11 @@ async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
 async fn the_resend_after_unauthenticated_obeys_the_pushback() {
     for (pushback, expected) in [("-1", (1, 0)), ("soon", (1, 0)), ("0", (2, 0)), ("250", (2, 250))] {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
-        let refused = test_util::Answer::status(200)
+        let refused = test_util::ScriptedResponse::status(200)
             .with_header("content-type", "application/grpc")
             .with_header("grpc-status", "16")
             .with_header("grpc-retry-pushback-ms", pushback);
-        let probe = Probe::new([refused, test_util::Answer::status(200)]);
+        let probe = Probe::new([refused, test_util::ScriptedResponse::status(200)]);
         let retry = RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|_| true);
         let service = (retry, layer(provided)).layer(probe.clone());
         let start = tokio::time::Instant::now();
@@ -322,7 +325,7 @@ async fn the_resend_after_unauthenticated_obeys_the_pushback() {
 async fn no_other_grpc_code_replaces_the_key() {
     for code in ["0", "7", "14", "x"] {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
-        let answer = test_util::Answer::status(200).with_header("grpc-status", code);
+        let answer = test_util::ScriptedResponse::status(200).with_header("grpc-status", code);
         let probe = Probe::new([answer]);
         let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
         service.oneshot(request("PUT", URI)).await.unwrap();

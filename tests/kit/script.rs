@@ -19,7 +19,7 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::{
     attempt_span::AttemptSpanLayer,
     retry::RetryLayer,
-    test_util::{Answer, ScriptedService},
+    test_util::{ScriptedResponse, ScriptedService},
 };
 
 use super::*;
@@ -45,8 +45,8 @@ async fn panics_if_the_script_is_empty() {
 
 #[tokio::test]
 async fn chooses_the_answer_by_the_request() {
-    let service = ScriptedService::answering(|seen| match seen.header("x-attempt") {
-        Some("2") => Answer::status(200).with_body(seen.number.to_string()),
+    let service = ScriptedService::from_fn(|seen| match seen.header("x-attempt") {
+        Some("2") => ScriptedResponse::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
     });
     let numbered = AttemptSpanLayer::new().with_attempt_header(http::HeaderName::from_static("x-attempt"));
@@ -61,7 +61,7 @@ async fn chooses_the_answer_by_the_request() {
 
 #[tokio::test]
 async fn responds_with_the_scripted_status_headers_and_body() {
-    let answer = Answer::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
+    let answer = ScriptedResponse::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
     let response = call(&ScriptedService::new([answer])).await.unwrap();
     assert!(response.headers().get_all("a").iter().eq(["1", "2"]));
     assert_eq!(
@@ -69,7 +69,7 @@ async fn responds_with_the_scripted_status_headers_and_body() {
         (418, &b"short"[..])
     );
 
-    let stalled = Answer::status(200).with_body("a part").with_body_stalled();
+    let stalled = ScriptedResponse::status(200).with_body("a part").with_body_stalled();
     let mut body = call(&ScriptedService::new([stalled])).await.unwrap().into_body();
     assert!(body.frame().await.unwrap().is_ok());
     assert_pending!(task::spawn(body.frame()).poll());
@@ -78,10 +78,10 @@ async fn responds_with_the_scripted_status_headers_and_body() {
 #[tokio::test(start_paused = true)]
 async fn returns_scripted_errors_after_scripted_delays() {
     let service = ScriptedService::new([
-        Answer::refused(),
-        Answer::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
-        Answer::error(|| "of the client's own".into()),
-        Answer::never(),
+        ScriptedResponse::refused(),
+        ScriptedResponse::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
+        ScriptedResponse::error(|| "of the client's own".into()),
+        ScriptedResponse::never(),
     ]);
     let kind = |error: &BoxError| error.downcast_ref::<io::Error>().unwrap().kind();
     let start = Instant::now();
@@ -103,11 +103,11 @@ async fn reads_as_much_of_the_request_as_the_answer_specifies() {
         [Frame::data("one"), Frame::data("two"), Frame::trailers(trailers)]
             .map(|frame| frame.map_data(Bytes::from))
     };
-    let cases: [(Answer, usize, usize); 4] = [
+    let cases: [(ScriptedResponse, usize, usize); 4] = [
         (200.into(), 3, 0),
-        (Answer::status(200).with_request_body_unread(), 0, 0),
-        (Answer::status(200).with_request_body_first_frame(), 1, 0),
-        (Answer::status(200).with_request_body_kept(), 0, 1),
+        (ScriptedResponse::status(200).with_request_body_unread(), 0, 0),
+        (ScriptedResponse::status(200).with_request_body_first_frame(), 1, 0),
+        (ScriptedResponse::status(200).with_request_body_kept(), 0, 1),
     ];
     for (answer, read, kept) in cases {
         let what = format!("{answer:?}");
@@ -142,11 +142,14 @@ async fn returns_the_error_of_the_request_body() {
 #[test]
 fn panics_on_an_invalid_answer() {
     let cases: [(fn(), &str); 5] = [
-        (|| drop(Answer::status(99)), "invalid status 99: expected 100 to 999"),
-        (|| drop(Answer::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
-        (|| drop(Answer::status(200).with_header("a", "\n")), "invalid value for the header a"),
-        (|| drop(Answer::never().with_body("a")), "only an answer with a status has a body"),
-        (|| drop(Answer::refused().with_header("a", "b")), "only an answer with a status has a header"),
+        (|| drop(ScriptedResponse::status(99)), "invalid status 99: expected 100 to 999"),
+        (|| drop(ScriptedResponse::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
+        (|| drop(ScriptedResponse::status(200).with_header("a", "\n")), "invalid value for the header a"),
+        (|| drop(ScriptedResponse::never().with_body("a")), "only an answer with a status has a body"),
+        (
+            || drop(ScriptedResponse::refused().with_header("a", "b")),
+            "only an answer with a status has a header",
+        ),
     ];
     for (write, expected) in cases {
         let said = said(std::panic::catch_unwind(write).unwrap_err());

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tower_outbound::{
     ApiKey,
     stack::StackBuilder,
-    test_util::{Answer, ScriptedServer, ScriptedService},
+    test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
 use super::*;
@@ -29,8 +29,8 @@ fn post(server: &ScriptedServer) -> Request<Full<Bytes>> {
 async fn serves_and_records_both_http_versions() {
     for (http2, version) in [(false, Version::HTTP_11), (true, Version::HTTP_2)] {
         let script = ScriptedService::new([
-            Answer::status(404).with_header("x-server", "2").with_body("nothing"),
-            Answer::io_error(io::ErrorKind::Other),
+            ScriptedResponse::status(404).with_header("x-server", "2").with_body("nothing"),
+            ScriptedResponse::io_error(io::ErrorKind::Other),
             200.into(),
         ]);
         let server = ScriptedServer::start(script.clone()).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_ready_client_can_be_tested_over_it() {
 
 #[tokio::test]
 async fn dropping_the_server_closes_its_connections() {
-    let script = ScriptedService::new([Answer::status(200), Answer::never()]);
+    let script = ScriptedService::new([ScriptedResponse::status(200), ScriptedResponse::never()]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let client = client(false);
     assert_eq!(client.request(post(&server)).await.unwrap().status(), 200);

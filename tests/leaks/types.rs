@@ -39,7 +39,7 @@ use tower_outbound::{
 use tower_outbound::adapter;
 
 use super::{
-    probe::{Answer, Content, Probe, get, secs},
+    probe::{Content, Probe, Scripted, get, secs},
     *,
 };
 
@@ -291,7 +291,7 @@ fn layers(seen: &Seen) {
 }
 
 async fn calls_and_errors(seen: &Seen) {
-    let probe = Probe::new([Answer::Is(503), Answer::Is(401)]);
+    let probe = Probe::new([Scripted::Is(503), Scripted::Is(401)]);
     let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = Report::from_response(&response).unwrap();
@@ -302,7 +302,7 @@ async fn calls_and_errors(seen: &Seen) {
     seen.debug(probe.seen()[0].head.extensions.get::<CallContext>().unwrap());
     seen.debug(response.body());
     seen.debug(&Deadline::after(secs(1)));
-    seen.debug(&DelayReason::Asked);
+    seen.debug(&DelayReason::Requested);
     seen.debug(&StopReason::Success);
 
     let error = preset(SITE, Place::Bearer).client().unwrap().get("//").await.unwrap_err();
@@ -318,7 +318,8 @@ async fn calls_and_errors(seen: &Seen) {
         noted.lock().unwrap().push(name_of(attempt));
         false
     });
-    let probe = Probe::new([Answer::With(503, &[("authorization", KEY)]), Answer::Refused, Answer::Is(200)]);
+    let probe =
+        Probe::new([Scripted::With(503, &[("authorization", KEY)]), Scripted::Refused, Scripted::Is(200)]);
     layer.layer(probe).oneshot(get(URI)).await.unwrap();
     assert_eq!(names.lock().unwrap().len(), 3);
     seen.types.borrow_mut().extend(names.lock().unwrap().drain(..));
@@ -363,7 +364,7 @@ fn rules(seen: &Seen) {
 /// With the key where the service under test gets it: in a header, at a server not marked as a secret, and in the query.
 async fn test_kit(seen: &Seen) {
     let plain = HeaderValue::from_bytes(key().header_value().as_bytes()).unwrap();
-    let answer = test_util::Answer::status(200).with_header("x-echo", KEY).with_body(KEY);
+    let answer = test_util::ScriptedResponse::status(200).with_header("x-echo", KEY).with_body(KEY);
     seen.debug(&answer);
     let service = Probe::new([answer]);
     seen.debug(&service);

@@ -9,7 +9,7 @@ use tower_outbound::{
     client::Transport,
     request_id::RequestIdLayer,
     retry::IdempotencyKey,
-    test_util::{Answer, ScriptedService},
+    test_util::{ScriptedResponse, ScriptedService},
 };
 
 use super::*;
@@ -31,7 +31,7 @@ where
     L: Layer<ScriptedService, Service = S>,
     S: Service<Request<Body>, Error = Error>,
 {
-    let service = ScriptedService::new([Answer::status(200)]);
+    let service = ScriptedService::new([ScriptedResponse::status(200)]);
     let Err(error) = layer.layer(service.clone()).oneshot(filled(URI, MOST)).await else { panic!("sent") };
     assert!(error.is_invalid_request(), "{error:?}");
     assert!(format!("{error:#}").contains("the request has more than 6,000 header fields"), "{error:#}");

@@ -7,7 +7,7 @@ use http::{
 use tower_outbound::{
     Body,
     request_id::RequestIdLayer,
-    test_util::{Answer, ScriptedService},
+    test_util::{ScriptedResponse, ScriptedService},
 };
 
 use super::*;
@@ -24,7 +24,7 @@ fn value(text: &'static str) -> HeaderValue {
 
 /// Returns the value of one header as the service received it.
 async fn sent(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
-    let service = ScriptedService::new([Answer::status(200)]);
+    let service = ScriptedService::new([ScriptedResponse::status(200)]);
     preset.client_with_service(service.clone()).unwrap().request(request).await.unwrap();
     let seen = service.seen();
     assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} twice");
@@ -62,7 +62,7 @@ async fn sends_a_json_content_type_with_every_request_of_the_three_presets() {
 
 #[tokio::test]
 async fn sends_default_headers_with_every_attempt() {
-    let service = ScriptedService::new([503, 503, 200].map(Answer::status));
+    let service = ScriptedService::new([503, 503, 200].map(ScriptedResponse::status));
     let client = custom()
         .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
         .with_header(VERSION, value("1"))

@@ -22,7 +22,7 @@ pub(crate) use tower_outbound::test_util::{ScriptedService as Probe, Seen};
 
 /// What comes of one call, in few letters. A response's body is `answer`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Answer {
+pub(crate) enum Scripted {
     /// This status, after the request's body was read.
     Is(u16),
     /// This status and these headers, after the request's body was read.
@@ -45,22 +45,22 @@ pub(crate) enum Answer {
     Silent,
 }
 
-impl From<Answer> for test_util::Answer {
-    fn from(answer: Answer) -> Self {
+impl From<Scripted> for test_util::ScriptedResponse {
+    fn from(answer: Scripted) -> Self {
         let is = |status| Self::status(status).with_body("answer");
         match answer {
-            Answer::Is(status) => is(status),
-            Answer::With(status, headers) => {
+            Scripted::Is(status) => is(status),
+            Scripted::With(status, headers) => {
                 headers.iter().fold(is(status), |answer, (name, value)| answer.with_header(name, value))
             }
-            Answer::Asks(status, pause) => is(status).with_header("retry-after", pause),
-            Answer::Late(delay, status) => is(status).with_delay(millis(delay)),
-            Answer::Early(status) => is(status).with_request_body_unread(),
-            Answer::Half(status) => is(status).with_request_body_first_frame(),
-            Answer::Keeps(status) => is(status).with_request_body_kept(),
-            Answer::Refused => Self::refused(),
-            Answer::Io(kind) => Self::io_error(kind),
-            Answer::Silent => Self::never(),
+            Scripted::Asks(status, pause) => is(status).with_header("retry-after", pause),
+            Scripted::Late(delay, status) => is(status).with_delay(millis(delay)),
+            Scripted::Early(status) => is(status).with_request_body_unread(),
+            Scripted::Half(status) => is(status).with_request_body_first_frame(),
+            Scripted::Keeps(status) => is(status).with_request_body_kept(),
+            Scripted::Refused => Self::refused(),
+            Scripted::Io(kind) => Self::io_error(kind),
+            Scripted::Silent => Self::never(),
         }
     }
 }

@@ -23,7 +23,7 @@ fn bucket(server: &RedisServer) -> RedisLimiter {
 async fn refuses_requests_while_the_store_is_down() {
     let mut server = server();
     let limiter = bucket(&server);
-    assert_eq!(limiter.store(), Store::Unasked);
+    assert_eq!(limiter.store(), Store::NotQueried);
     take(&limiter, ask(1, None)).await.unwrap();
     assert_eq!(limiter.store(), Store::Shared);
 

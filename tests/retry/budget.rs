@@ -22,7 +22,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, request, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, request, secs},
     report,
 };
 
@@ -215,7 +215,7 @@ async fn a_request_that_is_not_retried_costs_nothing() {
         (layer.clone(), Is(429), request("POST", URI), StopReason::NotIdempotent),
         (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), StopReason::NotReplayable),
         (layer.clone(), Keeps(503), request("PUT", URI), StopReason::NotReplayable),
-        (layer.clone(), Asks(503, "121"), get(URI), StopReason::AskedTooLong),
+        (layer.clone(), Asks(503, "121"), get(URI), StopReason::RequestedDelayTooLong),
         (layer.clone(), Is(404), get(URI), StopReason::NotRetryable),
     ];
     for (layer, answer, request, expected) in cases {

@@ -2,7 +2,7 @@
 
 use super::{
     URI,
-    probe::{Answer::*, Broken, Content, Probe, cause, get, millis, request, secs},
+    probe::{Broken, Content, Probe, Scripted::*, cause, get, millis, request, secs},
     report,
 };
 use http::{Request, Response};
@@ -170,9 +170,9 @@ async fn replaces_an_empty_idempotency_key() {
 
 #[tokio::test(start_paused = true)]
 async fn rate_limit_headers_of_a_429_request_a_delay() {
-    let throttled = |more_in: &'static str| {
+    let throttled = |reset_after: &'static str| {
         let service = tower::service_fn(move |_: Request<ReplayBody<Content>>| async move {
-            let answer = Response::builder().status(429).header("ratelimit", more_in);
+            let answer = Response::builder().status(429).header("ratelimit", reset_after);
             Ok::<_, BoxError>(answer.body(Content::default()).unwrap())
         });
         RetryLayer::new().with_max_attempts(2).unwrap().layer(service).oneshot(get(URI))
@@ -182,7 +182,7 @@ async fn rate_limit_headers_of_a_429_request_a_delay() {
     assert!(attempts[1].started >= secs(30), "{attempts:?}");
     assert_eq!(attempts[0].asked, Some(secs(30)));
     let response = throttled("\"d\";r=0;t=300").await.unwrap();
-    assert_eq!(report(&response).stop_reason(), Some(StopReason::AskedTooLong));
+    assert_eq!(report(&response).stop_reason(), Some(StopReason::RequestedDelayTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
     assert_eq!(report(&response).attempts()[0].asked, None, "permits remain");

@@ -16,7 +16,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, secs},
     report,
 };
 

@@ -10,14 +10,14 @@ use http::{HeaderValue, Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_outbound::{
-    ExponentialBackoff, body::ReplayBody, call::StopReason::AskedTooLong, retry::RetryLayer,
+    ExponentialBackoff, body::ReplayBody, call::StopReason::RequestedDelayTooLong, retry::RetryLayer,
     timeout::TimeoutLayer,
 };
 
 use super::{
     DATE, Headers, URI,
     drained::{Kind, Recorded, failing_first},
-    probe::{Answer::*, Content, Probe, get, millis, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, secs},
     report,
 };
 
@@ -187,7 +187,7 @@ async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
     let response = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     let report = report(&response).clone();
-    assert_eq!(report.stop_reason(), Some(AskedTooLong));
+    assert_eq!(report.stop_reason(), Some(RequestedDelayTooLong));
     assert_eq!(report.attempts()[0].asked, Some(secs(3600)));
     assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (429, &"quota".parse().unwrap()));
     assert_eq!(response.into_body().collect(64).await.unwrap(), "answer");

@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use super::{
     Headers, URI,
-    probe::{Answer, Answer::*, Probe, get, millis, request},
+    probe::{Probe, Scripted, Scripted::*, get, millis, request},
 };
 
 const UNAVAILABLE: Headers = &[("grpc-status", "14")];
@@ -40,7 +40,7 @@ fn grpc() -> RetryLayer {
 async fn tried(
     layer: RetryLayer,
     method: &str,
-    answers: [Answer; 2],
+    answers: [Scripted; 2],
 ) -> (Option<StopReason>, usize, Option<Duration>) {
     let probe = Probe::new(answers);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
@@ -56,7 +56,7 @@ async fn tried(
 async fn retries_each_response_as_in_the_table() {
     /// The shortest and the longest wait in milliseconds.
     type Wait = Option<(u64, u64)>;
-    let table: [(Answer, StopReason, Wait); 14] = [
+    let table: [(Scripted, StopReason, Wait); 14] = [
         // A gateway may change the HTTP status.
         (With(503, PUSHED), Success, Some((5_000, 5_101))),
         (With(403, PUSHED), Success, Some((5_000, 5_101))),
@@ -67,7 +67,7 @@ async fn retries_each_response_as_in_the_table() {
         (With(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
         (With(200, PUSHED_NOW), Success, Some((50, 101))),
         (With(200, PUSHED_AWAY), NotRetryable, None),
-        (With(200, PUSHED_FAR), AskedTooLong, None),
+        (With(200, PUSHED_FAR), RequestedDelayTooLong, None),
         (With(200, ABORTED), NotRetryable, None),
         (With(200, BEGUN), Success, None),
         (With(200, OK), Success, None),

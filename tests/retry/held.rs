@@ -13,7 +13,7 @@ use tower_outbound::{body::ReplayBody, call::CallContext, retry::RetryLayer};
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, secs},
 };
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use tower_outbound::{ExponentialBackoff, Jitter, body::ReplayBody, call::CallCon
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, request, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, request, secs},
     report,
 };
 

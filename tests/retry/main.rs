@@ -26,7 +26,7 @@ mod scenario;
 mod table;
 
 use http::{Request, Response};
-use probe::{Answer::Is, Content, Probe, get, millis};
+use probe::{Content, Probe, Scripted::Is, get, millis};
 use tower::Service;
 use tower_outbound::{
     Report,

@@ -14,8 +14,9 @@ use tower_outbound::{
 use super::{
     URI,
     probe::{
-        Answer::{Is, Silent},
-        Content, Probe, get, secs,
+        Content, Probe,
+        Scripted::{Is, Silent},
+        get, secs,
     },
 };
 

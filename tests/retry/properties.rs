@@ -19,8 +19,9 @@ use super::{
     URI,
     cases::cases,
     probe::{
-        Answer::{self, *},
-        Probe, Seen, millis, request, secs,
+        Probe,
+        Scripted::{self, *},
+        Seen, millis, request, secs,
     },
 };
 
@@ -52,7 +53,7 @@ struct Came {
     start: Instant,
 }
 
-fn answers() -> impl Strategy<Value = Vec<Answer>> {
+fn answers() -> impl Strategy<Value = Vec<Scripted>> {
     let asks = select(vec!["0", "1", "3", "7", "30"]);
     let answer = prop_oneof![
         2 => select(vec![200, 404, 409, 500, 503, 429, 101]).prop_map(Is),
@@ -120,7 +121,7 @@ fn layer(settings: &Settings) -> RetryLayer {
     }
 }
 
-fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
+fn play(layer: RetryLayer, answers: &[Scripted], settings: &Settings) -> Came {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let start = Instant::now();
@@ -159,18 +160,18 @@ fn play(layer: RetryLayer, answers: &[Answer], settings: &Settings) -> Came {
 }
 
 /// Returns the delay that the server requested, in milliseconds.
-fn ask(answer: Answer) -> u64 {
+fn ask(answer: Scripted) -> u64 {
     match answer {
         Asks(_, seconds) => seconds.parse::<u64>().unwrap() * 1_000,
         _ => 0,
     }
 }
 
-fn given(answers: &[Answer], attempt: usize) -> Answer {
+fn given(answers: &[Scripted], attempt: usize) -> Scripted {
     answers[attempt.min(answers.len() - 1)]
 }
 
-fn is_throttle(answer: Answer) -> bool {
+fn is_throttle(answer: Scripted) -> bool {
     matches!(answer, Is(429) | Asks(429, _))
 }
 
@@ -240,7 +241,7 @@ proptest! {
             let ceiling = base.saturating_mul(1 << index).min(cap) as f64 / 1e3;
             let (spread, asked) = (ceiling * f64::from(jitter) / 100.0, ask(answer) as f64 / 1e3);
             let bounds = match attempt.delay_reason.unwrap() {
-                DelayReason::Asked => asked..=asked + spread,
+                DelayReason::Requested => asked..=asked + spread,
                 reason => {
                     prop_assert_eq!(reason == DelayReason::Throttled, is_throttle(answer));
                     (ceiling - spread).max(asked)..=ceiling
@@ -271,7 +272,7 @@ proptest! {
             let step = if is_throttle(answer) { hot.next() } else { steps.next() };
             let (step, asked) = (millis(step.expect("no attempt after the last step")), millis(ask(answer)));
             match attempt.delay_reason.unwrap() {
-                DelayReason::Asked => prop_assert!(asked > step && (asked..=asked + step / 2).contains(&delay)),
+                DelayReason::Requested => prop_assert!(asked > step && (asked..=asked + step / 2).contains(&delay)),
                 _ => prop_assert!(delay == step && asked <= step),
             }
         }

@@ -25,8 +25,9 @@ use tower_outbound::{
 use super::{
     URI,
     probe::{
-        Answer::{self as Step, Io, Is, Refused},
-        Broken, Content, Probe, cause, request,
+        Broken, Content, Probe,
+        Scripted::{self as Step, Io, Is, Refused},
+        cause, request,
     },
     report,
 };

@@ -26,7 +26,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::Is, Content, Probe, get, millis, request, secs},
+    probe::{Content, Probe, Scripted::Is, get, millis, request, secs},
     report,
 };
 

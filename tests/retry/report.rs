@@ -22,7 +22,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Broken, Content, Probe, broken, cause, get, millis, request, secs},
+    probe::{Broken, Content, Probe, Scripted::*, broken, cause, get, millis, request, secs},
     report,
 };
 
@@ -43,7 +43,7 @@ async fn the_report_of_a_success_is_complete() {
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap()).collect();
     let answer = |status| Outcome::Response(StatusCode::from_u16(status).unwrap());
     assert_eq!(outcomes, [answer(429), Outcome::Failed, Outcome::NotSent, Outcome::Timeout, answer(200)]);
-    let asked: Vec<_> = attempts.iter().map(|attempt| attempt.asked).collect();
+    let asked: Vec<_> = attempts.iter().map(|attempt| attempt.requested_delay).collect();
     assert_eq!(asked, [Some(secs(2)), None, None, None, None]);
     let took: Vec<_> = attempts.iter().map(|attempt| attempt.ended.unwrap() - attempt.started).collect();
     assert_eq!(took, [millis(0), millis(0), millis(0), secs(1), millis(30)]);

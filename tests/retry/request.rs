@@ -16,7 +16,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, request},
+    probe::{Content, Probe, Scripted::*, get, millis, request},
     report,
 };
 

@@ -21,7 +21,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer::*, Content, Probe, get, millis, request, secs},
+    probe::{Content, Probe, Scripted::*, get, millis, request, secs},
     report, rule,
 };
 

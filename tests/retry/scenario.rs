@@ -18,7 +18,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    probe::{Answer, Probe, cause, millis, secs},
+    probe::{Probe, Scripted, cause, millis, secs},
     rule,
     table::Row,
 };
@@ -176,7 +176,8 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         assert!(slept >= planned && slept < planned + millis(2), "{slept:?}, not {planned:?}: {row:?}");
         assert_eq!(seen.at - start, pair[1].started);
     }
-    if delays.is_empty() && !answers.iter().any(|answer| matches!(answer, Answer::Silent | Answer::Late(..)))
+    if delays.is_empty()
+        && !answers.iter().any(|answer| matches!(answer, Scripted::Silent | Scripted::Late(..)))
     {
         assert_eq!(elapsed, Duration::ZERO, "{row:?}");
     }

@@ -13,7 +13,7 @@ use tower_outbound::{
 
 use super::{
     DATE, Headers,
-    probe::Answer::{self, *},
+    probe::Scripted::{self, *},
     scenario::{
         Content::{self, *},
         Out::{self, *},
@@ -35,12 +35,12 @@ const H1: Wait = (&[DelayReason::Throttled], 500..=1_000);
 const H2: Wait = (&[DelayReason::Throttled], 1_000..=2_000);
 
 const fn asked(bounds: RangeInclusive<u64>) -> Wait {
-    (&[DelayReason::Asked], bounds)
+    (&[DelayReason::Requested], bounds)
 }
 
 /// A throttled response that requests a delay within the bounds of the backoff.
 const fn either(bounds: RangeInclusive<u64>) -> Wait {
-    (&[DelayReason::Throttled, DelayReason::Asked], bounds)
+    (&[DelayReason::Throttled, DelayReason::Requested], bounds)
 }
 
 const fn exactly(step: u64) -> Wait {
@@ -85,7 +85,7 @@ const NO_MORE: Rule = |_, _| Some(RetryDecision::NotRetryable);
 const WELL: Rule = |_, _| Some(RetryDecision::Success);
 
 pub(crate) type Row =
-    (&'static str, Content, &'static [Answer], &'static [Set], usize, Out, StopReason, &'static [Wait]);
+    (&'static str, Content, &'static [Scripted], &'static [Set], usize, Out, StopReason, &'static [Wait]);
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
@@ -200,12 +200,12 @@ const TABLE: &[Row] = &[
     ("GET",     Empty,  &[Asks(429, "120"), Is(200)],                   &[],                            2, Status(200),                Success,       &[asked(120_000..=120_500)]),
     ("GET",     Empty,  &[Asks(503, "2"), Asks(503, "4"), Is(200)],     &[],                            3, Status(200),                Success,       &[asked(2_000..=2_050), asked(4_000..=4_100)]),
     // A requested delay that is too long: the response is returned at once.
-    ("GET",     Empty,  &[Asks(429, "121")],                            &[],                            1, Status(429),                AskedTooLong,  &[]),
-    ("GET",     Empty,  &[Asks(503, "6")],                              &[MaxAsk(5)],                   1, Status(503),                AskedTooLong,  &[]),
+    ("GET",     Empty,  &[Asks(429, "121")],                            &[],                            1, Status(429),                RequestedDelayTooLong,  &[]),
+    ("GET",     Empty,  &[Asks(503, "6")],                              &[MaxAsk(5)],                   1, Status(503),                RequestedDelayTooLong,  &[]),
     ("GET",     Empty,  &[Asks(503, "5"), Is(200)],                     &[MaxAsk(5)],                   2, Status(200),                Success,       &[asked(5_000..=5_050)]),
-    ("GET",     Empty,  &[Asks(503, "99999999999999999999")],           &[],                            1, Status(503),                AskedTooLong,  &[]),
-    ("GET",     Empty,  &[Asks(503, "Fri, 31 Dec 9999 23:59:59 GMT")],  &[],                            1, Status(503),                AskedTooLong,  &[]),
-    ("GET",     Empty,  &[Is(503), Asks(429, "121")],                   &[],                            2, Status(429),                AskedTooLong,  &[T1]),
+    ("GET",     Empty,  &[Asks(503, "99999999999999999999")],           &[],                            1, Status(503),                RequestedDelayTooLong,  &[]),
+    ("GET",     Empty,  &[Asks(503, "Fri, 31 Dec 9999 23:59:59 GMT")],  &[],                            1, Status(503),                RequestedDelayTooLong,  &[]),
+    ("GET",     Empty,  &[Is(503), Asks(429, "121")],                   &[],                            2, Status(429),                RequestedDelayTooLong,  &[T1]),
     ("POST",    Memory, &[Asks(429, "121")],                            &[],                            1, Status(429),                NotIdempotent, &[]),
     // A delay beyond the deadline: the response is returned at once.
     ("GET",     Empty,  &[Asks(503, "3")],                              &[Total(3_000)],                1, Status(503),                Deadline,      &[]),
@@ -281,7 +281,7 @@ const TABLE: &[Row] = &[
     ("POST",    Memory, &[Refused, Is(503)],                            &[When(AGAIN)],                 2, Status(503),                NotIdempotent, &[T1]),
     ("PUT",     Stream, &[Half(503)],                                   &[When(AGAIN)],                 1, Status(503),                NotReplayable, &[]),
     ("GET",     Empty,  &[Silent],                                      &[When(AGAIN), Total(80)],      1, OverDeadline,               Deadline,      &[]),
-    ("GET",     Empty,  &[Asks(503, "121")],                            &[When(AGAIN)],                 1, Status(503),                AskedTooLong,  &[]),
+    ("GET",     Empty,  &[Asks(503, "121")],                            &[When(AGAIN)],                 1, Status(503),                RequestedDelayTooLong,  &[]),
     ("GET",     Empty,  &[Is(503)],                                     &[When(NO_MORE)],               1, Status(503),                NotRetryable,  &[]),
     ("GET",     Empty,  &[Refused],                                     &[When(NO_MORE)],               1, Service(ConnectionRefused), NotRetryable,  &[]),
     ("GET",     Empty,  &[Silent],                                      &[When(NO_MORE), PerAttempt(90)], 1, Timeout,                  NotRetryable,  &[]),

@@ -18,7 +18,7 @@ pub(crate) enum Frame {
     /// An informational response, 103, which announces that a response follows.
     EarlyHints,
     /// The answer, 200.
-    Answer,
+    Scripted,
     /// RST_STREAM with this reason.
     Reset(u32),
     /// GOAWAY with this reason, and as the last id that of the request and so much to it.
@@ -27,7 +27,7 @@ pub(crate) enum Frame {
     Close,
 }
 
-pub(crate) const ANSWER: &[Frame] = &[Frame::Process, Frame::Answer];
+pub(crate) const ANSWER: &[Frame] = &[Frame::Process, Frame::Scripted];
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -89,7 +89,9 @@ pub(crate) async fn serve(mut stream: TcpStream, act: Act, log: &Log) -> io::Res
             match *frame {
                 Frame::Process => log.process(method.clone()),
                 Frame::EarlyHints => connection.write(HEADERS, END_HEADERS, id, STATUS_103).await?,
-                Frame::Answer => connection.write(HEADERS, END_HEADERS | END_STREAM, id, STATUS_200).await?,
+                Frame::Scripted => {
+                    connection.write(HEADERS, END_HEADERS | END_STREAM, id, STATUS_200).await?
+                }
                 Frame::Reset(reason) => connection.write(RST_STREAM, 0, id, &reason.to_be_bytes()).await?,
                 Frame::GoAway { reason, beyond } => {
                     let last = (i64::from(id) + beyond).clamp(0, HIGHEST_ID);

@@ -9,7 +9,7 @@ use tower_outbound::{Body, BoxError, call::Outcome};
 use super::{
     frames::{
         ANSWER, Frame,
-        Frame::{Answer, Close, EarlyHints, GoAway, Process, Reset},
+        Frame::{Close, EarlyHints, GoAway, Process, Reset, Scripted},
         HIGHEST_ID,
     },
     server::{Act, Server},
@@ -68,7 +68,7 @@ async fn retries_after_a_refused_stream_even_if_the_server_sent_103_before() {
 /// The 103 is neither a failure nor the response: the 200 after it is the response.
 #[tokio::test]
 async fn a_103_before_the_response_changes_nothing() {
-    const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Process, Answer]])];
+    const ACTS: &[Act] = &[Act::Say(&[&[EarlyHints, Process, Scripted]])];
     calls(false, ACTS, |server, method, came| {
         assert_eq!(came.outcomes, [OK], "{method}");
         assert_eq!((server.processed(method), server.connections()), (1, 1));
@@ -146,7 +146,7 @@ async fn a_goaway_at_or_above_the_request_and_then_the_end_proves_nothing() {
 
 #[tokio::test]
 async fn a_request_that_is_answered_after_the_goaway_is_done_and_the_next_one_takes_another_connection() {
-    const ACTS: &[Act] = &[Act::Say(&[&[Process, GoAway { reason: NO_ERROR, beyond: 0 }, Answer]])];
+    const ACTS: &[Act] = &[Act::Say(&[&[Process, GoAway { reason: NO_ERROR, beyond: 0 }, Scripted]])];
     for method in METHODS {
         for at in 0..2 {
             let server = Server::start(Wire::Http2, ACTS).await;

@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Act {
     /// Every request is answered.
-    Answer,
+    Scripted,
     /// One is answered, then the connection is closed, and nothing more happens before the client has closed it too.
     AnswerAndClose,
     /// One is answered, then the connection is closed when the test says so.
@@ -79,7 +79,7 @@ impl Server {
                     *connections += 1;
                     *connections
                 };
-                let act = acts.get(number - 1).copied().unwrap_or(Act::Answer);
+                let act = acts.get(number - 1).copied().unwrap_or(Act::Scripted);
                 let log = Arc::clone(&keeping);
                 tokio::spawn(async move {
                     stream.set_nodelay(true).unwrap();
@@ -141,7 +141,7 @@ async fn http1(mut stream: TcpStream, act: Act, log: &Log) -> io::Result<()> {
         _ => loop {
             process(&mut stream, log).await?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
-            if act != Act::Answer {
+            if act != Act::Scripted {
                 return end(stream, act, log).await;
             }
         },

@@ -16,11 +16,11 @@ use super::{
     server::{Host, Orders},
 };
 
-type Answer = Response<UnsyncBoxBody<Bytes, io::Error>>;
+type Scripted = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
-    Answer,
+    Scripted,
     Late,
     Fail,
     /// 503 with a pause of so many milliseconds.
@@ -42,7 +42,7 @@ enum Fate {
 }
 
 const FATES: &[(u64, Fate)] = &[
-    (600, Fate::Answer),
+    (600, Fate::Scripted),
     (70, Fate::Late),
     (60, Fate::Fail),
     (5, Fate::Busy),
@@ -77,7 +77,7 @@ pub(crate) async fn answer(
     request: Request<Incoming>,
     host: Host,
     orders: Orders,
-) -> Result<Answer, BoxError> {
+) -> Result<Scripted, BoxError> {
     let at = now();
     let ledger = &host.ledger;
     let marks = (number::<u64>(request.headers(), "x-call"), number(request.headers(), "x-left"));
@@ -91,7 +91,7 @@ pub(crate) async fn answer(
     }
     let attempt: u64 = number(request.headers(), "x-attempt").unwrap_or(0);
     let mut dice = Dice::about(host.seed, "request", call << 8 | attempt);
-    let fate = if ledger.is_calm() { Fate::Answer } else { dice.weighed(FATES) };
+    let fate = if ledger.is_calm() { Fate::Scripted } else { dice.weighed(FATES) };
     let refused = takes == Some(Some(false));
     ledger.arrivals.lock().unwrap().push(Arrival {
         site: host.site,
@@ -120,7 +120,7 @@ pub(crate) async fn answer(
     }
     let host = &host;
     Ok(match fate {
-        Fate::Answer => whole(200, dice.below(8_000) as usize),
+        Fate::Scripted => whole(200, dice.below(8_000) as usize),
         Fate::Late => {
             tokio::time::sleep(dice.millis(50, 300)).await;
             whole(200, 100)
@@ -163,30 +163,30 @@ pub(crate) async fn answer(
     })
 }
 
-fn whole(status: u16, length: usize) -> Answer {
+fn whole(status: u16, length: usize) -> Scripted {
     let body = Full::new(Bytes::from(vec![b'x'; length])).map_err(|never| match never {}).boxed_unsync();
     let mut answer = Response::new(body);
     *answer.status_mut() = StatusCode::from_u16(status).unwrap();
     answer
 }
 
-fn plain(status: u16) -> Answer {
+fn plain(status: u16) -> Scripted {
     whole(status, 0)
 }
 
 /// A body that begins, and goes on by this.
-fn started(rest: impl futures_util::Stream<Item = io::Result<Frame<Bytes>>> + Send + 'static) -> Answer {
+fn started(rest: impl futures_util::Stream<Item = io::Result<Frame<Bytes>>> + Send + 'static) -> Scripted {
     let first = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
     Response::new(UnsyncBoxBody::new(StreamBody::new(first.chain(rest))))
 }
 
-fn with(mut answer: Answer, name: &'static str, value: &str) -> Answer {
+fn with(mut answer: Scripted, name: &'static str, value: &str) -> Scripted {
     answer.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
     answer
 }
 
 /// Written down before it is sent: whenever the client hears it, the pause is over no earlier than counted from here.
-fn asking(status: u16, host: &Host, length: Duration, (name, value): (&'static str, String)) -> Answer {
+fn asking(status: u16, host: &Host, length: Duration, (name, value): (&'static str, String)) -> Scripted {
     let at = {
         let mut asked = host.ledger.asked.lock().unwrap();
         asked.push(Asked { site: host.site, at: now(), length, by: name, heard: None });
@@ -196,7 +196,7 @@ fn asking(status: u16, host: &Host, length: Duration, (name, value): (&'static s
 }
 
 /// Headers that are hard to read, or to hold.
-fn hostile(dice: &mut Dice) -> Answer {
+fn hostile(dice: &mut Dice) -> Scripted {
     match dice.below(5) {
         0 => {
             let mut list = String::new();

@@ -22,7 +22,7 @@ use tower_outbound::{
     limit::{SlidingWindow, Snapshot, TokenBucket},
     preset,
     stack::StackBuilder,
-    test_util::{self, Answer, Arrivals, ScriptedService, Seen},
+    test_util::{self, Arrivals, ScriptedResponse, ScriptedService, Seen},
 };
 
 use super::{dice::Dice, seed};
@@ -62,7 +62,7 @@ fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Unde
     let (name, quota) = (preset.name().to_owned(), preset.quotas()[0]);
     let asked = Arc::new(Mutex::new(vec![]));
     let told = Arc::clone(&asked);
-    let api = ScriptedService::answering(move |seen| answer(seen, seed, &told));
+    let api = ScriptedService::from_fn(move |seen| answer(seen, seed, &told));
     let preset = preset
         .with_api_key(ApiKey::new("s3cret").unwrap())
         .with_attempt_span(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
@@ -77,24 +77,24 @@ fn under(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Unde
 }
 
 /// An answer that comes at once, so that it is heard when it is given, where it asks for a pause.
-fn answer(seen: &Seen, seed: u64, asked: &Mutex<Vec<(Instant, Duration)>>) -> Answer {
+fn answer(seen: &Seen, seed: u64, asked: &Mutex<Vec<(Instant, Duration)>>) -> ScriptedResponse {
     let number = |name| seen.header(name).and_then(|value| value.parse::<u64>().ok()).unwrap();
     let mut dice = Dice::about(seed, "answer", number("x-call") << 8 | number("x-attempt"));
     match dice.below(1_000) {
         0..3 => {
             let (value, pause) = dice.pick(&[("1", 1), ("20", 20), ("50", 50), ("110", 110)]);
             asked.lock().unwrap().push((seen.at, Duration::from_secs(pause)));
-            Answer::status(dice.pick(&[429, 503])).with_header("retry-after", value)
+            ScriptedResponse::status(dice.pick(&[429, 503])).with_header("retry-after", value)
         }
-        3..40 => Answer::status(dice.pick(&[500, 502, 503, 504, 408])),
-        40..70 => Answer::io_error(std::io::ErrorKind::ConnectionReset),
-        70..90 => Answer::refused(),
-        90..100 => Answer::never(),
-        100..150 => Answer::status(200).with_delay(dice.millis(1, 12_000)),
-        150..160 => Answer::status(200).with_body("a part").with_body_stalled(),
-        160..200 => Answer::status(409).with_header("x-should-retry", "true"),
-        200..220 => Answer::status(200).with_header("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT"),
-        _ => Answer::status(200),
+        3..40 => ScriptedResponse::status(dice.pick(&[500, 502, 503, 504, 408])),
+        40..70 => ScriptedResponse::io_error(std::io::ErrorKind::ConnectionReset),
+        70..90 => ScriptedResponse::refused(),
+        90..100 => ScriptedResponse::never(),
+        100..150 => ScriptedResponse::status(200).with_delay(dice.millis(1, 12_000)),
+        150..160 => ScriptedResponse::status(200).with_body("a part").with_body_stalled(),
+        160..200 => ScriptedResponse::status(409).with_header("x-should-retry", "true"),
+        200..220 => ScriptedResponse::status(200).with_header("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT"),
+        _ => ScriptedResponse::status(200),
     }
 }
 

@@ -27,8 +27,9 @@ use capture::{Capture, Row};
 use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use probe::{
-    Answer::{self, *},
-    Content, Probe, get, millis, request, secs,
+    Content, Probe,
+    Scripted::{self, *},
+    get, millis, request, secs,
 };
 use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -145,7 +146,7 @@ async fn tell_of_keys() {
 // ---- the spans
 
 /// Runs one call through the whole stack, and gives what was heard of it.
-async fn heard(script: &[Answer], method: &str, uri: &str) -> Capture {
+async fn heard(script: &[Scripted], method: &str, uri: &str) -> Capture {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
@@ -240,7 +241,7 @@ async fn the_end_of_a_grpc_call_is_in_its_line_and_in_the_attempts_span() {
         ("7", "PERMISSION_DENIED", "call completed"),
         ("14", "UNAVAILABLE", "call failed"),
     ] {
-        let script = [test_util::Answer::status(200).with_header("grpc-status", code)];
+        let script = [test_util::ScriptedResponse::status(200).with_header("grpc-status", code)];
         let (capture, _guard) = Capture::all();
         let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
         layers.layer(Probe::new(script)).oneshot(request("POST", URI)).await.unwrap();

@@ -17,7 +17,7 @@ fn shared(key: &str) -> Result<Client, BoxError> {
         .with_fallback_share(4)?
         // Fetches up to 20 permits with one query, each held for up to a second: costs 1.6 % of 100 per minute.
         .with_lease(20, Duration::from_secs(1))?;
-    assert_eq!(limiter.store(), Store::Unasked);
+    assert_eq!(limiter.store(), Store::NotQueried);
     let rates = rates.with_api_key(ApiKey::new(key)?);
     let client = rates.with_limiter(limiter).client()?;
     Ok(client)

@@ -17,7 +17,7 @@ use tower_outbound::{
     body::ReplayBody,
     preset,
     stack::{StackBuilder, StackService},
-    test_util::{Answer, ScriptedServer, ScriptedService},
+    test_util::{ScriptedResponse, ScriptedServer, ScriptedService},
 };
 
 type Hyper<B> = Client<HttpConnector, ReplayBody<B>>;
@@ -27,7 +27,7 @@ fn hyper<B: http_body::Body<Data: Send> + Send>() -> Hyper<B> {
 }
 
 async fn server() -> (ScriptedServer, ScriptedService) {
-    let service = ScriptedService::new([Answer::status(200)]);
+    let service = ScriptedService::new([ScriptedResponse::status(200)]);
     (ScriptedServer::start(service.clone()).await.unwrap(), service)
 }
 

@@ -24,7 +24,7 @@ use crate::{
 #[non_exhaustive]
 pub enum Store {
     /// No exchange yet.
-    Unasked,
+    NotQueried,
     /// The store replies. The quota is shared.
     Shared,
     /// The store does not reply. The process uses its share of the quota.
@@ -92,7 +92,7 @@ impl Permits {
             interval,
             largest,
             grace: nanos(timeout),
-            store: Store::Unasked,
+            store: Store::NotQueried,
             query_at: 0,
             share: None,
             share_until: 0,

@@ -28,7 +28,7 @@ impl Session {
         gates.retain(|gate| gate.policy != policy);
         if gates.len() < MOST_GATES {
             let left = remaining.left().saturating_sub(uncounted);
-            gates.push(Gate { policy, left, until: now.saturating_add(nanos(remaining.more_in())) });
+            gates.push(Gate { policy, left, until: now.saturating_add(nanos(remaining.reset_after())) });
         }
     }
 

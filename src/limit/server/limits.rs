@@ -53,7 +53,7 @@ impl ServerLimits {
         };
         for remaining in response.remaining() {
             let left = remaining.left().saturating_sub(in_flight);
-            let until = now.saturating_add(nanos(remaining.more_in()));
+            let until = now.saturating_add(nanos(remaining.reset_after()));
             let (policy, most) = (remaining.policy(), remaining.left());
             let gate = Gate { policy, left, until, shut: most == 0, most, forecast_until: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {

@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
 
 use super::{
-    fields::{MAX_ASK, decimal, served, values},
+    fields::{MAX_REQUESTED_DELAY, decimal, served, values},
     grpc, http_date, rate_limit,
 };
 
@@ -50,7 +50,7 @@ fn is_relevant(name: &str) -> bool {
 /// - A list of numbers, as proxies join several fields, is read as its largest number: `3, 9` is 9 s.
 /// - Any other value with commas is read as a date.
 /// - The longest delay counts if the header has several fields.
-/// - A delay longer than [`MAX_ASK`], or too large for 64 bits, is read as `MAX_ASK`.
+/// - A delay longer than [`MAX_REQUESTED_DELAY`], or too large for 64 bits, is read as `MAX_REQUESTED_DELAY`.
 ///
 /// A number with a sign, a unit or an exponent is not valid.
 ///
@@ -68,7 +68,7 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
     longest(headers, &RETRY_AFTER_MS, millis)
         .or_else(|| longest(headers, &X_MS_RETRY_AFTER_MS, millis))
         .or_else(|| longest(headers, &RETRY_AFTER, seconds_or_date))
-        .map(|delay| delay.min(MAX_ASK))
+        .map(|delay| delay.min(MAX_REQUESTED_DELAY))
 }
 
 fn longest(
@@ -128,7 +128,7 @@ pub(crate) fn requested_delay(
     let delay = pause(headers, &wall).or_else(|| {
         let remaining = is_throttled(status, headers).then(|| rate_limit::remaining(headers, &wall))?;
         let empty = remaining.iter().filter(|remaining| remaining.left() == 0);
-        empty.map(|remaining| remaining.more_in()).max()
+        empty.map(|remaining| remaining.reset_after()).max()
     });
     delay.filter(|delay| !delay.is_zero())
 }

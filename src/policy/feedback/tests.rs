@@ -27,7 +27,7 @@ const fn millis(millis: u64) -> Option<Duration> {
 fn any_clock_can_add_the_longest_delay() {
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let now = std::time::Instant::now();
-    assert!(now.checked_add(MAX_ASK).is_some());
+    assert!(now.checked_add(MAX_REQUESTED_DELAY).is_some());
 }
 
 #[test]
@@ -39,17 +39,17 @@ fn reads_every_form_of_one_header() {
         ("120", millis(120_000)),
         ("0120", millis(120_000)),
         (" \t7 ", millis(7_000)),
-        ("946080000", Some(MAX_ASK)),
+        ("946080000", Some(MAX_REQUESTED_DELAY)),
         ("946079999", millis(946_079_999_000)),
-        ("18446744073709551615", Some(MAX_ASK)),
-        ("18446744073709551616", Some(MAX_ASK)),
-        ("99999999999999999999999999999999999999999999", Some(MAX_ASK)),
+        ("18446744073709551615", Some(MAX_REQUESTED_DELAY)),
+        ("18446744073709551616", Some(MAX_REQUESTED_DELAY)),
+        ("99999999999999999999999999999999999999999999", Some(MAX_REQUESTED_DELAY)),
         (in_23_seconds, millis(23_000)),
         ("Sunday, 06-Nov-94 08:50:00 GMT", millis(23_000)),
         ("Sun Nov  6 08:50:00 1994", millis(23_000)),
         (NOW, millis(0)),
         ("Sun, 06 Nov 1994 08:49:36 GMT", millis(0)),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", Some(MAX_ASK)),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", Some(MAX_REQUESTED_DELAY)),
         ("", None),
         ("-1", None),
         ("+1", None),
@@ -57,14 +57,14 @@ fn reads_every_form_of_one_header() {
         ("0.001", millis(1_000)),
         ("2.000", millis(2_000)),
         ("1.99999999999999999999999999", millis(2_000)),
-        ("18446744073709551615.5", Some(MAX_ASK)),
-        ("946079999.5", Some(MAX_ASK)),
+        ("18446744073709551615.5", Some(MAX_REQUESTED_DELAY)),
+        ("946079999.5", Some(MAX_REQUESTED_DELAY)),
         ("3, 9", millis(9_000)),
         ("3, 8.2", millis(9_000)),
         ("9,3", millis(9_000)),
         ("10,\t20 , 5", millis(20_000)),
         ("1.5, 1", millis(2_000)),
-        ("3, 99999999999999999999", Some(MAX_ASK)),
+        ("3, 99999999999999999999", Some(MAX_REQUESTED_DELAY)),
         ("0, 0", millis(0)),
         ("1.", None),
         (".5", None),
@@ -105,7 +105,7 @@ fn prefers_milliseconds_unless_they_are_malformed() {
         (&[("retry-after-ms", b"300, 99"), ("retry-after-ms", b"250")], millis(300)),
         (&[("retry-after", b"2"), ("x-ms-retry-after-ms", b"-1")], millis(2_000)),
         (&[("retry-after-ms", NOW.as_bytes())], None),
-        (&[("retry-after-ms", b"99999999999999999999")], Some(MAX_ASK)),
+        (&[("retry-after-ms", b"99999999999999999999")], Some(MAX_REQUESTED_DELAY)),
         (&[("retry-after-ms", b"0"), ("retry-after", b"5")], millis(0)),
     ];
     for (lines, expected) in cases {
@@ -192,7 +192,7 @@ proptest! {
             for name in [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS] {
                 let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
                 let asked = retry_after(&headers, || UNIX_EPOCH);
-                prop_assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
+                prop_assert!(asked.is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
             }
         }
     }
@@ -207,7 +207,7 @@ proptest! {
         for (name, value) in fields {
             headers.append(names[name].clone(), HeaderValue::from_str(&value).unwrap());
         }
-        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|asked| asked <= MAX_ASK));
+        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
     }
 
     #[test]
@@ -234,7 +234,7 @@ proptest! {
             u128::from(whole) * nanos(unit) + part.div_ceil(1_000_000_000)
         });
         let longest = exact.max().unwrap();
-        prop_assert!(nanos(asked) >= longest.min(nanos(MAX_ASK)));
+        prop_assert!(nanos(asked) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
         prop_assert!(nanos(asked) < longest + nanos(unit));
     }
 }

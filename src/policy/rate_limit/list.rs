@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::policy::fields::MAX_ASK;
+use crate::policy::fields::MAX_REQUESTED_DELAY;
 
 /// The most policies that are read from a response. Of more policies, those with the fewest remaining permits are kept.
 ///
@@ -19,14 +19,14 @@ pub const MAX_POLICIES: usize = 8;
 /// let field = (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#));
 /// let headers = HeaderMap::from_iter([field]);
 /// for quota in ResponseInfo::new(StatusCode::OK, &headers).remaining() {
-///     assert_eq!((quota.left(), quota.more_in()), (50, Duration::from_secs(30)));
+///     assert_eq!((quota.left(), quota.reset_after()), (50, Duration::from_secs(30)));
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remaining {
     policy: u64,
     left: u64,
-    more_in: Duration,
+    reset_after: Duration,
 }
 
 impl Remaining {
@@ -43,17 +43,17 @@ impl Remaining {
 
     /// Returns the time until more permits become available, counted from the receipt of the response, at most 30 years.
     /// It is zero if that time has passed. Some permits may become available later.
-    pub const fn more_in(&self) -> Duration {
-        self.more_in
+    pub const fn reset_after(&self) -> Duration {
+        self.reset_after
     }
 }
 
 /// Adds a policy to a list in the order of [`remaining()`], within [`MAX_POLICIES`]. Adding any number takes linear time.
 ///
 /// [`remaining()`]: super::remaining()
-pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, more_in: Duration) {
-    let new = Remaining { policy, left, more_in: more_in.min(MAX_ASK) };
-    let rank = |item: &Remaining| (item.left, Reverse(item.more_in));
+pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, reset_after: Duration) {
+    let new = Remaining { policy, left, reset_after: reset_after.min(MAX_REQUESTED_DELAY) };
+    let rank = |item: &Remaining| (item.left, Reverse(item.reset_after));
     let place = list.partition_point(|kept| rank(kept) <= rank(&new));
     list.insert(place, new);
     list.truncate(MAX_POLICIES);

@@ -72,13 +72,13 @@ fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Rema
     let mut list = Vec::new();
     members(headers, &RATELIMIT, |text| {
         let name = name(text.value()?)?;
-        let [left, more_in, partition] = parameters(text, names)?;
-        let more_in = match more_in {
+        let [left, reset_after, partition] = parameters(text, names)?;
+        let reset_after = match reset_after {
             Some(value) => Some(Duration::from_secs(natural(value)?)),
             None => windows.get(name).copied(),
         };
-        if let (Some(left), Some(more_in)) = (left.map(natural), more_in) {
-            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, more_in);
+        if let (Some(left), Some(reset_after)) = (left.map(natural), reset_after) {
+            add(&mut list, policy(name, partition.map(str::as_bytes)), left?, reset_after);
         }
         Some(())
     })?;
@@ -114,20 +114,20 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
 
 /// Reads a Dictionary in `RateLimit`, of one nameless policy.
 fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
-    let (mut left, mut more_in) = (None, None);
+    let (mut left, mut reset_after) = (None, None);
     members(headers, &RATELIMIT, |text| {
         let (key, value) = text.pair()?;
         while text.parameter()?.is_some() {}
         if key == left_name {
             left = Some(value);
         } else if key == more_in_name {
-            more_in = Some(value);
+            reset_after = Some(value);
         }
         Some(())
     })?;
-    let (left, more_in) = (natural(left?)?, Duration::from_secs(natural(more_in?)?));
+    let (left, reset_after) = (natural(left?)?, Duration::from_secs(natural(reset_after?)?));
     let mut list = Vec::new();
-    add(&mut list, policy(RATELIMIT.as_str(), None), left, more_in);
+    add(&mut list, policy(RATELIMIT.as_str(), None), left, reset_after);
     Some(list)
 }
 
@@ -143,13 +143,13 @@ fn fields(
     let mut list = Vec::new();
     for (place, left) in (0u64..).zip(numbers(headers, left_name)) {
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
-        let more_in = match seconds.saturating_add(fraction.into()) {
+        let reset_after = match seconds.saturating_add(fraction.into()) {
             seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
             // Also without `X-`: GitLab's `RateLimit-Reset` is a Unix time.
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
             _ => return None, // OpenRouter sends milliseconds
         };
-        add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, more_in);
+        add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, reset_after);
     }
     resets.next().is_none().then_some(list)
 }

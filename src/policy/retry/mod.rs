@@ -27,7 +27,7 @@ pub enum StopReason {
     /// The next attempt could not start before the deadline.
     Deadline,
     /// The server requested a delay longer than `max_retry_after`.
-    AskedTooLong,
+    RequestedDelayTooLong,
     /// The retry budget was spent, because too many calls failed recently.
     Budget,
 }
@@ -42,7 +42,7 @@ impl StopReason {
             Self::NotReplayable => "not_replayable",
             Self::Exhausted => "exhausted",
             Self::Deadline => "deadline",
-            Self::AskedTooLong => "asked_too_long",
+            Self::RequestedDelayTooLong => "requested_delay_too_long",
             Self::Budget => "budget",
         }
     }
@@ -57,7 +57,7 @@ pub enum DelayReason {
     /// The throttled backoff, which is longer.
     Throttled,
     /// The server requested a delay longer than the backoff.
-    Asked,
+    Requested,
     /// The server rejected the key, and the request is resent with another one. There is no backoff.
     KeyReplaced,
 }
@@ -68,7 +68,7 @@ impl DelayReason {
         match self {
             Self::Transient => "transient",
             Self::Throttled => "throttled",
-            Self::Asked => "asked",
+            Self::Requested => "requested",
             Self::KeyReplaced => "key_replaced",
         }
     }
@@ -164,7 +164,7 @@ pub(crate) fn backoff_reason(
         }
     }
     if requested.is_some_and(|requested| requested > state.max_retry_after) {
-        return Err(Stop { reason: StopReason::AskedTooLong, retry_after: requested });
+        return Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: requested });
     }
     Ok(reason)
 }
@@ -185,11 +185,11 @@ pub(crate) fn decide(
             let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
             match requested.filter(|requested| *requested > own) {
                 // Jitter only adds to a requested delay.
-                Some(requested) => (requested.saturating_add(spread), DelayReason::Asked),
+                Some(requested) => (requested.saturating_add(spread), DelayReason::Requested),
                 None => (own, reason),
             }
         }
-        (None, Some(requested)) => (requested, DelayReason::Asked),
+        (None, Some(requested)) => (requested, DelayReason::Requested),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
     // A resend with another key has no backoff during which the body could be drained.

@@ -38,8 +38,8 @@ fn retries_after_the_backoff_or_a_longer_requested_delay() {
         (None, SECOND, DelayReason::Transient),
         (Some(millis(1)), SECOND, DelayReason::Transient),
         (Some(SECOND), SECOND, DelayReason::Transient),
-        (Some(millis(1_001)), millis(1_501), DelayReason::Asked),
-        (Some(120 * SECOND), millis(120_500), DelayReason::Asked),
+        (Some(millis(1_001)), millis(1_501), DelayReason::Requested),
+        (Some(120 * SECOND), millis(120_500), DelayReason::Requested),
     ] {
         let inputs = Inputs { requested, ..INPUTS };
         assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), retry(delay, reason), "{requested:?}");
@@ -92,7 +92,7 @@ fn stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
 fn stops_with_the_delay_that_was_too_long() {
     let too_long = 120 * SECOND + Duration::from_nanos(1);
     let inputs = Inputs { requested: Some(too_long), ..INPUTS };
-    let expected = Err(Stop { reason: StopReason::AskedTooLong, retry_after: Some(too_long) });
+    let expected = Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: Some(too_long) });
     assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), expected);
 
     for (time_left, expected) in [(SECOND, false), (SECOND + Duration::from_nanos(1), true)] {
@@ -124,9 +124,9 @@ fn resends_with_another_key_whatever_the_method_and_the_attempts() {
     assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
     // A requested delay holds without jitter.
     let requested = Inputs { requested: Some(SECOND), ..plain };
-    assert_eq!(resend(requested), retry(SECOND, DelayReason::Asked));
+    assert_eq!(resend(requested), retry(SECOND, DelayReason::Requested));
     let requested = Inputs { requested: Some(121 * SECOND), ..plain };
-    assert_eq!(resend(requested).unwrap_err().reason, StopReason::AskedTooLong);
+    assert_eq!(resend(requested).unwrap_err().reason, StopReason::RequestedDelayTooLong);
 }
 
 fn durations() -> impl Strategy<Value = Duration> {

@@ -6,7 +6,7 @@ use std::{cmp::Reverse, time::Duration};
 use http::{HeaderMap, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
-use tower_outbound::policy::{MAX_ASK, MAX_POLICIES, Remaining, remaining};
+use tower_outbound::policy::{MAX_REQUESTED_DELAY, MAX_POLICIES, Remaining, remaining};
 use tower_outbound_fuzz::{at, doubled, headers, now, with_clock};
 
 const NAMES: [&str; 8] = [
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
         if !read.is_empty() || !line.contains([':', '%']) {
             let ours: Vec<_> = remaining(&only(&[line]), || at(0))
                 .into_iter()
-                .map(|quota| (quota.left(), Reverse(quota.more_in())))
+                .map(|quota| (quota.left(), Reverse(quota.reset_after())))
                 .collect();
             assert_eq!(ours, read, "{line:?}");
         }
@@ -57,14 +57,14 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn check(list: &[Remaining]) {
-    let rank = |quota: &Remaining| (quota.left(), Reverse(quota.more_in()));
+    let rank = |quota: &Remaining| (quota.left(), Reverse(quota.reset_after()));
     assert!(list.len() <= MAX_POLICIES);
     assert!(list.is_sorted_by_key(rank), "{list:?}");
-    assert!(list.iter().all(|quota| quota.more_in() <= MAX_ASK), "{list:?}");
+    assert!(list.iter().all(|quota| quota.reset_after() <= MAX_REQUESTED_DELAY), "{list:?}");
 }
 
 fn tightest(list: &[Remaining]) -> Option<(u64, Duration)> {
-    list.first().map(|quota| (quota.left(), quota.more_in()))
+    list.first().map(|quota| (quota.left(), quota.reset_after()))
 }
 
 fn only(lines: &[&str]) -> HeaderMap {
@@ -92,9 +92,9 @@ fn items(list: List) -> Option<Vec<(u64, Reverse<Duration>)>> {
         if !matches!(item.bare_item, BareItem::String(_) | BareItem::Token(_)) {
             return None;
         }
-        let more_in = item.params.get("t").map(natural);
+        let reset_after = item.params.get("t").map(natural);
         let left = item.params.get("r").map(natural);
-        match (left, more_in) {
+        match (left, reset_after) {
             (Some(None), Some(_)) | (_, Some(None)) => return None,
             (Some(Some(left)), Some(Some(seconds))) => read.push((left, more(seconds))),
             _ => {}
@@ -120,5 +120,5 @@ fn natural(item: &BareItem) -> Option<u64> {
 }
 
 fn more(seconds: u64) -> Reverse<Duration> {
-    Reverse(Duration::from_secs(seconds).min(MAX_ASK))
+    Reverse(Duration::from_secs(seconds).min(MAX_REQUESTED_DELAY))
 }

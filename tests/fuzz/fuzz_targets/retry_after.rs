@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderValue, header::RETRY_AFTER};
 use libfuzzer_sys::fuzz_target;
-use tower_outbound::policy::{MAX_ASK, parse_http_date, retry_after};
+use tower_outbound::policy::{MAX_REQUESTED_DELAY, parse_http_date, retry_after};
 use tower_outbound_fuzz::{doubled, headers, now, with_clock};
 
 const NAMES: [&str; 4] = ["retry-after", "retry-after-ms", "x-ms-retry-after-ms", "date"];
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let (now, lines) = now(data);
     let headers = headers(lines, &NAMES);
     let asked = with_clock(now, |wall| retry_after(&headers, wall));
-    assert!(asked.is_none_or(|asked| asked <= MAX_ASK));
+    assert!(asked.is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
     assert_eq!(asked, expected(&headers, now), "{headers:?}");
 
     // A repeated field changes nothing, and a longer delay in another field counts.
@@ -49,7 +49,7 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     };
     for name in ["retry-after-ms", "x-ms-retry-after-ms"] {
         if let Some(longest) = values(name).into_iter().filter_map(numbers).max() {
-            return Some(Duration::from_millis(longest).min(MAX_ASK));
+            return Some(Duration::from_millis(longest).min(MAX_REQUESTED_DELAY));
         }
     }
     let served = values("date").first().and_then(|date| parse_http_date(date, || wall)).unwrap_or(wall);
@@ -57,7 +57,7 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
         Some(seconds) => Some(Duration::from_secs(seconds)),
         None => Some(parse_http_date(text, || served)?.duration_since(served).unwrap_or_default()),
     };
-    values("retry-after").into_iter().filter_map(ask).max().map(|asked| asked.min(MAX_ASK))
+    values("retry-after").into_iter().filter_map(ask).max().map(|asked| asked.min(MAX_REQUESTED_DELAY))
 }
 
 /// Returns the largest of a list of numbers, rounded up. `None` if any member is not a number.

@@ -109,10 +109,10 @@ async fn between_retry_and_limit_what_it_refuses_pays_no_permit() {
 /// answers: by default they don't.
 #[tokio::test(start_paused = true)]
 async fn above_it_must_be_told_what_a_failure_is() {
-    type Answered<B> = Result<http::Response<B>, Error>;
+    type ResponseSummary<B> = Result<http::Response<B>, Error>;
     let builder = || CircuitBreakerLayer::builder().sliding_window_size(2).minimum_number_of_calls(2);
     let limit = || RateLimitLayer::new(bucket(2)).with_max_wait(Duration::ZERO);
-    let telling = |answered: &Answered<Body>| match answered {
+    let telling = |answered: &ResponseSummary<Body>| match answered {
         Ok(response) => response.status().is_server_error(),
         Err(error) => !error.is_rate_limited(),
     };

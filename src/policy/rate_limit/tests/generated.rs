@@ -10,7 +10,7 @@ use proptest::{prelude::*, sample::select};
 
 use super::NAMES;
 use crate::policy::{
-    MAX_ASK, MAX_POLICIES, Remaining, head_of,
+    MAX_POLICIES, MAX_REQUESTED_DELAY, Remaining, head_of,
     rate_limit::{read::policy, remaining},
 };
 
@@ -93,14 +93,14 @@ proptest! {
             same.filter_map(|policy| policy.number("w")).max()
         };
         let expected = items.iter().filter_map(|item| {
-            let more_in = item.number("t").or_else(|| window(&item.name))?;
+            let reset_after = item.number("t").or_else(|| window(&item.name))?;
             let policy = policy(bare(&item.name), item.get("pk").map(str::as_bytes));
-            Some((policy, item.number("r")?, Duration::from_secs(more_in).min(MAX_ASK)))
+            Some((policy, item.number("r")?, Duration::from_secs(reset_after).min(MAX_REQUESTED_DELAY)))
         });
         let mut expected: Vec<_> = expected.collect();
-        expected.sort_by_key(|(_, left, more_in)| (*left, Reverse(*more_in)));
+        expected.sort_by_key(|(_, left, reset_after)| (*left, Reverse(*reset_after)));
         expected.truncate(MAX_POLICIES);
-        let found = found.into_iter().map(|item| (item.policy(), item.left(), item.more_in()));
+        let found = found.into_iter().map(|item| (item.policy(), item.left(), item.reset_after()));
         prop_assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 
@@ -125,7 +125,7 @@ proptest! {
                 }
                 headers.insert(name, value.clone());
                 let found = remaining(&headers, || wall);
-                prop_assert!(found.into_iter().all(|item| item.more_in() <= MAX_ASK));
+                prop_assert!(found.into_iter().all(|item| item.reset_after() <= MAX_REQUESTED_DELAY));
                 for field in NAMES {
                     headers.insert(field, value.clone());
                 }

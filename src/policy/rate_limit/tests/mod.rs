@@ -11,11 +11,11 @@ use std::{
 };
 
 use super::{Remaining, remaining};
-use crate::policy::{MAX_ASK, head_of};
+use crate::policy::{MAX_REQUESTED_DELAY, head_of};
 
 type Lines<'a> = &'a [(&'static str, &'a str)];
 
-const LONGEST: u64 = MAX_ASK.as_secs();
+const LONGEST: u64 = MAX_REQUESTED_DELAY.as_secs();
 
 const NAMES: [&str; 7] = [
     "ratelimit",
@@ -43,7 +43,7 @@ fn list(lines: Lines<'_>) -> Vec<Remaining> {
 
 /// Returns the remaining permits, and the seconds until more become available.
 fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
-    list(lines).into_iter().map(|item| (item.left(), item.more_in().as_secs())).collect()
+    list(lines).into_iter().map(|item| (item.left(), item.reset_after().as_secs())).collect()
 }
 
 fn one(field: &'static str, value: &str) -> Vec<(u64, u64)> {

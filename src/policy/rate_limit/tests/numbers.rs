@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::{LONGEST, list, one, read};
-use crate::policy::{MAX_ASK, head_of, remaining};
+use crate::policy::{MAX_REQUESTED_DELAY, head_of, remaining};
 
 #[test]
 fn reads_a_reset_as_seconds_or_a_unix_time() {
@@ -40,9 +40,9 @@ fn reads_a_reset_as_seconds_or_a_unix_time() {
     // The local clock has fractions of a second.
     let lines = [("x-ratelimit-remaining", "1".as_bytes()), ("x-ratelimit-reset", b"1377010301")];
     let found = remaining(&head_of(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
-    assert_eq!(found.as_slice()[0].more_in(), Duration::from_millis(100));
+    assert_eq!(found.as_slice()[0].reset_after(), Duration::from_millis(100));
     let found = remaining(&head_of(lines), || UNIX_EPOCH - Duration::from_secs(1));
-    assert_eq!(found.as_slice()[0].more_in(), MAX_ASK);
+    assert_eq!(found.as_slice()[0].reset_after(), MAX_REQUESTED_DELAY);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::policy::{MAX_POLICIES, remaining};
 #[test]
 fn lists_the_fewest_remaining_permits_first() {
     let list = list(&[("ratelimit", r#""daily";r=7;t=36000, "burst";r=90;t=1, "hour";r=7;t=60"#)]);
-    let left: Vec<_> = list.iter().map(|item| (item.left(), item.more_in().as_secs())).collect();
+    let left: Vec<_> = list.iter().map(|item| (item.left(), item.reset_after().as_secs())).collect();
     assert_eq!(left, [(7, 36_000), (7, 60), (90, 1)]);
 }
 
@@ -23,7 +23,7 @@ fn keeps_the_fewest_remaining_permits_of_a_thousand_members() {
     assert_eq!(read(&members), least);
 
     // Of members with equal permits, those with the longest wait are kept.
-    let members: Vec<_> = (0..1_000).map(|more_in| format!("a;r=1;t={more_in}")).collect();
+    let members: Vec<_> = (0..1_000).map(|reset_after| format!("a;r=1;t={reset_after}")).collect();
     let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), longest);
 }

@@ -19,18 +19,18 @@ use crate::{body::Body, error::BoxError};
 ///
 /// ```
 /// use std::{io::ErrorKind, time::Duration};
-/// use tower_outbound::test_util::{Answer, ScriptedService};
+/// use tower_outbound::test_util::{ScriptedResponse, ScriptedService};
 ///
 /// ScriptedService::new([
-///     Answer::refused(),
-///     Answer::io_error(ErrorKind::ConnectionReset).with_delay(Duration::from_secs(1)),
-///     Answer::status(429).with_header("retry-after", "30").with_request_body_unread(),
-///     Answer::never(),
+///     ScriptedResponse::refused(),
+///     ScriptedResponse::io_error(ErrorKind::ConnectionReset).with_delay(Duration::from_secs(1)),
+///     ScriptedResponse::status(429).with_header("retry-after", "30").with_request_body_unread(),
+///     ScriptedResponse::never(),
 ///     200.into(),
 /// ]);
 /// ```
 #[derive(Clone)]
-pub struct Answer {
+pub struct ScriptedResponse {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
     stalls: bool,
@@ -54,7 +54,7 @@ enum Comes {
     Never,
 }
 
-impl Answer {
+impl ScriptedResponse {
     /// Returns a response of this status.
     ///
     /// # Panics
@@ -178,7 +178,7 @@ fn stalled(data: Bytes) -> Body {
     Body::new(StreamBody::new(data.chain(stream::pending())))
 }
 
-impl From<u16> for Answer {
+impl From<u16> for ScriptedResponse {
     #[track_caller]
     fn from(status: u16) -> Self {
         Self::status(status)
@@ -186,12 +186,15 @@ impl From<u16> for Answer {
 }
 
 /// Shows no header and no body, which a test may fill with a key.
-impl fmt::Debug for Answer {
+impl fmt::Debug for ScriptedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = match &self.comes {
             Comes::Response(response) => Some(response.status()),
             Comes::Error(_) | Comes::Never => None,
         };
-        f.debug_struct("Answer").field("status", &status).field("reads", &self.reads).finish_non_exhaustive()
+        f.debug_struct("ScriptedResponse")
+            .field("status", &status)
+            .field("reads", &self.reads)
+            .finish_non_exhaustive()
     }
 }
