@@ -40,7 +40,7 @@ impl Reconnect {
     /// The stack has retried the call already, so only the wait for the next call is left.
     pub(crate) fn refused(&mut self, response: &Response<Body>) -> Option<Duration> {
         let report = Report::from_response(response);
-        let requested = report.and_then(|report| report.attempts().last()?.asked);
+        let requested = report.and_then(|report| report.attempts().last()?.requested_delay);
         let unmade = report.and_then(Report::retry_after);
         let temporary = matches!(response.status().as_u16(), 408 | 425 | 429 | 500..600);
         temporary.then(|| self.after(requested.max(unmade).unwrap_or_default()))

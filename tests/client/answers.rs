@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use super::{
     client, outcomes, preset, report,
-    server::{Server, Wire, reply, stalled, within},
+    support::server::{Server, Wire, reply, stalled, within},
     text,
 };
 

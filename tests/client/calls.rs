@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
     KEY, chain, client, outcomes, report,
-    server::{Server, Wire, cut_off, reply, within},
+    support::server::{Server, Wire, cut_off, reply, within},
     text,
 };
 

@@ -8,9 +8,9 @@ use tokio::sync::{Barrier, Notify};
 use tower_outbound::{ExponentialBackoff, Jitter, client::Transport, retry::RetryLayer};
 
 use super::{
-    client, preset, report,
-    server::{Server, Wire, endless, reply, settle, slow, stalled, within},
-    status, text,
+    client, preset, report, status,
+    support::server::{Server, Wire, endless, reply, settle, slow, stalled, within},
+    text,
 };
 
 #[tokio::test]

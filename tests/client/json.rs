@@ -21,7 +21,7 @@ use tower_outbound::{
 };
 
 use super::{
-    server::{Server, Wire, reply, within},
+    support::server::{Server, Wire, reply, within},
     *,
 };
 

@@ -4,13 +4,13 @@
 
 mod answers;
 mod calls;
-#[cfg(feature = "rustls")]
-mod certificate;
 mod connections;
 #[cfg(feature = "json")]
 mod json;
+mod redirects;
 mod retries;
-mod server;
+#[path = "../support/mod.rs"]
+mod support;
 #[cfg(feature = "rustls")]
 mod tls;
 mod urls;
@@ -24,7 +24,7 @@ use tower_outbound::{
     stack::StackBuilder,
 };
 
-use self::server::Server;
+use self::support::server::Server;
 
 /// The tests search for it where it must not appear.
 const KEY: &str = "k3y-of-the-tests";

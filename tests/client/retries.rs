@@ -14,9 +14,9 @@ use tower_outbound::{
 };
 
 use super::{
-    client, outcomes, preset, quick_retry, report,
-    server::{Server, Wire, reply, settle, within},
-    status, text,
+    client, outcomes, preset, quick_retry, report, status,
+    support::server::{Server, Wire, reply, settle, within},
+    text,
 };
 
 const UNAVAILABLE: Outcome = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);

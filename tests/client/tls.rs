@@ -12,10 +12,10 @@ use tower_outbound::{
 };
 
 use super::{
-    certificate::{certificate, trusting, wire},
-    chain, outcomes, preset, report,
-    server::{Server, Wire, reply, settle, within},
-    status, text,
+    chain, outcomes, preset, report, status,
+    support::certificate::{certificate, trusting, wire},
+    support::server::{Server, Wire, reply, settle, within},
+    text,
 };
 
 fn client(url: &str, transport: Transport) -> Client {

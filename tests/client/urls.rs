@@ -5,9 +5,8 @@ use tower::{Service, ServiceExt};
 use tower_outbound::{Body, client::Transport};
 
 use super::{
-    preset,
-    server::{Server, Wire, settle, within},
-    status,
+    preset, status,
+    support::server::{Server, Wire, settle, within},
 };
 
 #[tokio::test]

@@ -1,9 +1,8 @@
 //! The limiter and its layer, on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-#[path = "../probe/cases.rs"]
-mod cases;
 mod changed;
+mod corners;
 mod grants;
 mod keyed;
 mod layer;
@@ -12,6 +11,10 @@ mod margin;
 mod memory;
 mod pause;
 mod properties;
+mod queue;
+mod server_limits;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{num::NonZeroU32, time::Duration};
 

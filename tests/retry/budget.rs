@@ -21,9 +21,8 @@ use tower_outbound::{
 };
 
 use super::{
-    URI,
-    probe::{Content, Probe, Scripted::*, get, millis, request, secs},
-    report,
+    URI, report,
+    support::{Content, Scripted::*, ScriptedService, get, millis, request, secs},
 };
 
 /// A server that gives every request the same response, until the test sets another, and counts requests.
@@ -112,7 +111,7 @@ async fn retries_resume_soon_after_the_server_recovers() {
         assert_eq!(ended(&layer, &server).await, Some(StopReason::Success));
         assert_eq!(budget.left(), left);
     }
-    let probe = Probe::new([Is(503), Is(200)]);
+    let probe = ScriptedService::new([Is(503), Is(200)]);
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
     assert_eq!(budget.left(), 14, "a successful retry gets its cost back");
@@ -161,7 +160,7 @@ async fn services_of_one_preset_share_the_budget() {
     let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
     let preset = preset.with_retry(retry);
     for (preset, attempts) in [(&preset, 2), (&preset, 1), (&preset.clone(), 1)] {
-        let probe = Probe::new([Is(503)]);
+        let probe = ScriptedService::new([Is(503)]);
         preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
         assert_eq!(probe.calls(), attempts);
     }
@@ -184,7 +183,7 @@ async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
         (vec![Is(200)], 425),
         (vec![Is(302)], 426),
     ] {
-        layer.layer(Probe::new(script.clone())).oneshot(get(URI)).await.unwrap();
+        layer.layer(ScriptedService::new(script.clone())).oneshot(get(URI)).await.unwrap();
         assert_eq!(budget.left(), left, "{script:?}");
     }
 }
@@ -219,7 +218,7 @@ async fn a_request_that_is_not_retried_costs_nothing() {
         (layer.clone(), Is(404), get(URI), StopReason::NotRetryable),
     ];
     for (layer, answer, request, expected) in cases {
-        let probe = Probe::new([answer]);
+        let probe = ScriptedService::new([answer]);
         let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
         assert_eq!((report(&response).stop_reason(), probe.calls()), (Some(expected), 1), "{answer:?}");
         assert_eq!(budget.left(), 500, "{answer:?}: {expected:?}");
@@ -233,12 +232,12 @@ async fn a_spent_budget_delays_no_first_attempt_and_returns_its_result() {
     let server = Server::new(503);
     ended(&layer, &server).await;
     let start = tokio::time::Instant::now();
-    let response = layer.layer(Probe::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
+    let response = layer.layer(ScriptedService::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
     assert_eq!(report(&response).attempts()[0].asked, Some(secs(3)), "the report has the requested delay");
     assert_eq!(report(&response).attempts()[0].delay, None);
-    let error = layer.layer(Probe::new([Refused])).oneshot(get(URI)).await.unwrap_err();
+    let error = layer.layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Budget));
     assert!(error.is_service());
 }

@@ -1,9 +1,8 @@
 //! Combinations of two rules.
 
 use super::{
-    URI,
-    probe::{Broken, Content, Probe, Scripted::*, cause, get, millis, request, secs},
-    report,
+    URI, report,
+    support::{Broken, Content, Scripted::*, ScriptedService, cause, get, millis, request, secs},
 };
 use http::{Request, Response};
 use std::{
@@ -28,14 +27,14 @@ use tower_outbound::{
 async fn a_101_returns_the_cost_of_its_retry() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
-    let response = layer.layer(Probe::new([Is(503), Is(101)])).oneshot(get(URI)).await.unwrap();
+    let response = layer.layer(ScriptedService::new([Is(503), Is(101)])).oneshot(get(URI)).await.unwrap();
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
     assert_eq!(budget.left(), 500);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_from_a_layer_below_the_first_applies_too() {
-    let probe = Probe::new([Asks(503, "3"), Is(200)]);
+    let probe = ScriptedService::new([Asks(503, "3"), Is(200)]);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .map_request(|mut request: Request<Content>| {
@@ -53,12 +52,12 @@ async fn a_deadline_from_a_layer_below_the_first_applies_too() {
 struct Breaks {
     after: usize,
     asked: Arc<AtomicUsize>,
-    probe: Probe,
+    probe: ScriptedService,
 }
 impl Service<Request<ReplayBody<Content>>> for Breaks {
     type Response = Response<Body>;
     type Error = BoxError;
-    type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
+    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         if self.asked.fetch_add(1, Relaxed) >= self.after {
             return Poll::Ready(Err(Broken.into()));
@@ -72,7 +71,8 @@ impl Service<Request<ReplayBody<Content>>> for Breaks {
 
 #[tokio::test(start_paused = true)]
 async fn failed_readiness_below_a_limiter_does_not_hide_the_earlier_error() {
-    let inner = Breaks { after: 1, asked: Arc::default(), probe: Probe::new([Io(ConnectionReset)]) };
+    let inner =
+        Breaks { after: 1, asked: Arc::default(), probe: ScriptedService::new([Io(ConnectionReset)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::unlimited()))
@@ -83,7 +83,7 @@ async fn failed_readiness_below_a_limiter_does_not_hide_the_earlier_error() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_post_if_the_service_below_a_limiter_was_not_ready() {
-    let inner = Breaks { after: 0, asked: Arc::default(), probe: Probe::new([Is(200)]) };
+    let inner = Breaks { after: 0, asked: Arc::default(), probe: ScriptedService::new([Is(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::unlimited()))
@@ -94,7 +94,11 @@ async fn retries_post_if_the_service_below_a_limiter_was_not_ready() {
 
 #[tokio::test(start_paused = true)]
 async fn returns_no_error_from_before_a_response() {
-    let inner = Breaks { after: 2, asked: Arc::default(), probe: Probe::new([Io(ConnectionReset), Is(503)]) };
+    let inner = Breaks {
+        after: 2,
+        asked: Arc::default(),
+        probe: ScriptedService::new([Io(ConnectionReset), Is(503)]),
+    };
     let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause(&error), Some(&Broken), "{error:?}");
 }
@@ -106,14 +110,14 @@ async fn a_retry_that_the_limiter_refused_costs_nothing() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_budget(budget.clone()))
         .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
-        .service(Probe::new([Is(503)]));
+        .service(ScriptedService::new([Is(503)]));
     service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(budget.left(), 500);
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_layers_with_one_seed_send_different_idempotency_keys() {
-    let probe = Probe::new([Is(200)]);
+    let probe = ScriptedService::new([Is(200)]);
     for _ in 0..2 {
         let layer = RetryLayer::new().with_seed(1).with_honoured_idempotency_key(IdempotencyKey::bare());
         layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -124,11 +128,11 @@ async fn two_layers_with_one_seed_send_different_idempotency_keys() {
 
 /// A service that becomes ready every other time and responds 503 to every request.
 #[derive(Clone)]
-struct Flaps(Arc<AtomicUsize>, Probe);
+struct Flaps(Arc<AtomicUsize>, ScriptedService);
 impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
     type Response = Response<Body>;
     type Error = BoxError;
-    type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
+    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         match self.0.fetch_add(1, Relaxed) % 2 {
             0 => Service::<Request<ReplayBody<Content>>>::poll_ready(&mut self.1, cx),
@@ -143,7 +147,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
 
 #[tokio::test(start_paused = true)]
 async fn an_inner_retry_layer_does_not_report_a_sent_post_as_not_sent() {
-    let probe = Probe::new([Is(503)]);
+    let probe = ScriptedService::new([Is(503)]);
     let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -157,7 +161,7 @@ async fn an_inner_retry_layer_does_not_report_a_sent_post_as_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn replaces_an_empty_idempotency_key() {
     for own in ["", " ", "\"\""] {
-        let probe = Probe::new([Io(ConnectionReset), Is(200)]);
+        let probe = ScriptedService::new([Io(ConnectionReset), Is(200)]);
         let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
         let mut request = request("POST", URI);
         request.headers_mut().insert("idempotency-key", own.parse().unwrap());
@@ -191,7 +195,10 @@ async fn rate_limit_headers_of_a_429_request_a_delay() {
 #[tokio::test(start_paused = true)]
 async fn the_report_of_another_call_is_replaced() {
     let service = tower::service_fn(|_: Request<ReplayBody<Content>>| async {
-        let inner = RetryLayer::new().with_max_attempts(1).unwrap().layer(Probe::new([Io(ConnectionReset)]));
+        let inner = RetryLayer::new()
+            .with_max_attempts(1)
+            .unwrap()
+            .layer(ScriptedService::new([Io(ConnectionReset)]));
         inner.oneshot(get(URI)).await
     });
     let error = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap_err();

@@ -28,9 +28,8 @@ use tower_outbound::{
 };
 
 use super::{
-    Headers, URI,
-    probe::{Content, get, millis, secs},
-    report,
+    Headers, URI, report,
+    support::{Content, get, millis, secs},
 };
 
 #[derive(Debug, Clone, Copy, PartialEq)]

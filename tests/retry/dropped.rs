@@ -34,7 +34,7 @@ use tower_outbound::{
 use super::{
     URI,
     drained::{Kind, Recorded, RecordedBody},
-    probe::{millis, secs},
+    support::{millis, secs},
 };
 
 /// Where a call can wait.

@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use super::{
     Headers, URI,
-    probe::{Probe, Scripted, Scripted::*, get, millis, request},
+    support::{Scripted, Scripted::*, ScriptedService, get, millis, request},
 };
 
 const UNAVAILABLE: Headers = &[("grpc-status", "14")];
@@ -42,7 +42,7 @@ async fn tried(
     method: &str,
     answers: [Scripted; 2],
 ) -> (Option<StopReason>, usize, Option<Duration>) {
-    let probe = Probe::new(answers);
+    let probe = ScriptedService::new(answers);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
         Ok(response) => Report::from_response(response),
@@ -123,13 +123,13 @@ async fn with_idempotent_declares_requests_by_a_rule() {
         ("POST", "/v1/orders", 1),
         ("GET", "/v1", 3),
     ] {
-        let probe = Probe::new([Is(503)]);
+        let probe = ScriptedService::new([Is(503)]);
         let uri = format!("https://api.example.com{path}");
         layer.layer(probe.clone()).oneshot(request(method, &uri)).await.unwrap();
         assert_eq!(probe.calls(), attempts, "{method} {path}");
     }
     // The declaration of a single request still counts.
-    let probe = Probe::new([Is(503)]);
+    let probe = ScriptedService::new([Is(503)]);
     let mut order = request("POST", URI);
     order.extensions_mut().insert(RetryOverride::new().with_idempotent());
     layer.layer(probe.clone()).oneshot(order).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_pushback_of_a_throttled_service_pauses_the_shared_limiter() {
         (With(200, BEGUN), 0),
         (With(200, OK), 0),
     ] {
-        let probe = Probe::new([answer, Is(200)]);
+        let probe = ScriptedService::new([answer, Is(200)]);
         let service =
             ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(probe.clone());
         service.clone().oneshot(get(URI)).await.unwrap();

@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod budget;
-#[path = "../probe/cases.rs"]
-mod cases;
 mod corners;
 mod deadline;
 mod delivery;
@@ -14,8 +12,6 @@ mod grpc;
 mod held;
 mod jitter;
 mod paid;
-#[path = "../probe/mod.rs"]
-mod probe;
 mod properties;
 mod readiness;
 mod rekeyed;
@@ -23,10 +19,14 @@ mod report;
 mod request;
 mod rules;
 mod scenario;
+#[path = "../support/mod.rs"]
+mod support;
 mod table;
+#[cfg(feature = "client")]
+mod transport;
 
+use self::support::{Content, Scripted::Is, ScriptedService, get, millis};
 use http::{Request, Response};
-use probe::{Content, Probe, Scripted::Is, get, millis};
 use tower::Service;
 use tower_outbound::{
     Report,
@@ -43,7 +43,7 @@ const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
 async fn the_probe_panics_on_a_call_that_was_not_polled_ready() {
-    let mut ready = Probe::new([Is(200)]);
+    let mut ready = ScriptedService::new([Is(200)]);
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
     let _ = ready.clone().call(get(URI)).await;
 }

@@ -18,10 +18,9 @@ use tower_outbound::{
 use super::{
     URI,
     cases::cases,
-    probe::{
-        Probe,
+    support::{
         Scripted::{self, *},
-        Seen, millis, request, secs,
+        ScriptedService, Seen, millis, request, secs,
     },
 };
 
@@ -125,7 +124,7 @@ fn play(layer: RetryLayer, answers: &[Scripted], settings: &Settings) -> Came {
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let start = Instant::now();
-        let probe = Probe::new(answers.iter().copied());
+        let probe = ScriptedService::new(answers.iter().copied());
         let retry = layer
             .layer(TimeoutLayer::per_attempt(millis(settings.per_attempt)).unwrap().layer(probe.clone()));
         let mut request = request(settings.method, URI);

@@ -23,20 +23,19 @@ use tower_outbound::{
 };
 
 use super::{
-    URI,
-    probe::{
-        Broken, Content, Probe,
+    URI, report,
+    support::{
+        Broken, Content,
         Scripted::{self as Step, Io, Is, Refused},
-        cause, request,
+        ScriptedService, cause, request,
     },
-    report,
 };
 
 /// Responds by its script. Where the script has `None`, `poll_ready` fails, and that instance stays broken.
 struct Fragile {
     script: Arc<[Option<Step>]>,
     asked: Arc<AtomicUsize>,
-    next: Option<Probe>,
+    next: Option<ScriptedService>,
     broke: bool,
 }
 
@@ -55,13 +54,13 @@ impl Clone for Fragile {
 impl Service<Request<ReplayBody<Content>>> for Fragile {
     type Response = Response<Body>;
     type Error = BoxError;
-    type Future = <Probe as Service<Request<ReplayBody<Content>>>>::Future;
+    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         assert!(!self.broke, "polled again after it failed");
         match self.script.get(self.asked.fetch_add(1, Relaxed)).copied().flatten() {
             Some(answer) => {
-                let probe = self.next.insert(Probe::new([answer]));
+                let probe = self.next.insert(ScriptedService::new([answer]));
                 Service::<Request<ReplayBody<Content>>>::poll_ready(probe, cx)
             }
             None => {

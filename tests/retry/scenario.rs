@@ -17,9 +17,8 @@ use tower_outbound::{
 };
 
 use super::{
-    URI,
-    probe::{Probe, Scripted, cause, millis, secs},
-    rule,
+    URI, rule,
+    support::{Scripted, ScriptedService, cause, millis, secs},
     table::Row,
 };
 
@@ -141,7 +140,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         }
     }
     request.extensions_mut().insert(own);
-    let probe = Probe::new(answers.iter().copied());
+    let probe = ScriptedService::new(answers.iter().copied());
     let inner = TimeoutLayer::per_attempt(per_attempt).unwrap().layer(probe.clone());
     let retry = retry.layer(inner);
     let result = match total {

@@ -13,7 +13,6 @@ use tower_outbound::{
 
 use super::{
     DATE, Headers,
-    probe::Scripted::{self, *},
     scenario::{
         Content::{self, *},
         Out::{self, *},
@@ -21,6 +20,7 @@ use super::{
         Set::{self, *},
         check,
     },
+    support::Scripted::{self, *},
 };
 
 /// The possible reasons of a delay, at most two, and its bounds in milliseconds.

@@ -21,28 +21,28 @@ use tower::{
 use tower_outbound::{body::ReplayBody, limit::RateLimitLayer};
 
 use super::{
-    URI, bucket,
-    probe::{Answer::*, Content, Limited, Probe, get, secs},
-    rates, worst_window,
+    URI, bucket, rates,
+    support::{Content, Limited, Scripted::*, ScriptedService, get, secs},
+    worst_window,
 };
 
 /// It is not `Clone`: a buffer makes it so.
 #[tokio::test(start_paused = true)]
 async fn below_it_stands_in_a_buffer() {
-    let probes = [Probe::new([Is(200)]), Probe::new([Is(200)])];
+    let probes = [ScriptedService::new([Is(200)]), ScriptedService::new([Is(200)])];
     let endpoints =
         ServiceList::new::<Request<ReplayBody<Content>>>(probes.clone().map(|probe| Constant::new(probe, 1)));
     let service = rates().layer().unwrap().layer(Buffer::new(Balance::new(endpoints), 8));
     for _ in 0..8 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
-    assert_eq!(probes.iter().map(Probe::calls).sum::<usize>(), 8);
+    assert_eq!(probes.iter().map(ScriptedService::calls).sum::<usize>(), 8);
 }
 
 /// One layer makes one limiter, whichever endpoint is chosen.
 #[tokio::test(start_paused = true)]
 async fn above_the_endpoints_share_the_quota() {
-    let probes = [Probe::new([Is(200)]), Probe::new([Is(200)])];
+    let probes = [ScriptedService::new([Is(200)]), ScriptedService::new([Is(200)])];
     let layer = rates().layer().unwrap();
     let endpoints = ServiceList::new::<Request<Content>>(
         probes.clone().map(|probe| Constant::new(layer.layer(probe), 1)),
@@ -55,7 +55,7 @@ async fn above_the_endpoints_share_the_quota() {
     // Ten at once and 90 in 61 s.
     let eleventh = start.elapsed().as_millis();
     assert!((677..690).contains(&eleventh), "{eleventh}");
-    assert_eq!(probes.iter().map(Probe::calls).sum::<usize>(), 11);
+    assert_eq!(probes.iter().map(ScriptedService::calls).sum::<usize>(), 11);
 }
 
 /// Of twenty calls, how many are answered while one of the two endpoints is stuck with its first.
@@ -84,8 +84,10 @@ where
 /// An endpoint that is not ready is passed over, but not behind ours, which waits for it in the call.
 #[tokio::test(start_paused = true)]
 async fn above_it_sees_load_by_a_measure_and_not_by_readiness() {
-    let probes =
-        || [Probe::new([Silent]), Probe::new([Is(200)])].map(|probe| Limited::over(probe).with_permits(1));
+    let probes = || {
+        [ScriptedService::new([Silent]), ScriptedService::new([Is(200)])]
+            .map(|probe| Limited::over(probe).with_permits(1))
+    };
     let ours = || probes().map(|probe| RateLimitLayer::new(bucket(100)).layer(probe));
     let bare = answered(probes().map(|probe| Constant::new(probe, 1))).await;
     let ready = answered(ours().map(|service| Constant::new(service, 1))).await;
@@ -100,7 +102,7 @@ async fn below_the_window_holds_as_long_as_an_endpoint_is_ready() {
     let late = Late(60_000, 200);
     for (busy, expected) in [([Is(200); 4], 4), ([late; 4], 8)] {
         // Of one record, and each with places of its own.
-        let probe = Probe::new([&busy[..], &[Is(200)]].concat());
+        let probe = ScriptedService::new([&busy[..], &[Is(200)]].concat());
         let endpoints = [(); 2].map(|()| ConcurrencyLimitLayer::new(2).layer(probe.clone()));
         let endpoints = endpoints.map(|endpoint| Constant::new(endpoint, 1));
         let balance = Balance::new(ServiceList::new::<Request<Content>>(endpoints));

@@ -14,7 +14,7 @@ use tower_resilience_circuitbreaker::{CircuitBreakerError, CircuitBreakerLayer};
 
 use super::{
     URI, bucket, methods, outcomes,
-    probe::{Answer::*, Probe, cause, get, request},
+    support::{Scripted::*, ScriptedService, cause, get, request},
 };
 
 type Open = CircuitBreakerError<BoxError>;
@@ -35,7 +35,7 @@ fn mark(error: CircuitBreakerError<BoxError>) -> BoxError {
 
 #[tokio::test(start_paused = true)]
 async fn above_it_counts_calls() {
-    let probe = Probe::new([Io(ConnectionReset)]);
+    let probe = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(breaker()).layer(RetryLayer::new()).service(probe.clone());
     for _ in 0..2 {
         let error = service.clone().oneshot(get(URI)).await.unwrap_err().into_inner().unwrap();
@@ -49,7 +49,7 @@ async fn above_it_counts_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
-    let probe = Probe::new([Io(ConnectionReset)]);
+    let probe = ScriptedService::new([Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(probe.clone());
     let error = service.clone().oneshot(get(URI)).await.unwrap_err();
     assert!(cause::<Open>(&error).is_some_and(Open::is_circuit_open));
@@ -68,7 +68,7 @@ async fn below_it_counts_attempts_and_the_rest_of_them_meet_it_open() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_post_if_an_open_circuit_is_marked_not_sent() {
-    let probe = Probe::new([Io(ConnectionReset)]);
+    let probe = ScriptedService::new([Io(ConnectionReset)]);
     let (breaker, client) = (breaker(), probe.clone());
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker).service(client);
     for expected in [vec![Outcome::Failed], vec![Outcome::Failed], vec![Outcome::NotSent; 3]] {
@@ -81,12 +81,12 @@ async fn retries_post_if_an_open_circuit_is_marked_not_sent() {
 /// It hides what it wraps from `source()`.
 #[tokio::test(start_paused = true)]
 async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
-    let probe = Probe::new([Refused, Is(200)]);
+    let probe = ScriptedService::new([Refused, Is(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(probe.clone());
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
 
-    let probe = Probe::new([Refused, Is(200)]);
+    let probe = ScriptedService::new([Refused, Is(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Response(http::StatusCode::OK)];
@@ -95,7 +95,7 @@ async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
 
 #[tokio::test(start_paused = true)]
 async fn between_retry_and_limit_what_it_refuses_pays_no_permit() {
-    let (probe, limiter) = (Probe::new([Io(ConnectionReset)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([Io(ConnectionReset)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(breaker())
@@ -117,7 +117,7 @@ async fn above_it_must_be_told_what_a_failure_is() {
         Err(error) => !error.is_rate_limited(),
     };
 
-    let service = limit().layer(Probe::new([Is(200)]));
+    let service = limit().layer(ScriptedService::new([Is(200)]));
     let by_default = builder().build().unwrap().layer(service.clone());
     let told = builder().failure_classifier(telling).build().unwrap().layer(service);
     for _ in 0..3 {
@@ -128,7 +128,7 @@ async fn above_it_must_be_told_what_a_failure_is() {
         assert!(!told.clone().oneshot(get(URI)).await.is_err_and(|error| error.is_circuit_open()));
     }
 
-    let service = RateLimitLayer::new(bucket(20)).layer(Probe::new([Is(503)]));
+    let service = RateLimitLayer::new(bucket(20)).layer(ScriptedService::new([Is(503)]));
     let by_default = builder().build().unwrap().layer(service.clone());
     let told = builder().failure_classifier(telling).build().unwrap().layer(service);
     for _ in 0..2 {

@@ -19,15 +19,16 @@ use tower_outbound::{
 };
 
 use super::{
-    URI, bucket, methods, outcomes,
-    probe::{Answer::*, Broken, Content, Probe, broken, cause, get, request, secs},
-    rates, worst_window,
+    URI, bucket, methods, outcomes, rates,
+    support::{Broken, Content, Scripted::*, ScriptedService, broken, cause, get, request, secs},
+    worst_window,
 };
 
 #[tokio::test(start_paused = true)]
 async fn above_the_error_is_in_the_box() {
     let layer = rates().layer().unwrap();
-    let service = BufferLayer::new(4).layer(layer.layer(Probe::new([Io(io::ErrorKind::ConnectionReset)])));
+    let service =
+        BufferLayer::new(4).layer(layer.layer(ScriptedService::new([Io(io::ErrorKind::ConnectionReset)])));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     let error = error.downcast_ref::<Error>().unwrap();
     assert!(error.is_service() && error.report().is_some_and(|report| report.attempt_count() == 3));
@@ -41,7 +42,7 @@ async fn between_our_layers_the_error_comes_through() {
         .layer(RetryLayer::new())
         .layer(BufferLayer::<Request<ReplayBody<Content>>>::new(4))
         .layer(limit)
-        .service(Probe::new([Is(200)]));
+        .service(ScriptedService::new([Is(200)]));
     service.clone().oneshot(request("POST", URI)).await.unwrap();
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after().is_some() && error.request_id().is_some());
@@ -53,7 +54,7 @@ async fn between_our_layers_the_error_comes_through() {
 async fn below_the_limiter_the_window_does_not_hold() {
     for (buffered, expected) in [(true, 8), (false, 4)] {
         let late = Late(60_000, 200);
-        let probe = Probe::new([late, late, late, late, Is(200)]);
+        let probe = ScriptedService::new([late, late, late, late, Is(200)]);
         let limit = RateLimitLayer::new(bucket(4));
         let inner = ConcurrencyLimitLayer::new(4).layer(probe.clone());
         let mut calls = Vec::new();
@@ -78,7 +79,7 @@ async fn below_the_limiter_the_window_does_not_hold() {
 /// What is given up in the queue is not sent, and not sent again either, for its body is still there.
 #[tokio::test(start_paused = true)]
 async fn below_a_timeout_what_is_queued_is_never_sent() {
-    let probe = Probe::new([Late(9_500, 200), Is(200)]);
+    let probe = ScriptedService::new([Late(9_500, 200), Is(200)]);
     let inner = ConcurrencyLimitLayer::new(1).layer(probe.clone());
     let holder = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
     tokio::task::yield_now().await;

@@ -17,16 +17,22 @@ use tower_outbound::{
 use super::{
     URI, bucket,
     permits::Gated,
-    probe::{Answer::*, Probe, get, secs},
-    rates, worst_window,
+    rates,
+    support::{Scripted::*, ScriptedService, get, secs},
+    worst_window,
 };
 
 /// Four are out for a minute and eight have their permits of the limiter, but no place: when places come, they do not go
 /// together.
 #[tokio::test(start_paused = true)]
 async fn below_the_window_holds_for_those_who_waited_for_a_place() {
-    let probe =
-        Probe::new([Late(60_000, 200), Late(60_000, 200), Late(60_000, 200), Late(60_000, 200), Is(200)]);
+    let probe = ScriptedService::new([
+        Late(60_000, 200),
+        Late(60_000, 200),
+        Late(60_000, 200),
+        Late(60_000, 200),
+        Is(200),
+    ]);
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(bucket(4)))
         .layer(ConcurrencyLimitLayer::new(4))
@@ -65,7 +71,7 @@ async fn below_no_permit_is_held_by_who_waits_or_sleeps() {
 async fn above_the_place_is_held_through_wait_and_back_off() {
     for script in [[Asks(503, "30"), Is(200)], [Is(200), Is(200)]] {
         let places = Arc::new(Semaphore::new(1));
-        let probe = Probe::new(script);
+        let probe = ScriptedService::new(script);
         let service = ServiceBuilder::new()
             .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&places)))
             .layer(RetryLayer::new())
@@ -85,7 +91,7 @@ async fn above_the_place_is_held_through_wait_and_back_off() {
 #[tokio::test(start_paused = true)]
 async fn between_retry_and_limit_the_place_is_held_through_the_wait_only() {
     let places = Arc::new(Semaphore::new(1));
-    let probe = Probe::new([Asks(503, "30"), Is(200)]);
+    let probe = ScriptedService::new([Asks(503, "30"), Is(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&places)))

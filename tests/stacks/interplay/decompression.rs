@@ -21,9 +21,8 @@ use tower_http::decompression::DecompressionLayer;
 use tower_outbound::{Report, body::ReplayBody};
 
 use super::{
-    URI,
-    probe::{Content, request},
-    rates,
+    URI, rates,
+    support::{Content, request},
 };
 
 fn gzip(text: &[u8]) -> Bytes {

@@ -5,16 +5,16 @@
 mod balance;
 mod breaker;
 mod buffer;
-#[path = "../../probe/capture.rs"]
+#[path = "../../support/capture.rs"]
 mod capture;
 mod concurrency;
 mod decompression;
 mod matrix;
 mod permits;
-#[path = "../../probe/mod.rs"]
-mod probe;
 mod redirect;
 mod shed;
+#[path = "../../support/scripted.rs"]
+mod support;
 mod timeout;
 mod trace;
 mod unready;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tower_outbound::{ApiKey, Quota, Report, call::Outcome, limit::TokenBucket, preset, stack::StackBuilder};
 
-use self::probe::Probe;
+use self::support::ScriptedService;
 
 const URI: &str = "https://api.example.com/v1";
 
@@ -38,11 +38,11 @@ fn bucket(limit: u32) -> TokenBucket {
 }
 
 /// The most requests that came within any 10 s.
-fn worst_window(probe: &Probe) -> u64 {
+fn worst_window(probe: &ScriptedService) -> u64 {
     probe.arrivals().most_in(Duration::from_secs(10))
 }
 
-fn methods(probe: &Probe) -> Vec<String> {
+fn methods(probe: &ScriptedService) -> Vec<String> {
     probe.seen().iter().map(|seen| seen.head.method.to_string()).collect()
 }
 

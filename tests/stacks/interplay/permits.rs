@@ -8,7 +8,7 @@ use std::{
 use http::Request;
 use tower::{BoxError, Service};
 
-use super::probe::{Answer, Probe};
+use super::support::{Scripted, ScriptedService};
 
 #[derive(Default)]
 struct Pool {
@@ -29,13 +29,13 @@ impl Drop for Permit {
 pub(crate) struct Gated {
     pool: Arc<Mutex<Pool>>,
     permit: Option<Permit>,
-    pub(crate) probe: Probe,
+    pub(crate) probe: ScriptedService,
 }
 
 impl Gated {
-    pub(crate) fn new(permits: usize, script: impl IntoIterator<Item = Answer>) -> Self {
+    pub(crate) fn new(permits: usize, script: impl IntoIterator<Item = Scripted>) -> Self {
         let pool = Arc::new(Mutex::new(Pool { free: permits, waiting: Vec::new() }));
-        Self { pool, permit: None, probe: Probe::new(script) }
+        Self { pool, permit: None, probe: ScriptedService::new(script) }
     }
 
     pub(crate) fn free(&self) -> usize {
@@ -51,9 +51,9 @@ impl Clone for Gated {
 
 impl<B> Service<Request<B>> for Gated
 where
-    Probe: Service<Request<B>, Error = BoxError, Future: Send + 'static>,
+    ScriptedService: Service<Request<B>, Error = BoxError, Future: Send + 'static>,
 {
-    type Response = <Probe as Service<Request<B>>>::Response;
+    type Response = <ScriptedService as Service<Request<B>>>::Response;
     type Error = BoxError;
     type Future = futures_util::future::BoxFuture<'static, Result<Self::Response, BoxError>>;
 

@@ -10,22 +10,22 @@ use tower_outbound::{
 
 use super::{
     URI, bucket, methods,
-    probe::{
-        Answer::{self, *},
-        Probe, request,
+    support::{
+        Scripted::{self, *},
+        ScriptedService, request,
     },
 };
 
-const SEE_OTHER: Answer = With(303, &[("location", "/v2")]);
+const SEE_OTHER: Scripted = With(303, &[("location", "/v2")]);
 
-fn ids(probe: &Probe) -> [String; 2] {
+fn ids(probe: &ScriptedService) -> [String; 2] {
     let seen = probe.seen();
     [0, 1].map(|number| seen[number].head.headers["x-request-id"].to_str().unwrap().to_owned())
 }
 
 #[tokio::test(start_paused = true)]
 async fn above_each_hop_is_a_call_and_pays() {
-    let (probe, limiter) = (Probe::new([SEE_OTHER, Is(503), Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(503), Is(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(FollowRedirectLayer::new())
         .layer(RequestIdLayer::new())
@@ -44,7 +44,7 @@ async fn above_each_hop_is_a_call_and_pays() {
 /// The hops have the call in common: its id, its deadline, its report.
 #[tokio::test(start_paused = true)]
 async fn under_the_request_id_all_hops_are_one_call() {
-    let (probe, limiter) = (Probe::new([SEE_OTHER, Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
@@ -63,12 +63,12 @@ async fn under_the_request_id_all_hops_are_one_call() {
 #[tokio::test(start_paused = true)]
 async fn below_retry_what_was_processed_may_be_sent_again() {
     let script = [SEE_OTHER, Refused, Is(200)];
-    let probe = Probe::new(script);
+    let probe = ScriptedService::new(script);
     let below = ServiceBuilder::new().layer(RetryLayer::new()).layer(FollowRedirectLayer::new());
     assert!(below.service(probe.clone()).oneshot(request("POST", URI)).await.is_ok());
     assert_eq!(methods(&probe), ["POST", "GET", "POST"]);
 
-    let probe = Probe::new(script);
+    let probe = ScriptedService::new(script);
     let above = ServiceBuilder::new().layer(FollowRedirectLayer::new()).layer(RetryLayer::new());
     assert!(above.service(probe.clone()).oneshot(request("POST", URI)).await.is_ok());
     assert_eq!(methods(&probe), ["POST", "GET", "GET"]);
@@ -76,7 +76,7 @@ async fn below_retry_what_was_processed_may_be_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn below_the_limiter_the_hops_do_not_pay() {
-    let (probe, limiter) = (Probe::new([SEE_OTHER, Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(FollowRedirectLayer::new())

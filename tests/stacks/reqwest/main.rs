@@ -4,20 +4,20 @@
 #![allow(clippy::disallowed_methods, reason = "a test")]
 
 mod failures;
-#[path = "../../sent/faults.rs"]
+#[path = "../../retry/transport/faults.rs"]
 mod faults;
-#[path = "../../sent/frames.rs"]
+#[path = "../../retry/transport/frames.rs"]
 mod frames;
-#[path = "../../sent/http2.rs"]
+#[path = "../../retry/transport/http2.rs"]
 mod http2;
 #[allow(dead_code, reason = "another test's servers")]
-#[path = "../../errors/peer.rs"]
+#[path = "../../error/peer.rs"]
 mod peer;
 mod preset;
 #[allow(dead_code, reason = "the acts for hyper-util's own tasks")]
-#[path = "../../sent/server.rs"]
+#[path = "../../retry/transport/server.rs"]
 mod server;
-#[path = "../../sent/stack.rs"]
+#[path = "../../retry/transport/stack.rs"]
 mod stack;
 mod streams;
 mod traps;
@@ -55,7 +55,7 @@ fn ready(preset: &StackBuilder, wire: Wire) -> Client {
     preset.client_with_service(inner(wire)).unwrap()
 }
 
-type Answer = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
+type Scripted = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
 
 /// Answers by a function, over HTTP/1 and HTTP/2, and keeps the head of each request. Stops when it is dropped.
 struct Site {
@@ -75,7 +75,7 @@ impl Site {
     async fn start<F, W>(answer: F) -> Self
     where
         F: Fn(request::Parts, Incoming) -> W + Clone + Send + Sync + 'static,
-        W: Future<Output = Answer> + Send + 'static,
+        W: Future<Output = Scripted> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -22,7 +22,7 @@ use tonic_health::pb::{
 
 /// What comes of one call; the last answer for ever.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Answer {
+pub(crate) enum Scripted {
     Is,
     Fails(Code),
     /// With this `grpc-retry-pushback-ms`.
@@ -41,16 +41,16 @@ pub(crate) struct Seen {
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    script: Arc<[Answer]>,
+    script: Arc<[Scripted]>,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Server {
-    pub(crate) async fn start(script: impl IntoIterator<Item = Answer>) -> Self {
+    pub(crate) async fn start(script: impl IntoIterator<Item = Scripted>) -> Self {
         Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), script)
     }
 
-    pub(crate) fn over(listener: TcpListener, script: impl IntoIterator<Item = Answer>) -> Self {
+    pub(crate) fn over(listener: TcpListener, script: impl IntoIterator<Item = Scripted>) -> Self {
         let address = listener.local_addr().unwrap();
         let server = Self { address, script: script.into_iter().collect(), seen: Arc::default() };
         let serving = tonic::transport::Server::builder()
@@ -80,15 +80,15 @@ impl Server {
             seen.len() - 1
         };
         match self.script[number.min(self.script.len() - 1)] {
-            Answer::Is => Ok(()),
-            Answer::Fails(code) => Err(Status::new(code, "as scripted")),
-            Answer::Pushes(code, millis) => {
+            Scripted::Is => Ok(()),
+            Scripted::Fails(code) => Err(Status::new(code, "as scripted")),
+            Scripted::Pushes(code, millis) => {
                 let mut status = Status::new(code, "as scripted");
                 let millis = MetadataValue::from_static(millis);
                 status.metadata_mut().insert("grpc-retry-pushback-ms", millis);
                 Err(status)
             }
-            Answer::Silent => std::future::pending().await,
+            Scripted::Silent => std::future::pending().await,
         }
     }
 }

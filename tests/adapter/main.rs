@@ -1,0 +1,11 @@
+//! The optional adapters of other crates. `tests/redis` has the tests of the Redis adapter.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[cfg(feature = "backoff")]
+mod backoff;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
+#[path = "../support/mod.rs"]
+mod support;

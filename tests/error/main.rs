@@ -1,0 +1,83 @@
+//! Errors name their cause by kind, message and chain. They show no text from the server.
+#![cfg(feature = "client")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod goaway;
+mod layers;
+#[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "one server is for TLS"))]
+mod peer;
+mod shown;
+#[path = "../support/mod.rs"]
+mod support;
+mod transport;
+
+use std::{net::SocketAddr, time::Duration};
+
+use bytes::Bytes;
+use http::Uri;
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use hyper_util::{
+    client::legacy,
+    rt::{TokioExecutor, TokioIo},
+};
+use tokio::net::{TcpSocket, TcpStream};
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower_outbound::{
+    ApiKey, Body, BoxError, Error, ExponentialBackoff, Jitter, request_id::RequestIdLayer, retry::RetryLayer,
+    stack::StackBuilder,
+};
+
+type Content = UnsyncBoxBody<Bytes, BoxError>;
+type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
+
+/// Three attempts with almost no backoff.
+fn retry() -> RetryLayer {
+    let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
+    let backoff = backoff.with_jitter(Jitter::none());
+    RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
+}
+
+fn preset(url: &str) -> StackBuilder {
+    StackBuilder::new(url)
+        .unwrap()
+        .with_name("svc")
+        .with_api_key(ApiKey::new("k3y").unwrap())
+        .with_retry(retry())
+}
+
+/// A request body that fails after one frame.
+fn broken_body() -> Content {
+    let frames = [Ok(Frame::data(Bytes::from("x"))), Err("the disk is gone".into())];
+    StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
+}
+
+fn no_body() -> Content {
+    http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Returns the error of a call through a ready client over this connector.
+async fn through_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+    let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
+    let client = preset(url).client_with_service(client).unwrap();
+    client.request(request(url, Body::new(body()))).await.unwrap_err()
+}
+
+/// Returns the error of a call through single layers over this connector.
+async fn through_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+    let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
+    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
+    service.oneshot(request(url, body())).await.unwrap_err()
+}
+
+fn request<B>(url: &str, body: B) -> http::Request<B> {
+    http::Request::put(format!("{url}/v1")).body(body).unwrap()
+}
+
+/// Returns a port that refuses connections while the socket exists: it is bound and does not listen.
+fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}

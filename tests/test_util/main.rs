@@ -1,0 +1,54 @@
+//! The test kit itself: it reports mistakes, and accepts correct use.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+mod contract;
+mod repeats;
+mod script;
+#[cfg(feature = "client")]
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+mod window;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::ServiceExt;
+use tower_outbound::{
+    Body, BoxError,
+    test_util::{Arrivals, ScriptedService},
+};
+
+const URL: &str = "https://api.example.com/v1?key=s3cret";
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn get() -> Request<Full<Bytes>> {
+    Request::get(URL).body(Full::from("hello")).unwrap()
+}
+
+/// Records each request.
+fn noting(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
+    let arrivals = arrivals.clone();
+    move |request| {
+        arrivals.note();
+        request
+    }
+}
+
+async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {
+    service.clone().oneshot(get()).await
+}
+
+/// Returns the message of a panic.
+fn said(panic: Box<dyn std::any::Any + Send>) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or(panic.downcast_ref::<&str>().map(|text| text.to_string()))
+        .unwrap()
+}
