@@ -11,8 +11,8 @@ use tower_outbound::{
 use tracing::level_filters::LevelFilter;
 
 use super::{
-    capture::Capture,
     peer::{self, Before},
+    support::capture::Capture,
     *,
 };
 

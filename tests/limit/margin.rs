@@ -20,7 +20,7 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::{Pause, cases::cases};
+use crate::{Pause, support::cases::cases};
 
 /// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;

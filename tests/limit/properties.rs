@@ -16,7 +16,7 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals},
 };
 
-use crate::{Pause, cases::cases, costing, permits};
+use crate::{Pause, costing, permits, support::cases::cases};
 
 /// A caller: when it arrives, what it costs and how long it waits.
 #[derive(Debug, Clone)]

@@ -129,8 +129,8 @@ fn rejects_a_name_that_logs_cannot_show() {
     let named = |name: &str| keyed("https://host").with_name(name);
     for (name, valid) in [("", false), ("a b", false), ("a\n", false), ("é", false), ("a", true)] {
         assert_eq!(
-            named(name).layer().err().map(|error| error.field()),
-            (!valid).then_some("name"),
+            named(name).layer().err().map(|error| error.field().to_owned()),
+            (!valid).then_some("name".to_owned()),
             "{name:?}"
         );
     }

@@ -235,7 +235,11 @@ async fn a_spent_budget_delays_no_first_attempt_and_returns_its_result() {
     let response = layer.layer(ScriptedService::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
-    assert_eq!(report(&response).attempts()[0].asked, Some(secs(3)), "the report has the requested delay");
+    assert_eq!(
+        report(&response).attempts()[0].requested_delay,
+        Some(secs(3)),
+        "the report has the requested delay"
+    );
     assert_eq!(report(&response).attempts()[0].delay, None);
     let error = layer.layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Budget));

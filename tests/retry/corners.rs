@@ -184,12 +184,12 @@ async fn rate_limit_headers_of_a_429_request_a_delay() {
     let response = throttled("\"d\";r=0;t=30").await.unwrap();
     let attempts = report(&response).attempts();
     assert!(attempts[1].started >= secs(30), "{attempts:?}");
-    assert_eq!(attempts[0].asked, Some(secs(30)));
+    assert_eq!(attempts[0].requested_delay, Some(secs(30)));
     let response = throttled("\"d\";r=0;t=300").await.unwrap();
     assert_eq!(report(&response).stop_reason(), Some(StopReason::RequestedDelayTooLong));
     assert_eq!(report(&response).retry_after(), Some(secs(300)));
     let response = throttled("\"d\";r=1;t=300").await.unwrap();
-    assert_eq!(report(&response).attempts()[0].asked, None, "permits remain");
+    assert_eq!(report(&response).attempts()[0].requested_delay, None, "permits remain");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,7 +22,7 @@ async fn attempts(
     method: &str,
     error: fn() -> BoxError,
 ) -> (Vec<Outcome>, Option<StopReason>) {
-    let probe = ScriptedService::new([Scripted::error(error), 200.into()]);
+    let probe = ScriptedService::new([ScriptedResponse::error(error), 200.into()]);
     let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
         Ok(response) => super::report(response).clone(),
@@ -107,7 +107,11 @@ async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
     let key = IdempotencyKey::bare();
     let inner = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
     for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
-        let probe = ScriptedService::new([Scripted::error(error), Scripted::error(not_sent), 200.into()]);
+        let probe = ScriptedService::new([
+            ScriptedResponse::error(error),
+            ScriptedResponse::error(not_sent),
+            200.into(),
+        ]);
         let _ = RetryLayer::new().layer(inner.layer(probe.clone())).oneshot(request("POST", URI)).await;
         assert_eq!(probe.calls(), expected, "{}", error());
     }

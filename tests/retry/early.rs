@@ -106,7 +106,7 @@ async fn reads_a_date_relative_to_the_wall_clock_if_the_response_has_no_date() {
         async move { Response::builder().status(status).header("retry-after", until).body(Content::default()) }
     });
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
-    let asked = report(&response).attempts()[0].asked.unwrap();
+    let asked = report(&response).attempts()[0].requested_delay.unwrap();
     // A date has no fraction of a second, and the machine's clock continues to run.
     assert!((secs(25)..=secs(30)).contains(&asked), "{asked:?}");
 }
@@ -173,7 +173,10 @@ async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
                 let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(probe.clone()));
                 let response = service.oneshot(get(URI)).await.unwrap();
                 let seen = probe.seen();
-                assert_eq!((seen.len(), report(&response).attempts()[0].asked), (attempts, Some(secs(5))));
+                assert_eq!(
+                    (seen.len(), report(&response).attempts()[0].requested_delay),
+                    (attempts, Some(secs(5)))
+                );
                 assert!(seen.windows(2).all(|pair| pair[1].at - pair[0].at >= secs(5)), "{status}");
             }
         }
@@ -188,7 +191,7 @@ async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
     assert_eq!(start.elapsed(), Duration::ZERO);
     let report = report(&response).clone();
     assert_eq!(report.stop_reason(), Some(RequestedDelayTooLong));
-    assert_eq!(report.attempts()[0].asked, Some(secs(3600)));
+    assert_eq!(report.attempts()[0].requested_delay, Some(secs(3600)));
     assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (429, &"quota".parse().unwrap()));
     assert_eq!(response.into_body().collect(64).await.unwrap(), "answer");
 }

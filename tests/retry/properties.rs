@@ -17,7 +17,7 @@ use tower_outbound::{
 
 use super::{
     URI,
-    cases::cases,
+    support::cases::cases,
     support::{
         Scripted::{self, *},
         ScriptedService, Seen, millis, request, secs,

@@ -71,7 +71,7 @@ async fn the_report_of_a_failure_is_complete_and_the_source_is_the_inner_error()
     let report = error.report().unwrap();
     assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3));
     let attempts = report.attempts();
-    assert_eq!(attempts[0].asked, Some(secs(2)));
+    assert_eq!(attempts[0].requested_delay, Some(secs(2)));
     assert_eq!(attempts[1].outcome, Some(Outcome::Failed));
     assert_eq!(attempts[2].outcome, Some(Outcome::Failed));
     assert!(attempts[0].delay.is_some() && attempts[1].delay.is_some());

@@ -11,7 +11,7 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals, ScriptedService},
 };
 
-use super::{cases::cases, *};
+use super::{support::cases::cases, *};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)

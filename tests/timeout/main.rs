@@ -5,7 +5,6 @@ mod body_idle;
 #[path = "../support/mod.rs"]
 mod support;
 
-use crate::support::{self};
 use std::{convert::Infallible, error::Error as _, future::pending, task::Poll, time::Duration};
 
 use crate::support::{Content, Scripted::*, ScriptedService, get, millis, request, secs};
