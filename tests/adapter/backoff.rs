@@ -15,9 +15,9 @@ use tower_outbound::{
 
 const URI: &str = "https://api.example.com/v1";
 /// Fails for good; asks for a pause of 7 s, and then fails; answers to the third attempt.
-const DOWN: &[Scripted] = &[Is(503)];
-const ASKS: &[Scripted] = &[With(503, &[("retry-after", "7")]), Is(503)];
-const THIRD: &[Scripted] = &[Is(503), Is(503), Is(200)];
+const DOWN: &[Scripted] = &[Status(503)];
+const ASKS: &[Scripted] = &[Headers(503, &[("retry-after", "7")]), Status(503)];
+const THIRD: &[Scripted] = &[Status(503), Status(503), Status(200)];
 
 /// Bound by nothing but its schedules.
 fn unbound(schedule: impl retry::Backoff + 'static) -> RetryLayer {
@@ -61,7 +61,7 @@ async fn holds_its_place(schedule: impl retry::Backoff + Clone + 'static) {
     let transient = Some(DelayReason::Transient);
     assert_eq!(reasons, [Some(DelayReason::Requested), transient, transient, None]);
     // And one below the schedule's own back-off shortens nothing.
-    let (pauses, _) = call(&layer, &[Is(503), With(503, &[("retry-after", "1")]), Is(200)]).await;
+    let (pauses, _) = call(&layer, &[Status(503), Headers(503, &[("retry-after", "1")]), Status(200)]).await;
     assert_eq!(pauses, [secs(1), secs(2)]);
 
     // The layer's attempts still bound it.
@@ -70,7 +70,7 @@ async fn holds_its_place(schedule: impl retry::Backoff + Clone + 'static) {
 
     // A throttling has a sequence of its own.
     let layer = layer.with_custom_throttled_backoff(schedule);
-    let (pauses, _) = call(&layer, &[Is(503), Is(429), Is(503), Is(429), Is(200)]).await;
+    let (pauses, _) = call(&layer, &[Status(503), Status(429), Status(503), Status(429), Status(200)]).await;
     assert_eq!(pauses, [1, 1, 2, 2].map(secs));
 }
 

@@ -101,7 +101,7 @@ fn stack(
 
 /// Brings all that can be counted to be counted.
 async fn everything() {
-    let service = stack(&[With(429, &[("retry-after", "3")]), Is(200), Is(404), Is(200)]);
+    let service = stack(&[Headers(429, &[("retry-after", "3")]), Status(200), Status(404), Status(200)]);
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.map(drop).unwrap();
     }
@@ -117,7 +117,7 @@ async fn everything() {
         ready(if first { fetched } else { Err("closed".into()) })
     }));
     let service = preset::currency_rates(URI).unwrap().with_keys(keys).layer().unwrap();
-    let service = service.layer(ScriptedService::new([Is(401)]));
+    let service = service.layer(ScriptedService::new([Status(401)]));
     for _ in 0..2 {
         let _ = service.clone().oneshot(get(URI)).await;
     }
@@ -140,7 +140,7 @@ async fn what_is_counted_is_what_the_manual_says() {
     adapter::metrics::enable();
     everything().await;
     // A failure without a status, too.
-    let _ = stack(&[Silent]).oneshot(request("POST", URI)).await;
+    let _ = stack(&[NoResponse]).oneshot(request("POST", URI)).await;
     let with_store = with_store().await;
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for (key, unit, description, _) in meters.0.snapshot().into_vec() {
@@ -174,7 +174,7 @@ async fn with_store() -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_grpc_call_that_failed_is_counted_by_its_code() {
     let (meters, _guard) = Meters::read();
-    stack(&[With(200, &[("grpc-status", "7")])]).oneshot(request("POST", URI)).await.map(drop).unwrap();
+    stack(&[Headers(200, &[("grpc-status", "7")])]).oneshot(request("POST", URI)).await.map(drop).unwrap();
     let series = meters.series();
     assert!(series.contains_key("call.duration error.type=PERMISSION_DENIED service=rates"), "{series:?}");
     let attempt = "http.client.request.duration error.type=PERMISSION_DENIED http.request.method=POST \
@@ -199,7 +199,7 @@ async fn labels_a_failure_with_its_kind_and_a_service_with_a_name_from_data() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_and_its_call_are_measured_each_for_itself() {
     let (meters, _guard) = Meters::read();
-    let service = stack(&[Late(40, 503), Late(70, 200)]);
+    let service = stack(&[Delayed(40, 503), Delayed(70, 200)]);
     service
         .oneshot(request("PUT", "https://me:pw@api.example.com:8443/v1?key=s3cret"))
         .await
@@ -226,7 +226,7 @@ async fn an_attempt_and_its_call_are_measured_each_for_itself() {
 #[tokio::test(start_paused = true)]
 async fn the_queue_is_who_waits_now() {
     let (meters, _guard) = Meters::read();
-    let service = stack(&[Is(200)]);
+    let service = stack(&[Status(200)]);
     service.clone().oneshot(get(URI)).await.map(drop).unwrap();
     // The recorder gives what has changed since it was read.
     let mut length = 0.0;
@@ -259,7 +259,7 @@ async fn refusals_pauses_and_give_ups_are_counted_by_reason() {
     for (name, values) in [
         ("limit.refusals reason=queue_full service=rates", [1.0]),
         ("limit.pause.duration service=rates", [3.0]),
-        ("retry.retries reason=asked service=rates", [1.0]),
+        ("retry.retries reason=requested service=rates", [1.0]),
         // The 404, and the refusal.
         ("retry.give_ups reason=not_retryable service=rates", [2.0]),
         ("auth.refreshes outcome=refreshed", [1.0]),
@@ -276,7 +276,7 @@ async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_d
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
         .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     assert!(service.clone().oneshot(request("PURGE", "http://[::1]/a")).await.is_err());
     let row = "http.client.request.duration error.type=deadline http.request.method=_OTHER \
                server.address=::1 server.port=80";
@@ -298,7 +298,7 @@ async fn a_request_whose_permit_is_renewed_is_granted_once() {
     });
     let auth = AuthLayer::new(slow, Origin::parse(URI).unwrap()).unwrap();
     let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     (RateLimitLayer::new(bucket.clone()), auth).layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let series = meters.series();
     assert_eq!(series["limit.grants"], [1.0], "{series:#?}");
@@ -312,7 +312,11 @@ async fn a_request_whose_permit_is_renewed_is_granted_once() {
 async fn a_host_is_one_however_it_is_written_and_a_status_is_what_the_server_said() {
     let (meters, _guard) = Meters::read();
     for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
-        AttemptSpanLayer::new().layer(ScriptedService::new([Is(status)])).oneshot(get(uri)).await.unwrap();
+        AttemptSpanLayer::new()
+            .layer(ScriptedService::new([Status(status)]))
+            .oneshot(get(uri))
+            .await
+            .unwrap();
     }
     let row = |status| {
         format!(

@@ -86,7 +86,7 @@ fn shown() -> Result<StackBuilder, InvalidConfig> {
 #[tokio::test(start_paused = true)]
 async fn the_readmes_attempts_send_their_number_and_their_context() {
     let pipeline = Pipeline::new();
-    let probe = ScriptedService::new([Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(200)]);
     let rates = shown().unwrap().with_api_key(ApiKey::new("k3y").unwrap()).layer().unwrap();
     rates.layer(probe.clone()).oneshot(get("https://rates.example.com/v1")).await.unwrap();
     drop(pipeline);
@@ -120,7 +120,7 @@ async fn call(script: &[Scripted], method: &str) -> (Pipeline, ScriptedService) 
 
 #[tokio::test(start_paused = true)]
 async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
-    let (pipeline, probe) = call(&[Is(503), Io(ConnectionReset), Is(200)], "PUT").await;
+    let (pipeline, probe) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
     let (call, attempts) = (pipeline.call(), pipeline.attempts());
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
     assert_eq!(attributes(&call)["service"], "currency_rates".into());
@@ -171,13 +171,13 @@ async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_fails_is_an_error_and_one_that_its_caller_drops_is_none() {
-    let (pipeline, _) = call(&[Is(404)], "GET").await;
+    let (pipeline, _) = call(&[Status(404)], "GET").await;
     for span in pipeline.spans() {
         assert_eq!(span.status, Status::error(""), "{}", span.name);
     }
 
     let pipeline = Pipeline::new();
-    let mut call = task::spawn(stack().layer(ScriptedService::new([Silent])).oneshot(get(URI)));
+    let mut call = task::spawn(stack().layer(ScriptedService::new([NoResponse])).oneshot(get(URI)));
     assert_pending!(call.poll());
     drop(call);
     let spans = pipeline.spans();
@@ -190,7 +190,7 @@ async fn a_call_that_fails_is_an_error_and_one_that_its_caller_drops_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn the_call_is_part_of_the_callers_own_trace() {
-    let (pipeline, probe) = (Pipeline::new(), ScriptedService::new([Is(200)]));
+    let (pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(200)]));
     let handler = tracing::info_span!("handler");
     stack().layer(probe.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
     let spans = pipeline.spans();
@@ -202,7 +202,7 @@ async fn the_call_is_part_of_the_callers_own_trace() {
 #[tokio::test(start_paused = true)]
 async fn a_traceparent_of_the_callers_is_kept_with_its_state_on_every_attempt() {
     const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Is(503), Is(200)]));
+    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(503), Status(200)]));
     let mut own = get(URI);
     own.headers_mut().insert("traceparent", HeaderValue::from_static(OWN));
     own.headers_mut().insert("tracestate", HeaderValue::from_static("a=1"));
@@ -222,7 +222,7 @@ async fn a_state_goes_with_its_parent() {
     };
     use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Is(200)]));
+    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(200)]));
     let state = TraceState::from_key_value([("a", "1"), ("b", "2")]).unwrap();
     let (trace, span) = (TraceId::from(7), SpanId::from(9));
     let remote = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state);
@@ -241,7 +241,7 @@ async fn a_state_goes_with_its_parent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trace_that_is_not_sampled_says_so() {
-    let (_pipeline, probe) = (Pipeline::sampled(Sampler::AlwaysOff), ScriptedService::new([Is(200)]));
+    let (_pipeline, probe) = (Pipeline::sampled(Sampler::AlwaysOff), ScriptedService::new([Status(200)]));
     stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!(traceparent(&probe.seen()[0].head)[3], "00");
 }
@@ -252,7 +252,7 @@ async fn without_a_pipeline_or_unasked_nothing_is_sent() {
         let names = ["traceparent", "tracestate", "baggage"].map(HeaderName::from_static);
         assert!(names.iter().all(|name| !head.headers.contains_key(name)), "{:?}", head.headers);
     };
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     {
         let plain = Registry::default().with(LevelFilter::TRACE);
@@ -267,7 +267,8 @@ async fn without_a_pipeline_or_unasked_nothing_is_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn no_key_is_in_what_is_exported() {
-    let (pipeline, probe) = (Pipeline::new(), ScriptedService::new([Is(503), Io(BrokenPipe), Silent]));
+    let (pipeline, probe) =
+        (Pipeline::new(), ScriptedService::new([Status(503), Io(BrokenPipe), NoResponse]));
     let preset = preset::currency_rates("https://api.example.com").unwrap();
     let preset = preset
         .with_api_key(ApiKey::new("k3y-s3cret").unwrap())

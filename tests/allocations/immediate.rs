@@ -294,9 +294,9 @@ fn any_limiter_allocates_only_for_what_may_wait() {
 
 /// Without room for the request until a second after it was asked.
 #[derive(Clone)]
-struct Late(Option<Instant>);
+struct Delayed(Option<Instant>);
 
-impl Service<Request<()>> for Late {
+impl Service<Request<()>> for Delayed {
     type Response = Response<()>;
     type Error = Infallible;
     type Future = Ready<Result<Response<()>, Infallible>>;
@@ -317,7 +317,7 @@ impl Service<Request<()>> for Late {
 async fn replaces_an_expired_permit() {
     let noting = Noting::new(Says::Yes);
     let mut future =
-        task::spawn(RateLimitLayer::new(noting.clone()).layer(Late(None)).call(Request::new(())));
+        task::spawn(RateLimitLayer::new(noting.clone()).layer(Delayed(None)).call(Request::new(())));
     assert_pending!(future.poll());
     advance(SECOND).await;
     assert!(assert_ready!(future.poll()).is_ok());

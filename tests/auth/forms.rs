@@ -25,7 +25,7 @@ async fn sends_a_key_of_each_source_in_each_placement() {
     ] {
         for keys in sources() {
             let shown = format!("{placement:?} {keys:?}");
-            let probe = ScriptedService::new([Scripted::Is(200)]);
+            let probe = ScriptedService::new([Scripted::Status(200)]);
             let layer = layer(keys).with_placement(placement.clone());
             layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
             let head = probe.seen().remove(0).head;
@@ -66,7 +66,7 @@ async fn a_preset_sends_a_key_of_each_source_in_each_placement() {
             "Bearer given",
         ),
     ] {
-        let probe = ScriptedService::new([Scripted::Is(200)]);
+        let probe = ScriptedService::new([Scripted::Status(200)]);
         let service = preset.layer().unwrap().layer(probe.clone());
         service.oneshot(get(URI)).await.unwrap();
         let head = probe.seen().remove(0).head;

@@ -54,7 +54,7 @@ fn own(credential: impl Fn(&mut Parts) -> Result<(), BoxError> + Send + Sync + '
 
 /// The head that the inner service saw.
 async fn sent(layer: &AuthLayer, request: Request<Content>) -> Parts {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     layer.layer(probe.clone()).oneshot(request).await.unwrap();
     probe.seen().remove(0).head
 }
@@ -122,7 +122,7 @@ async fn the_rest_of_the_request_is_passed_on() {
     let mut request = request("DELETE", URI);
     request.headers_mut().insert("x-other", HeaderValue::from_static("1"));
     request.extensions_mut().insert(7_u8);
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     bearer(URI).layer(probe.clone()).oneshot(request).await.unwrap();
     let seen = probe.seen().remove(0);
     assert_eq!((seen.head.method.as_str(), &seen.head.headers["x-other"]), ("DELETE", &"1".parse().unwrap()));
@@ -132,7 +132,7 @@ async fn the_rest_of_the_request_is_passed_on() {
 
 #[tokio::test]
 async fn a_uri_that_names_no_origin_is_an_error_and_nothing_is_sent() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     for uri in ["/v1/x", "/", "*"] {
         let error = bearer(URI).layer(probe.clone()).oneshot(get(uri)).await.unwrap_err();
         assert!(error.is_auth() && !error.is_service(), "{error:?}");
@@ -218,7 +218,7 @@ async fn a_query_key_goes_into_the_query_of_its_own_origin_only() {
 #[tokio::test]
 async fn a_query_key_that_makes_the_uri_too_long_is_an_error_without_the_key() {
     let long = format!("https://api.example.com/{}", "x".repeat(65_510));
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let error = query_key().layer(probe.clone()).oneshot(get(&long)).await.unwrap_err();
     assert!(error.is_auth());
     assert_eq!(probe.calls(), 0);
@@ -259,7 +259,7 @@ async fn keeps_the_servers_request_id_unless_it_contains_the_key() {
             .layer(RequestIdLayer::new())
             .layer(RetryLayer::new())
             .layer(auth)
-            .service(ScriptedService::new([With(200, headers)]));
+            .service(ScriptedService::new([Headers(200, headers)]));
         let response = service.oneshot(get(URI)).await.unwrap();
         let report = response.extensions().get::<Report>().unwrap();
         let attempt = report.attempts()[0].server_request_id.is_some();
@@ -284,7 +284,7 @@ async fn keeps_the_servers_request_id_unless_it_contains_the_key() {
 async fn a_credential_that_fails_ends_the_call_and_nothing_is_sent() {
     let fail = |_: &mut Parts| -> Result<(), BoxError> { Err(Broken.into()) };
     let layer = own(fail);
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let error = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout());
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
@@ -307,7 +307,7 @@ async fn every_attempt_reads_the_credential_anew() {
         head.headers.insert("x-key", version.into());
         Ok(())
     };
-    let probe = ScriptedService::new([Is(503), Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(503), Status(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(own(rotate)).service(probe.clone());
     service.oneshot(get(URI)).await.unwrap();
     let keys: Vec<_> = probe.seen().iter().map(|seen| seen.head.headers["x-key"].clone()).collect();
@@ -339,9 +339,9 @@ async fn under_redirects_no_other_origin_gets_the_key() {
         Ok(())
     });
     for (hops, with_key) in [
-        (vec![With(307, THERE), Is(200)], vec![true, false]),
-        (vec![With(307, THERE), With(307, BACK), Is(200)], vec![true, false, true]),
-        (vec![With(301, DOWN), Is(200)], vec![true, false]),
+        (vec![Headers(307, THERE), Status(200)], vec![true, false]),
+        (vec![Headers(307, THERE), Headers(307, BACK), Status(200)], vec![true, false, true]),
+        (vec![Headers(301, DOWN), Status(200)], vec![true, false]),
     ] {
         let has_key = |probe: &ScriptedService| -> Vec<bool> {
             let heads = probe.seen().into_iter().map(|seen| seen.head);
@@ -376,13 +376,13 @@ async fn debug_of_nothing_shows_the_key() {
     let (bearer, query) = (bearer(URI), query_key());
     hidden(&bearer);
     hidden(&query);
-    hidden(&bearer.layer(ScriptedService::new([Is(200)])));
-    hidden(&query.layer(ScriptedService::new([Is(200)])));
+    hidden(&bearer.layer(ScriptedService::new([Status(200)])));
+    hidden(&query.layer(ScriptedService::new([Status(200)])));
 
     for (shown, name) in [
         (format!("{:?}", key()), "ApiKey(redacted)"),
         (format!("{bearer:?}"), "AuthLayer"),
-        (format!("{:?}", bearer.layer(ScriptedService::new([Is(200)]))), "Auth {"),
+        (format!("{:?}", bearer.layer(ScriptedService::new([Status(200)]))), "Auth {"),
         (format!("{:?}", KeySource::from(key())), r#"KeySource { source: "value""#),
     ] {
         assert!(shown.starts_with(name), "{shown}");
@@ -406,7 +406,7 @@ async fn debug_of_nothing_shows_the_key() {
     let layer = preset.layer().unwrap();
     hidden(&layer);
     hidden(&preset.with_key_placement("query:api_key".parse().unwrap()).layer().unwrap());
-    let mut call = task::spawn(layer.layer(ScriptedService::new([Silent])).call(get(URI)));
+    let mut call = task::spawn(layer.layer(ScriptedService::new([NoResponse])).call(get(URI)));
     assert_pending!(call.poll());
     hidden(&call);
 }
@@ -463,7 +463,7 @@ fn clones_share_the_credential() {
     fn shared<T: Clone + Send + Sync>(_: &T) {}
     let layer = bearer(URI);
     shared(&layer);
-    shared(&layer.layer(ScriptedService::new([Is(200)])).clone());
+    shared(&layer.layer(ScriptedService::new([Status(200)])).clone());
     let _: Request<Full<bytes::Bytes>> = get(URI);
 }
 

@@ -72,7 +72,7 @@ async fn a_refresh_completes_during_a_call() {
     }));
     assert_eq!(keys.current().await.unwrap().expose(), "key-1");
     advance(secs(850)).await;
-    let slow = support::ScriptedService::new([support::Scripted::Late(600, 200)]);
+    let slow = support::ScriptedService::new([support::Scripted::Delayed(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
     assert_eq!(given.times(), 2, "fetched before the next request");
     assert_eq!(keys.current().await.unwrap().expose(), "key-2");

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use support::{
-    Scripted::{self, Asks, Is, Late, With},
+    Scripted::{self, Delayed, Headers, RetryAfter, Status},
     ScriptedService,
 };
 use tokio::time::{sleep, timeout};
@@ -28,7 +28,7 @@ const UNAUTHORIZED: Outcome = Outcome::Response(StatusCode::UNAUTHORIZED);
 fn strict() -> (RetryLayer, Budget) {
     let budget = Budget::new().with_capacity(14).unwrap();
     // A retry that waits for its backoff spends all of it.
-    let failing = RetryLayer::new().with_budget(budget.clone()).layer(ScriptedService::new([Is(503)]));
+    let failing = RetryLayer::new().with_budget(budget.clone()).layer(ScriptedService::new([Status(503)]));
     assert!(tokio_test::task::spawn(failing.oneshot(get(URI))).poll().is_pending());
     assert_eq!(budget.left(), 0);
     (RetryLayer::new().with_max_attempts(1).unwrap().with_budget(budget.clone()), budget)
@@ -117,12 +117,12 @@ async fn does_not_resend_a_fixed_key() {
 #[tokio::test(start_paused = true)]
 async fn returns_the_401_if_the_body_was_not_recorded() {
     let kept = RetryLayer::new().with_replay_limit(5);
-    let script = [Is(401), Is(200)];
+    let script = [Status(401), Status(200)];
     assert_eq!(scripted(&kept, request("POST", URI), &script).await, (200, StopReason::Success, 2));
     let over = RetryLayer::new().with_replay_limit(4);
     assert_eq!(scripted(&over, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
     // A body that the server did not read to its end is not resent, either.
-    let script = [Scripted::Keeps(401), Is(200)];
+    let script = [Scripted::KeepsBody(401), Status(200)];
     assert_eq!(scripted(&kept, request("POST", URI), &script).await, (401, StopReason::NotReplayable, 1));
 }
 
@@ -139,11 +139,11 @@ async fn a_resend_counts_neither_as_an_attempt_nor_against_the_budget() {
         ([503, 401, 401], StopReason::NotRetryable, 458),
     ] {
         let expected = (script[2], ended, 3);
-        assert_eq!(scripted(&retry, get(URI), &script.map(Is)).await, expected, "{script:?}");
+        assert_eq!(scripted(&retry, get(URI), &script.map(Status)).await, expected, "{script:?}");
         assert_eq!(budget.left(), left, "{script:?}");
     }
     // The backoff after the resend is the first one.
-    let probe = ScriptedService::new([Is(401), Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(401), Status(503), Status(200)]);
     let layer = layer(provided(Duration::ZERO, &[Fetch::Lasting]).0);
     let response = (retry, layer).layer(probe).oneshot(get(URI)).await.unwrap();
     assert!(report(&response).attempts()[1].delay.unwrap() <= millis(100));
@@ -152,20 +152,23 @@ async fn a_resend_counts_neither_as_an_attempt_nor_against_the_budget() {
 #[tokio::test(start_paused = true)]
 async fn rules_decide_on_the_second_401_and_not_on_the_first() {
     let never = RetryLayer::new().never_on(StatusCode::UNAUTHORIZED);
-    assert_eq!(scripted(&never, get(URI), &[Is(401), Is(200)]).await, (200, StopReason::Success, 2));
+    assert_eq!(scripted(&never, get(URI), &[Status(401), Status(200)]).await, (200, StopReason::Success, 2));
     // `x-should-retry: false` does not prevent the resend, because the server does not know that there is another key.
-    let asks = Scripted::With(401, &[("x-should-retry", "false")]);
-    assert_eq!(scripted(&never, get(URI), &[asks, Is(200)]).await, (200, StopReason::Success, 2));
+    let asks = Scripted::Headers(401, &[("x-should-retry", "false")]);
+    assert_eq!(scripted(&never, get(URI), &[asks, Status(200)]).await, (200, StopReason::Success, 2));
     // A rule that retries after a 401 is subject to the usual limits.
     let eager = RetryLayer::new().with_max_attempts(2).unwrap();
     let eager = eager.retry_on(StatusCode::UNAUTHORIZED);
-    assert_eq!(scripted(&eager, get(URI), &[Is(401)]).await, (401, StopReason::Exhausted, 3));
-    assert_eq!(scripted(&eager, request("POST", URI), &[Is(401)]).await, (401, StopReason::NotIdempotent, 2));
+    assert_eq!(scripted(&eager, get(URI), &[Status(401)]).await, (401, StopReason::Exhausted, 3));
+    assert_eq!(
+        scripted(&eager, request("POST", URI), &[Status(401)]).await,
+        (401, StopReason::NotIdempotent, 2)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_can_disable_the_resend() {
-    let script = [Is(401), Is(200)];
+    let script = [Status(401), Status(200)];
     for (own, expected) in [
         (RetryOverride::new().with_max_attempts(1).unwrap(), (200, StopReason::Success, 2)),
         (RetryOverride::new().without_retries(), (401, StopReason::NotRetryable, 1)),
@@ -180,7 +183,7 @@ async fn a_request_can_disable_the_resend() {
 #[tokio::test(start_paused = true)]
 async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
     let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
-    let probe = ScriptedService::new([Asks(401, "3"), Is(200)]);
+    let probe = ScriptedService::new([RetryAfter(401, "3"), Status(200)]);
     let service = (RetryLayer::new(), layer(provided)).layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let attempt = &report(&response).attempts()[0];
@@ -188,11 +191,14 @@ async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
     assert!(probe.seen()[1].at - probe.seen()[0].at >= secs(3));
     // A requested delay of zero does not count, so the reason is the replaced key.
     let service = (RetryLayer::new(), layer(self::provided(Duration::ZERO, &[Fetch::Lasting]).0));
-    let response =
-        service.layer(ScriptedService::new([Asks(401, "0"), Is(200)])).oneshot(get(URI)).await.unwrap();
+    let response = service
+        .layer(ScriptedService::new([RetryAfter(401, "0"), Status(200)]))
+        .oneshot(get(URI))
+        .await
+        .unwrap();
     let attempt = &report(&response).attempts()[0];
     assert_eq!((attempt.delay, attempt.delay_reason), (Some(Duration::ZERO), Some(DelayReason::KeyReplaced)));
-    let script = [Asks(401, "121"), Is(200)];
+    let script = [RetryAfter(401, "121"), Status(200)];
     assert_eq!(
         scripted(&RetryLayer::new(), get(URI), &script).await,
         (401, StopReason::RequestedDelayTooLong, 1)
@@ -200,7 +206,7 @@ async fn a_resend_obeys_the_requested_delay_and_the_deadline() {
 
     let mut late = get(URI);
     late.extensions_mut().insert(Deadline::after(millis(50)));
-    let script = [Late(50, 401), Is(200)];
+    let script = [Delayed(50, 401), Status(200)];
     assert_eq!(scripted(&RetryLayer::new(), late, &script).await, (401, StopReason::Deadline, 1));
 }
 
@@ -210,7 +216,7 @@ async fn a_resend_takes_a_permit_and_may_be_refused() {
         let window = SlidingWindow::new(Quota::new(quota, secs(60)).unwrap());
         let (provided, _) = provided(Duration::ZERO, &[Fetch::Lasting]);
         let (retry, budget) = strict();
-        let probe = ScriptedService::new([Is(401), Is(200)]);
+        let probe = ScriptedService::new([Status(401), Status(200)]);
         let service = ServiceBuilder::new()
             .layer(retry)
             .layer(RateLimitLayer::new(window).with_max_wait(millis(500)))
@@ -233,7 +239,7 @@ async fn a_resend_takes_a_permit_and_may_be_refused() {
 #[tokio::test(start_paused = true)]
 async fn the_mark_counts_on_a_401_only() {
     for (status, expected) in [(401, 2), (403, 1), (200, 1)] {
-        let probe = ScriptedService::new([Is(status), Is(200)]);
+        let probe = ScriptedService::new([Status(status), Status(200)]);
         let marked = ServiceBuilder::new()
             .layer(RetryLayer::new())
             .map_response(|mut response: Response<Body>| {
@@ -267,14 +273,14 @@ async fn fifty_concurrent_401s_of_a_preset_cause_one_refresh() {
 /// gRPC does not guarantee that such a call was not processed.
 #[tokio::test(start_paused = true)]
 async fn resends_an_idempotent_grpc_call_once_after_unauthenticated() {
-    const REFUSED: Scripted = With(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
+    const REFUSED: Scripted = Headers(200, &[("content-type", "application/grpc"), ("grpc-status", "16")]);
     for (method, said, expected) in [
         ("POST", false, &["key-1"][..]),
         ("POST", true, &["key-1", "key-2"]),
         ("PUT", false, &["key-1", "key-2"]),
     ] {
         let (provided, asked) = provided(Duration::ZERO, &[Fetch::Lasting]);
-        let probe = ScriptedService::new([REFUSED, REFUSED, Is(200)]);
+        let probe = ScriptedService::new([REFUSED, REFUSED, Status(200)]);
         let (retry, budget) = strict();
         let service = (retry, layer(provided)).layer(probe.clone());
         let mut call = request(method, URI);

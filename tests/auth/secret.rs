@@ -65,7 +65,8 @@ async fn no_key_is_in_a_log_an_error_or_debug() {
     let preset =
         preset::currency_rates(URI).unwrap().with_keys(keys).with_key_placement("query:k".parse().unwrap());
     hidden(&preset);
-    let service = preset.layer().unwrap().layer(support::ScriptedService::new([support::Scripted::Silent]));
+    let service =
+        preset.layer().unwrap().layer(support::ScriptedService::new([support::Scripted::NoResponse]));
     let mut call = spawn(service.oneshot(get(URI)));
     assert_pending!(call.poll());
 

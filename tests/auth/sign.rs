@@ -46,7 +46,7 @@ fn signing(limit: Option<usize>) -> SignLayer {
 #[tokio::test(start_paused = true)]
 async fn a_signer_gets_the_body_only_with_a_limit_and_the_server_always_gets_it() {
     for (limit, signature) in [(None, "app POST /v1 None"), (Some(5), "app POST /v1 Some(b\"hello\")")] {
-        let probe = ScriptedService::new([Scripted::Is(200)]);
+        let probe = ScriptedService::new([Scripted::Status(200)]);
         signing(limit).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
         let seen = probe.seen().remove(0);
         assert_eq!(seen.head.headers["x-signature"], signature);
@@ -57,7 +57,7 @@ async fn a_signer_gets_the_body_only_with_a_limit_and_the_server_always_gets_it(
 #[tokio::test(start_paused = true)]
 async fn debug_of_the_layer_service_and_future_shows_no_secret() {
     let layer = signing(None);
-    let mut service = layer.layer(ScriptedService::new([Scripted::Silent]));
+    let mut service = layer.layer(ScriptedService::new([Scripted::NoResponse]));
     let (shown, inner) = (format!("{layer:?}"), format!("{service:?}"));
     assert!(
         shown.starts_with("SignLayer { origins: ") && inner.starts_with("SignService { inner: "),
@@ -74,7 +74,7 @@ async fn debug_of_the_layer_service_and_future_shows_no_secret() {
 
 #[tokio::test(start_paused = true)]
 async fn sends_nothing_if_the_body_is_over_the_limit() {
-    let probe = ScriptedService::new([Scripted::Is(200)]);
+    let probe = ScriptedService::new([Scripted::Status(200)]);
     let error = signing(Some(4)).layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!((error.is_auth(), support::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
     assert_eq!(probe.calls(), 0);
@@ -84,7 +84,7 @@ async fn sends_nothing_if_the_body_is_over_the_limit() {
 async fn signs_each_attempt_of_a_streamed_body() {
     let frames = ["he", "llo"].map(|data| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
-    let probe = ScriptedService::new([Scripted::Is(503), Scripted::Is(200)]);
+    let probe = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
     let service =
         ServiceBuilder::new().layer(RetryLayer::new()).layer(signing(Some(64))).service(probe.clone());
     let request = Request::put(URI).body(body).unwrap();
@@ -100,7 +100,7 @@ async fn signs_each_attempt_of_a_streamed_body() {
 #[tokio::test(start_paused = true)]
 async fn signs_only_for_allowed_origins() {
     let other = "https://other.example.com/v1";
-    let probe = ScriptedService::new([Scripted::Is(200)]);
+    let probe = ScriptedService::new([Scripted::Status(200)]);
     signing(None).layer(probe.clone()).oneshot(get(other)).await.unwrap();
     let allowed = signing(None).with_allowed_origin(Origin::parse(other).unwrap()).unwrap();
     allowed.layer(probe.clone()).oneshot(get(other)).await.unwrap();
@@ -121,7 +121,7 @@ async fn a_preset_signs_every_attempt() {
         }
     }
     let preset = preset::realtime_messaging(URI).unwrap();
-    let probe = ScriptedService::new([Scripted::Is(503), Scripted::Is(200)]);
+    let probe = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
     let layer = preset.clone().with_signature(shown(Some(64))).layer().unwrap();
     layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!(probe.calls(), 2);

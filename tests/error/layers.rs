@@ -25,7 +25,7 @@ fn check(error: &Error, kind: ErrorKind, word: &str, message: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn names_each_failure_of_a_layer() {
-    let silent = || ScriptedService::new([Silent]);
+    let silent = || ScriptedService::new([NoResponse]);
     let attempt = TimeoutLayer::per_attempt(secs(2)).unwrap();
     let error = attempt.layer(silent()).oneshot(get(URI)).await.unwrap_err();
     check(&error, ErrorKind::AttemptTimeout, "attempt_timeout", "no response within 2s");
@@ -38,7 +38,7 @@ async fn names_each_failure_of_a_layer() {
 
     let bucket = TokenBucket::new(Quota::per_minute(2).unwrap().with_burst(1).unwrap());
     let limit = RateLimitLayer::new(bucket).with_max_wait(secs(1));
-    limit.layer(ScriptedService::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+    limit.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     let error = limit.layer(silent()).oneshot(get(URI)).await.unwrap_err();
     check(&error, ErrorKind::RateLimited, "rate_limited", "refused by the rate limiter");
 
@@ -96,7 +96,7 @@ async fn names_the_cause_of_a_service_that_is_not_ready() {
 
 #[tokio::test(start_paused = true)]
 async fn names_a_timeout_of_tower_and_of_tokio_below_the_layers() {
-    let silent = || ScriptedService::new([Silent]);
+    let silent = || ScriptedService::new([NoResponse]);
     let by_tower = tower::timeout::Timeout::new(silent(), secs(1));
     let by_tokio = tower::service_fn(move |request| tokio::time::timeout(secs(1), silent().oneshot(request)));
     let by_tokio = by_tokio.map_err(BoxError::from).map_result(|result| result?);
@@ -116,6 +116,6 @@ async fn shows_a_measured_limit_in_milliseconds() {
     let deadline = tokio::time::Instant::now() + Duration::from_nanos(2_000_000_123);
     request.extensions_mut().insert(tower_outbound::call::Deadline(deadline));
     let total = TimeoutLayer::total(secs(3)).unwrap();
-    let error = total.layer(ScriptedService::new([Silent])).oneshot(request).await.unwrap_err();
+    let error = total.layer(ScriptedService::new([NoResponse])).oneshot(request).await.unwrap_err();
     check(&error, ErrorKind::Deadline, "deadline", "deadline of 2s exceeded");
 }

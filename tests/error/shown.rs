@@ -58,8 +58,8 @@ async fn shows_the_error_of_a_json_call_on_one_line() {
 #[tokio::test(start_paused = true)]
 async fn shows_a_report_on_one_line() {
     for (script, method, expected) in [
-        (&[Is(503), Refused, Is(200)][..], "GET", "3 attempts (503, not sent, 200), success"),
-        (&[Is(404)], "GET", "1 attempt (404), not_retryable"),
+        (&[Status(503), Refused, Status(200)][..], "GET", "3 attempts (503, not sent, 200), success"),
+        (&[Status(404)], "GET", "1 attempt (404), not_retryable"),
         (&[Io(std::io::ErrorKind::ConnectionReset)], "POST", "1 attempt (failed), not_idempotent"),
     ] {
         let result = retry()
@@ -75,7 +75,7 @@ async fn shows_a_report_on_one_line() {
     // The call waits for the limiter.
     let quota = tower_outbound::Quota::per_minute(2).unwrap().with_burst(1).unwrap().without_margin();
     let preset = preset("http://127.0.0.1").with_quota(quota);
-    let service = preset.layer().unwrap().layer(ScriptedService::new([Is(200)]));
+    let service = preset.layer().unwrap().layer(ScriptedService::new([Status(200)]));
     service.clone().oneshot(get("http://127.0.0.1/")).await.unwrap();
     let response = service.oneshot(get("http://127.0.0.1/")).await.unwrap();
     let report = Report::from_extensions(response.extensions()).unwrap();

@@ -87,9 +87,9 @@ async fn permit_expires_after_a_quarter_of_the_margin() {
 
 /// Ready only some time after it was first asked.
 #[derive(Clone)]
-struct Late(Duration, Option<Instant>);
+struct Delayed(Duration, Option<Instant>);
 
-impl Service<Request<()>> for Late {
+impl Service<Request<()>> for Delayed {
     type Response = Response<()>;
     type Error = Infallible;
     type Future = Ready<Result<Response<()>, Infallible>>;
@@ -120,7 +120,7 @@ async fn permits_that_are_fresh_enough_are_used_and_stale_ones_renewed_whatever_
         let limiter = TokenBucket::new(one_a_second());
         let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);
         // It was let in: the bounds of its first wait say nothing of the second.
-        layer.layer(Late(millis(takes), None)).oneshot(Request::new(())).await.unwrap();
+        layer.layer(Delayed(millis(takes), None)).oneshot(Request::new(())).await.unwrap();
         assert_eq!(limiter.snapshot().granted, granted, "after {takes} ms");
     }
 }
@@ -176,7 +176,7 @@ async fn call<L: SelectLimiter + Clone + 'static>(limiter: L, status: u16, takes
             _ => Ok(Response::builder().status(status).header("retry-after", "7").body(()).unwrap()),
         }
     };
-    let inner = Late(millis(takes), None)
+    let inner = Delayed(millis(takes), None)
         .map_err(|never: Infallible| -> &str { match never {} })
         .and_then(move |_| answer(Request::new(())));
     let _ = RateLimitLayer::new(limiter).layer(inner).oneshot(Request::new(())).await;
@@ -328,7 +328,7 @@ async fn each_part_of_the_limiter_says_what_it_is() {
     let window = SlidingWindow::new(one_a_second());
     let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unlimited());
     let layer = RateLimitLayer::new(bucket.clone());
-    let mut waiting = task::spawn(Box::pin(layer.layer(Late(millis(1), None)).call(Request::new(()))));
+    let mut waiting = task::spawn(Box::pin(layer.layer(Delayed(millis(1), None)).call(Request::new(()))));
     let acquiring = format!("{:?}", *waiting);
     assert_pending!(waiting.poll());
     advance(Duration::from_secs(2)).await;

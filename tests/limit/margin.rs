@@ -27,18 +27,18 @@ const QUARTER: u32 = 4;
 
 /// The delays of one call: from its wake to its poll, until its inner service is ready, and until it arrives.
 #[derive(Debug, Clone, Copy)]
-struct Late {
+struct Delayed {
     poll: u32,
     ready: u32,
     network: u32,
 }
 
-const PROMPT: Late = Late { poll: 0, ready: 0, network: 0 };
+const PROMPT: Delayed = Delayed { poll: 0, ready: 0, network: 0 };
 
 /// Mixes prompt calls with calls that use up every quarter. Polls and readiness may be even later, and then the permits
 /// expire.
-fn late() -> impl Strategy<Value = Late> {
-    let late = |(poll, ready, network)| Late { poll, ready, network };
+fn late() -> impl Strategy<Value = Delayed> {
+    let late = |(poll, ready, network)| Delayed { poll, ready, network };
     prop_oneof![
         6 => Just(PROMPT),
         2 => Just(late((QUARTER, QUARTER, QUARTER))),
@@ -59,7 +59,7 @@ fn quota() -> impl Strategy<Value = Quota> {
 /// Becomes ready some time after its first poll, and records when each request arrives at the server.
 #[derive(Clone)]
 struct Server {
-    late: Late,
+    late: Delayed,
     part: Duration,
     since: Option<Instant>,
     /// When to poll again.
@@ -119,15 +119,15 @@ impl<F: Future> Call<F> {
 /// at once, which are polled later.
 #[derive(Debug, Clone)]
 struct Crowds {
-    first: Vec<Late>,
+    first: Vec<Delayed>,
     after: u32,
-    second: Vec<Late>,
+    second: Vec<Delayed>,
 }
 
 /// Runs the calls. The clock jumps by `steps`, so a timer fires up to one step late.
 async fn arrivals<L: Pause>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
-    let call = |late: &Late| {
+    let call = |late: &Delayed| {
         let ready_at = Arc::default();
         let server = Server {
             late: *late,
@@ -232,7 +232,7 @@ fn late_timer_late_burst_and_prompt_crowd_together_hold_the_window() {
     let times = [0, QUARTER, QUARTER + 1, 2 * QUARTER, 3 * QUARTER];
     for (poll, ready) in times.iter().flat_map(|poll| times.map(|ready| (*poll, ready))) {
         for timer in [0, QUARTER] {
-            let late = Late { poll, ready, network: QUARTER };
+            let late = Delayed { poll, ready, network: QUARTER };
             let mut first = vec![late; 20];
             first[0] = PROMPT; // grants to all others
             // The timer is due after one part.
@@ -251,7 +251,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
     let bucket = TokenBucket::new(quota);
     let call = |ready| {
         let (part, ready_at) = (Duration::from_nanos(1), Arc::default());
-        let late = Late { ready, ..PROMPT };
+        let late = Delayed { ready, ..PROMPT };
         let server = Server { late, part, since: None, ready_at, arrivals: Arrivals::new() };
         let layer = RateLimitLayer::new(bucket.clone());
         task::spawn(layer.layer(server).oneshot(Request::new(())))

@@ -29,7 +29,7 @@ struct Caller {
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
     let caller = caller.prop_map(|(gap, cost, patience)| Caller {
-        // Half of them arrive together.
+        // AfterFirstFrame of them arrive together.
         gap: Duration::from_millis(gap.saturating_sub(200)),
         cost,
         patience: patience.map(Duration::from_millis),

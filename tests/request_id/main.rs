@@ -58,7 +58,7 @@ fn report<B>(response: &Response<B>) -> &Report {
 
 #[tokio::test]
 async fn an_id_is_added_a_uuid_of_version_7_in_36_characters() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     for _ in 0..100 {
         RequestIdLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     }
@@ -83,7 +83,8 @@ async fn an_id_is_added_a_uuid_of_version_7_in_36_characters() {
 
 #[tokio::test(start_paused = true)]
 async fn the_id_is_the_same_on_all_attempts_and_another_on_the_next_call() {
-    let probe = ScriptedService::new([Is(503), Io(ConnectionReset), Is(200), Is(503), Is(200)]);
+    let probe =
+        ScriptedService::new([Status(503), Io(ConnectionReset), Status(200), Status(503), Status(200)]);
     let service =
         ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe.clone());
     service.clone().oneshot(get(URI)).await.unwrap();
@@ -95,7 +96,7 @@ async fn the_id_is_the_same_on_all_attempts_and_another_on_the_next_call() {
 
 #[tokio::test]
 async fn the_callers_own_id_is_kept_and_is_the_calls() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let mut own = get(URI);
     own.headers_mut().insert("x-request-id", HeaderValue::from_static("mine-1"));
     let response = RequestIdLayer::new().layer(probe.clone()).oneshot(own).await.unwrap();
@@ -111,7 +112,7 @@ async fn an_id_that_the_caller_holds_is_the_calls_on_success_and_on_error() {
         request
     };
     let layers = (RequestIdLayer::new().with_maker(|| unreachable!("there is one")), RetryLayer::new());
-    let probe = ScriptedService::new([Is(503), Is(200), Io(ConnectionReset)]);
+    let probe = ScriptedService::new([Status(503), Status(200), Io(ConnectionReset)]);
     let service = layers.layer(probe.clone());
     let response = service.clone().oneshot(held()).await.unwrap();
     assert_eq!(report(&response).request_id().unwrap(), "held-1");
@@ -131,7 +132,7 @@ async fn an_id_that_the_caller_holds_is_the_calls_on_success_and_on_error() {
 async fn another_maker_is_asked_once_for_each_call_that_brings_no_id() {
     let count = AtomicU64::new(7);
     let maker = move || HeaderValue::from(count.fetch_add(1, Ordering::Relaxed));
-    let probe = ScriptedService::new([Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(200)]);
     let service = (RequestIdLayer::new().with_maker(maker), RetryLayer::new()).layer(probe.clone());
     let mut own = get(URI);
     own.headers_mut().insert("x-request-id", HeaderValue::from_static("own"));
@@ -144,7 +145,7 @@ async fn another_maker_is_asked_once_for_each_call_that_brings_no_id() {
 
 #[tokio::test]
 async fn another_header_may_carry_it() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let layer = RequestIdLayer::new().with_header(header("x-correlation-id"));
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
@@ -156,7 +157,7 @@ async fn another_header_may_carry_it() {
 #[tokio::test]
 async fn two_layers_draw_different_random_parts() {
     let random_part = |layer: RequestIdLayer| async move {
-        let response = layer.layer(ScriptedService::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+        let response = layer.layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
         report(&response).request_id().unwrap().to_str().unwrap()[14..].to_owned()
     };
     assert_ne!(random_part(RequestIdLayer::new()).await, random_part(RequestIdLayer::new()).await);
@@ -164,7 +165,7 @@ async fn two_layers_draw_different_random_parts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_thousand_calls_at_once_have_a_thousand_ids() {
-    let (layer, probe) = (RequestIdLayer::new(), ScriptedService::new([Is(200)]));
+    let (layer, probe) = (RequestIdLayer::new(), ScriptedService::new([Status(200)]));
     let calls: Vec<_> =
         (0..1_000).map(|_| tokio::spawn(layer.clone().layer(probe.clone()).oneshot(get(URI)))).collect();
     let mut reported = HashSet::new();
@@ -181,7 +182,7 @@ async fn a_thousand_calls_at_once_have_a_thousand_ids() {
 #[tokio::test]
 async fn the_id_is_not_written_into_an_answer_that_has_none() {
     let response =
-        RequestIdLayer::new().layer(ScriptedService::new([Is(200)])).oneshot(get(URI)).await.unwrap();
+        RequestIdLayer::new().layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
     assert!(response.headers().is_empty(), "{:?}", response.headers());
     assert_eq!(report(&response).server_request_id(), None);
     assert!(report(&response).request_id().is_some());
@@ -211,7 +212,7 @@ async fn the_servers_id_is_found_in_the_first_known_header() {
         ),
     ];
     for (headers, expected) in all {
-        let service = RequestIdLayer::new().layer(ScriptedService::new([With(200, headers)]));
+        let service = RequestIdLayer::new().layer(ScriptedService::new([Headers(200, headers)]));
         let response = service.oneshot(get(URI)).await.unwrap();
         let id = report(&response).server_request_id();
         assert_eq!(id.as_ref().map(|id| id.to_str().unwrap()), expected, "{headers:?}");
@@ -225,7 +226,8 @@ async fn the_servers_id_is_found_in_the_first_known_header() {
 /// A client below that makes a call of its own leaves its report in the answer.
 #[tokio::test]
 async fn the_servers_id_is_kept_beside_another_calls_report() {
-    let inner = RequestIdLayer::new().layer(ScriptedService::new([With(200, &[("x-request-id", "theirs")])]));
+    let inner =
+        RequestIdLayer::new().layer(ScriptedService::new([Headers(200, &[("x-request-id", "theirs")])]));
     let (told, tells) = std::sync::mpsc::channel();
     let service = RequestIdLayer::new().layer(tower::service_fn(move |request: Request<Content>| {
         told.send(request.extensions().get::<CallContext>().unwrap().report()).unwrap();
@@ -244,7 +246,7 @@ async fn the_servers_id_is_the_last_attempts_whatever_answer_is_made_of_it() {
             Response::builder().header("x-request-id", "cached").body(Content::default()).unwrap()
         })
         .layer(RetryLayer::new())
-        .service(ScriptedService::new([With(200, &[("x-request-id", "theirs")])]));
+        .service(ScriptedService::new([Headers(200, &[("x-request-id", "theirs")])]));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert_eq!(report(&response).server_request_id().unwrap(), "theirs");
 }
@@ -258,7 +260,7 @@ async fn of_two_layers_in_a_stack_the_inner_one_names_the_call() {
         .with_header(header("x-inner-id"))
         .with_server_headers([header("x-theirs")]);
     let probe =
-        ScriptedService::new([With(200, &[("x-request-id", "not looked for"), ("x-theirs", "theirs")])]);
+        ScriptedService::new([Headers(200, &[("x-request-id", "not looked for"), ("x-theirs", "theirs")])]);
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
@@ -291,7 +293,7 @@ async fn keeps_the_next_headers_id_if_the_first_is_too_long() {
 
 #[tokio::test]
 async fn other_headers_may_be_searched_for_the_servers_id() {
-    let answer = With(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);
+    let answer = Headers(200, &[("x-request-id", "a"), ("x-trace", "t"), ("x-span", "s")]);
     for (headers, expected) in [
         (vec![header("x-trace")], Some("t")),
         (vec![header("x-span"), header("x-trace")], Some("s")),
@@ -308,8 +310,8 @@ async fn other_headers_may_be_searched_for_the_servers_id() {
 #[tokio::test(start_paused = true)]
 async fn the_report_is_in_the_answer_and_in_the_error_with_the_id() {
     let probe = ScriptedService::new([
-        With(503, &[("request-id", "theirs-1")]),
-        With(200, &[("request-id", "theirs-2")]),
+        Headers(503, &[("request-id", "theirs-1")]),
+        Headers(200, &[("request-id", "theirs-2")]),
     ]);
     let service =
         ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe.clone());
@@ -336,7 +338,7 @@ async fn the_report_is_in_the_answer_and_in_the_error_with_the_id() {
 
 #[tokio::test(start_paused = true)]
 async fn the_servers_id_of_the_last_answer_is_kept_when_the_call_ends_in_an_error() {
-    let probe = ScriptedService::new([With(503, &[("request-id", "theirs")]), Io(ConnectionReset)]);
+    let probe = ScriptedService::new([Headers(503, &[("request-id", "theirs")]), Io(ConnectionReset)]);
     let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(probe);
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().server_request_id().unwrap(), "theirs");
@@ -344,7 +346,8 @@ async fn the_servers_id_of_the_last_answer_is_kept_when_the_call_ends_in_an_erro
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_keeps_the_id_that_the_server_gave_its_answer() {
-    let answers = [With(503, &[("cf-ray", "one")]), With(503, &[]), With(200, &[("x-request-id", "three")])];
+    let answers =
+        [Headers(503, &[("cf-ray", "one")]), Headers(503, &[]), Headers(200, &[("x-request-id", "three")])];
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
@@ -362,7 +365,7 @@ async fn a_timeout_and_a_refusal_have_the_id_too() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(secs(1)).unwrap())
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline() && error.request_id().is_some_and(|id| id.len() == 36));
 
@@ -370,7 +373,7 @@ async fn a_timeout_and_a_refusal_have_the_id_too() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     service.clone().oneshot(get(URI)).await.unwrap();
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.request_id().is_some());
@@ -378,7 +381,7 @@ async fn a_timeout_and_a_refusal_have_the_id_too() {
 
 #[tokio::test]
 async fn the_inner_service_reads_the_id_while_the_call_runs() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     RequestIdLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let head = &probe.seen()[0].head;
     let call = head.extensions.get::<CallContext>().unwrap();
@@ -439,7 +442,7 @@ fn sorted<const N: usize>(mut names: [&'static str; N]) -> Vec<&'static str> {
 
 #[tokio::test(start_paused = true)]
 async fn logs_one_info_event_per_completed_call_without_the_fields_of_its_span() {
-    let script = [Is(503), With(200, &[("request-id", "theirs")])];
+    let script = [Status(503), Headers(200, &[("request-id", "theirs")])];
     let capture = log_of(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
     let calls = capture.of(CALL);
     assert_eq!(calls.len(), 1, "{calls:?}");
@@ -477,7 +480,7 @@ async fn logs_one_info_event_per_completed_call_without_the_fields_of_its_span()
 async fn leaves_out_fields_without_a_value_and_names_the_server_without_a_service() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
     RequestIdLayer::new()
-        .layer(ScriptedService::new([Is(200)]))
+        .layer(ScriptedService::new([Status(200)]))
         .oneshot(get("https://api.example.com/v1"))
         .await
         .unwrap();
@@ -499,7 +502,7 @@ async fn leaves_out_fields_without_a_value_and_names_the_server_without_a_servic
 /// A filter disables the span.
 #[tokio::test(start_paused = true)]
 async fn names_the_call_in_its_event_if_the_span_is_disabled() {
-    let capture = log_of(LevelFilter::WARN, &[Is(500)], "POST", URI).await;
+    let capture = log_of(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
     let [line] = &capture.ours()[..] else { panic!("one event") };
     assert_eq!((line.fields["service"].as_str(), line.fields["request_id"].len()), ("rates", 36));
     assert!(line.scope.is_empty());
@@ -512,7 +515,7 @@ async fn names_the_call_in_its_event_if_the_span_is_disabled() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
         .layer(RetryLayer::new())
-        .service(ScriptedService::new([Is(503), Is(404)]));
+        .service(ScriptedService::new([Status(503), Status(404)]));
     service.oneshot(get(URI)).await.unwrap();
     drop(guard);
     let lines = capture.ours();
@@ -528,7 +531,7 @@ async fn logs_completed_calls_at_the_chosen_level_and_failed_ones_at_warn() {
     for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
         let (capture, _guard) = Capture::at(LevelFilter::TRACE);
         let layer = RequestIdLayer::new().with_log_level(level);
-        let service = layer.layer(ScriptedService::new([Is(200), Is(500)]));
+        let service = layer.layer(ScriptedService::new([Status(200), Status(500)]));
         for _ in 0..2 {
             service.clone().oneshot(get(URI)).await.unwrap();
         }
@@ -549,7 +552,7 @@ async fn keeps_the_event_of_a_plain_call_within_240_characters() {
     let guard = tracing::subscriber::set_default(subscriber);
     let preset = StackBuilder::new("https://api.example.com").unwrap().with_name("rates");
     let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
-    let service = preset.layer().unwrap().layer(ScriptedService::new([Late(1_234, 200)]));
+    let service = preset.layer().unwrap().layer(ScriptedService::new([Delayed(1_234, 200)]));
     service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();
     drop(guard);
     let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
@@ -576,16 +579,16 @@ impl std::io::Write for Text {
 async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
     let (warn, info) = (Level::WARN, Level::INFO);
     for (script, method, level, status, error, attempts, ended) in [
-        ([Is(404), Is(404), Is(404)], "GET", info, Some("404"), None, 1, None),
-        ([Is(401), Is(401), Is(401)], "GET", info, Some("401"), None, 1, None),
-        ([Is(400), Is(400), Is(400)], "POST", info, Some("400"), None, 1, None),
-        ([Is(501), Is(501), Is(501)], "GET", warn, Some("501"), None, 1, Some("not_retryable")),
-        ([Is(503), Is(503), Is(503)], "GET", warn, Some("503"), None, 3, Some("exhausted")),
-        ([Is(503), Is(503), Is(503)], "POST", warn, Some("503"), None, 1, Some("not_idempotent")),
-        ([Is(429), Is(429), Is(429)], "GET", warn, Some("429"), None, 3, Some("exhausted")),
-        ([Is(408), Is(408), Is(408)], "POST", warn, Some("408"), None, 1, Some("not_idempotent")),
+        ([Status(404), Status(404), Status(404)], "GET", info, Some("404"), None, 1, None),
+        ([Status(401), Status(401), Status(401)], "GET", info, Some("401"), None, 1, None),
+        ([Status(400), Status(400), Status(400)], "POST", info, Some("400"), None, 1, None),
+        ([Status(501), Status(501), Status(501)], "GET", warn, Some("501"), None, 1, Some("not_retryable")),
+        ([Status(503), Status(503), Status(503)], "GET", warn, Some("503"), None, 3, Some("exhausted")),
+        ([Status(503), Status(503), Status(503)], "POST", warn, Some("503"), None, 1, Some("not_idempotent")),
+        ([Status(429), Status(429), Status(429)], "GET", warn, Some("429"), None, 3, Some("exhausted")),
+        ([Status(408), Status(408), Status(408)], "POST", warn, Some("408"), None, 1, Some("not_idempotent")),
         (
-            [With(429, &[("retry-after", "999")]), Is(200), Is(200)],
+            [Headers(429, &[("retry-after", "999")]), Status(200), Status(200)],
             "GET",
             warn,
             Some("429"),
@@ -594,7 +597,7 @@ async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
             Some("requested_delay_too_long"),
         ),
         (
-            [With(429, &[("retry-after", "90")]), Is(200), Is(200)],
+            [Headers(429, &[("retry-after", "90")]), Status(200), Status(200)],
             "GET",
             warn,
             Some("429"),
@@ -602,10 +605,34 @@ async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
             1,
             Some("deadline"),
         ),
-        ([Is(503), Io(BrokenPipe), Io(BrokenPipe)], "GET", warn, None, Some("closed"), 3, Some("exhausted")),
-        ([Silent, Silent, Silent], "GET", warn, None, Some("attempt_timeout"), 3, Some("exhausted")),
-        ([Silent, Silent, Silent], "POST", warn, None, Some("attempt_timeout"), 1, Some("not_idempotent")),
-        ([Is(500), Silent, Is(400)], "GET", info, Some("400"), None, 3, None),
+        (
+            [Status(503), Io(BrokenPipe), Io(BrokenPipe)],
+            "GET",
+            warn,
+            None,
+            Some("closed"),
+            3,
+            Some("exhausted"),
+        ),
+        (
+            [NoResponse, NoResponse, NoResponse],
+            "GET",
+            warn,
+            None,
+            Some("attempt_timeout"),
+            3,
+            Some("exhausted"),
+        ),
+        (
+            [NoResponse, NoResponse, NoResponse],
+            "POST",
+            warn,
+            None,
+            Some("attempt_timeout"),
+            1,
+            Some("not_idempotent"),
+        ),
+        ([Status(500), NoResponse, Status(400)], "GET", info, Some("400"), None, 3, None),
     ] {
         let capture = log_of(LevelFilter::DEBUG, &script, method, URI).await;
         let calls = capture.of(CALL);
@@ -645,7 +672,7 @@ async fn logs_a_grpc_failure_of_the_server_at_warn() {
 async fn logs_a_401_that_could_not_be_resent_with_a_new_key_at_info() {
     let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
     let marked =
-        tower::util::MapResponse::new(ScriptedService::new([Is(401)]), |mut response: Response<_>| {
+        tower::util::MapResponse::new(ScriptedService::new([Status(401)]), |mut response: Response<_>| {
             response.extensions_mut().insert(tower_outbound::call::KeyReplaced);
             response
         });
@@ -658,7 +685,7 @@ async fn logs_a_401_that_could_not_be_resent_with_a_new_key_at_info() {
 #[tokio::test(start_paused = true)]
 async fn redirects_and_upgrades_are_no_failures() {
     for status in [101, 204, 301, 304] {
-        let capture = log_of(LevelFilter::DEBUG, &[Is(status)], "GET", URI).await;
+        let capture = log_of(LevelFilter::DEBUG, &[Status(status)], "GET", URI).await;
         assert_eq!(capture.of(CALL)[0].level, Level::INFO, "{status}");
     }
 }
@@ -666,7 +693,7 @@ async fn redirects_and_upgrades_are_no_failures() {
 #[tokio::test(start_paused = true)]
 async fn each_attempt_is_one_line_at_debug_with_the_documented_fields() {
     let asked = &[("retry-after", "2"), ("request-id", "theirs")];
-    let script = [With(429, asked), Io(ConnectionReset), Late(30, 200)];
+    let script = [Headers(429, asked), Io(ConnectionReset), Delayed(30, 200)];
     let capture = log_of(LevelFilter::DEBUG, &script, "GET", URI).await;
     let lines = capture.of(ATTEMPT);
     assert_eq!(lines.len(), 3, "{lines:?}");
@@ -714,9 +741,9 @@ async fn the_words_for_a_failed_attempt_are_the_documented_ones() {
     for (answer, word, delivery) in [
         (Refused, "connect_refused", "not_sent"),
         (Io(ConnectionReset), "reset", "maybe_processed"),
-        (Silent, "attempt_timeout", "maybe_processed"),
+        (NoResponse, "attempt_timeout", "maybe_processed"),
     ] {
-        let capture = log_of(LevelFilter::DEBUG, &[answer, Is(200)], "GET", URI).await;
+        let capture = log_of(LevelFilter::DEBUG, &[answer, Status(200)], "GET", URI).await;
         let fields = &capture.of(ATTEMPT)[0].fields;
         assert_eq!((&*fields["error.type"], &*fields["delivery"]), (word, delivery));
     }
@@ -726,7 +753,7 @@ async fn the_words_for_a_failed_attempt_are_the_documented_ones() {
         .layer(RequestIdLayer::new())
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
-        .service(ScriptedService::new([Is(503)]));
+        .service(ScriptedService::new([Status(503)]));
     service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(capture.of(ATTEMPT)[1].fields["error.type"], "rate_limited");
     assert_eq!(capture.of(CALL)[0].fields["error.type"], "rate_limited");
@@ -736,14 +763,14 @@ async fn the_words_for_a_failed_attempt_are_the_documented_ones() {
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(auth)
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     service.oneshot(get("/v1")).await.unwrap_err();
     assert_eq!(capture.of(CALL)[0].fields["error.type"], "auth");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
-    let capture = log_of(LevelFilter::DEBUG, &[Is(503), Is(503), Is(503)], "GET", URI).await;
+    let capture = log_of(LevelFilter::DEBUG, &[Status(503), Status(503), Status(503)], "GET", URI).await;
     let lines = capture.of(RETRY);
     let shown: Vec<_> = lines.iter().map(|line| (line.level, line.message.as_str(), names(line))).collect();
     let backed_off = (Level::DEBUG, "retrying", sorted(["delay_ms", "reason"]));
@@ -753,7 +780,7 @@ async fn a_back_off_and_the_end_of_trying_are_lines_at_debug() {
     let delay: f64 = lines[0].fields["delay_ms"].parse().unwrap();
     assert!((50.0..=100.0).contains(&delay));
     assert_eq!(lines[0].fields["reason"], "transient");
-    let success = log_of(LevelFilter::DEBUG, &[Is(200)], "GET", URI).await;
+    let success = log_of(LevelFilter::DEBUG, &[Status(200)], "GET", URI).await;
     assert!(success.of(RETRY).is_empty());
 }
 
@@ -764,7 +791,7 @@ async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info()
         .layer(RequestIdLayer::new().with_service("rates".to_owned()))
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::unlimited()))
-        .service(ScriptedService::new([With(429, &[("retry-after", "3")]), Is(200)]));
+        .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(200)]));
     let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
         tokio::time::sleep(millis(1)).await;
         service.oneshot(get(URI)).await
@@ -784,13 +811,13 @@ async fn the_limiters_waits_are_lines_at_debug_and_a_servers_pause_one_at_info()
 
 #[tokio::test(start_paused = true)]
 async fn logs_no_attempt_at_level_info() {
-    let capture = log_of(LevelFilter::INFO, &[Is(503), Is(503), Is(503)], "GET", URI).await;
+    let capture = log_of(LevelFilter::INFO, &[Status(503), Status(503), Status(503)], "GET", URI).await;
     let lines = capture.ours();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!((lines[0].target.as_str(), lines[0].level), (CALL, Level::WARN));
-    let capture = log_of(LevelFilter::INFO, &[Is(503), Is(200)], "GET", URI).await;
+    let capture = log_of(LevelFilter::INFO, &[Status(503), Status(200)], "GET", URI).await;
     assert_eq!((capture.ours().len(), capture.of(CALL).len()), (1, 1));
-    let capture = log_of(LevelFilter::WARN, &[Is(503), Is(200)], "GET", URI).await;
+    let capture = log_of(LevelFilter::WARN, &[Status(503), Status(200)], "GET", URI).await;
     assert!(capture.ours().is_empty());
 }
 
@@ -800,11 +827,11 @@ async fn no_query_key_header_body_or_user_info_is_ever_logged() {
     let secret = |answer: &[Scripted]| ScriptedService::new(answer.iter().copied());
     let uri = "https://me:s3cret-user@api.example.com/v1?token=s3cret-query";
     let answers: [&[Scripted]; 5] = [
-        &[With(200, &[("set-cookie", "s3cret-cookie")])],
-        &[With(429, &[("retry-after", "1"), ("x-hint", "s3cret-hint")]), Is(404)],
+        &[Headers(200, &[("set-cookie", "s3cret-cookie")])],
+        &[Headers(429, &[("retry-after", "1"), ("x-hint", "s3cret-hint")]), Status(404)],
         &[Refused],
         &[Io(ConnectionReset)],
-        &[Silent],
+        &[NoResponse],
     ];
     for in_query in [false, true] {
         for answers in answers {
@@ -832,7 +859,8 @@ async fn no_query_key_header_body_or_user_info_is_ever_logged() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_its_caller_drops_ends_without_a_line() {
     let (capture, _guard) = Capture::at(LevelFilter::TRACE);
-    let mut call = task::spawn(RequestIdLayer::new().layer(ScriptedService::new([Silent])).oneshot(get(URI)));
+    let mut call =
+        task::spawn(RequestIdLayer::new().layer(ScriptedService::new([NoResponse])).oneshot(get(URI)));
     assert_pending!(call.poll());
     drop(call);
     assert!(capture.ours().is_empty());

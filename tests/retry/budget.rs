@@ -111,7 +111,7 @@ async fn retries_resume_soon_after_the_server_recovers() {
         assert_eq!(ended(&layer, &server).await, Some(StopReason::Success));
         assert_eq!(budget.left(), left);
     }
-    let probe = ScriptedService::new([Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(200)]);
     let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 2));
     assert_eq!(budget.left(), 14, "a successful retry gets its cost back");
@@ -160,7 +160,7 @@ async fn services_of_one_preset_share_the_budget() {
     let retry = RetryLayer::new().with_budget(Budget::new().with_capacity(14).unwrap());
     let preset = preset.with_retry(retry);
     for (preset, attempts) in [(&preset, 2), (&preset, 1), (&preset.clone(), 1)] {
-        let probe = ScriptedService::new([Is(503)]);
+        let probe = ScriptedService::new([Status(503)]);
         preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
         assert_eq!(probe.calls(), attempts);
     }
@@ -171,17 +171,17 @@ async fn a_retry_costs_14_or_5_if_throttled_and_a_success_returns_its_cost() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
     for (script, left) in [
-        (vec![Is(503), Is(404)], 486),
-        (vec![Is(429), Is(404)], 481),
-        (vec![Is(503)], 453),
-        (vec![Is(429)], 443),
+        (vec![Status(503), Status(404)], 486),
+        (vec![Status(429), Status(404)], 481),
+        (vec![Status(503)], 453),
+        (vec![Status(429)], 443),
         // A success returns the cost of the last retry, and not that of the one before.
-        (vec![Is(503), Is(200)], 443),
-        (vec![Is(429), Is(503), Is(200)], 438),
-        (vec![Is(503), Is(429), Is(200)], 424),
-        (vec![Refused, Is(200)], 424),
-        (vec![Is(200)], 425),
-        (vec![Is(302)], 426),
+        (vec![Status(503), Status(200)], 443),
+        (vec![Status(429), Status(503), Status(200)], 438),
+        (vec![Status(503), Status(429), Status(200)], 424),
+        (vec![Refused, Status(200)], 424),
+        (vec![Status(200)], 425),
+        (vec![Status(302)], 426),
     ] {
         layer.layer(ScriptedService::new(script.clone())).oneshot(get(URI)).await.unwrap();
         assert_eq!(budget.left(), left, "{script:?}");
@@ -201,21 +201,21 @@ async fn a_request_that_is_not_retried_costs_nothing() {
         request
     };
     let cases = [
-        (layer.clone(), Is(503), late(get(URI)), StopReason::Deadline),
-        (layer.clone(), Is(503), once(get(URI)), StopReason::Exhausted),
-        (layer.clone().with_max_attempts(1).unwrap(), Is(503), get(URI), StopReason::Exhausted),
+        (layer.clone(), Status(503), late(get(URI)), StopReason::Deadline),
+        (layer.clone(), Status(503), once(get(URI)), StopReason::Exhausted),
+        (layer.clone().with_max_attempts(1).unwrap(), Status(503), get(URI), StopReason::Exhausted),
         (
             layer.clone().with_custom_backoff(iter::empty::<Duration>),
-            Is(503),
+            Status(503),
             get(URI),
             StopReason::Exhausted,
         ),
-        (layer.clone(), Is(503), request("POST", URI), StopReason::NotIdempotent),
-        (layer.clone(), Is(429), request("POST", URI), StopReason::NotIdempotent),
-        (layer.clone().with_replay_limit(4), Is(503), request("PUT", URI), StopReason::NotReplayable),
-        (layer.clone(), Keeps(503), request("PUT", URI), StopReason::NotReplayable),
-        (layer.clone(), Asks(503, "121"), get(URI), StopReason::RequestedDelayTooLong),
-        (layer.clone(), Is(404), get(URI), StopReason::NotRetryable),
+        (layer.clone(), Status(503), request("POST", URI), StopReason::NotIdempotent),
+        (layer.clone(), Status(429), request("POST", URI), StopReason::NotIdempotent),
+        (layer.clone().with_replay_limit(4), Status(503), request("PUT", URI), StopReason::NotReplayable),
+        (layer.clone(), KeepsBody(503), request("PUT", URI), StopReason::NotReplayable),
+        (layer.clone(), RetryAfter(503, "121"), get(URI), StopReason::RequestedDelayTooLong),
+        (layer.clone(), Status(404), get(URI), StopReason::NotRetryable),
     ];
     for (layer, answer, request, expected) in cases {
         let probe = ScriptedService::new([answer]);
@@ -232,7 +232,7 @@ async fn a_spent_budget_delays_no_first_attempt_and_returns_its_result() {
     let server = Server::new(503);
     ended(&layer, &server).await;
     let start = tokio::time::Instant::now();
-    let response = layer.layer(ScriptedService::new([Asks(503, "3")])).oneshot(get(URI)).await.unwrap();
+    let response = layer.layer(ScriptedService::new([RetryAfter(503, "3")])).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Budget));
     assert_eq!(

@@ -27,14 +27,15 @@ use tower_outbound::{
 async fn a_101_returns_the_cost_of_its_retry() {
     let budget = Budget::new();
     let layer = RetryLayer::new().with_budget(budget.clone());
-    let response = layer.layer(ScriptedService::new([Is(503), Is(101)])).oneshot(get(URI)).await.unwrap();
+    let response =
+        layer.layer(ScriptedService::new([Status(503), Status(101)])).oneshot(get(URI)).await.unwrap();
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
     assert_eq!(budget.left(), 500);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_from_a_layer_below_the_first_applies_too() {
-    let probe = ScriptedService::new([Asks(503, "3"), Is(200)]);
+    let probe = ScriptedService::new([RetryAfter(503, "3"), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .map_request(|mut request: Request<Content>| {
@@ -83,7 +84,7 @@ async fn failed_readiness_below_a_limiter_does_not_hide_the_earlier_error() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_post_if_the_service_below_a_limiter_was_not_ready() {
-    let inner = Breaks { after: 0, asked: Arc::default(), probe: ScriptedService::new([Is(200)]) };
+    let inner = Breaks { after: 0, asked: Arc::default(), probe: ScriptedService::new([Status(200)]) };
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::unlimited()))
@@ -97,7 +98,7 @@ async fn returns_no_error_from_before_a_response() {
     let inner = Breaks {
         after: 2,
         asked: Arc::default(),
-        probe: ScriptedService::new([Io(ConnectionReset), Is(503)]),
+        probe: ScriptedService::new([Io(ConnectionReset), Status(503)]),
     };
     let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(cause(&error), Some(&Broken), "{error:?}");
@@ -110,14 +111,14 @@ async fn a_retry_that_the_limiter_refused_costs_nothing() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_budget(budget.clone()))
         .layer(RateLimitLayer::new(bucket).with_max_wait(millis(1)))
-        .service(ScriptedService::new([Is(503)]));
+        .service(ScriptedService::new([Status(503)]));
     service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(budget.left(), 500);
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_layers_with_one_seed_send_different_idempotency_keys() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     for _ in 0..2 {
         let layer = RetryLayer::new().with_seed(1).with_honoured_idempotency_key(IdempotencyKey::bare());
         layer.layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
@@ -147,7 +148,7 @@ impl Service<Request<ReplayBody<ReplayBody<Content>>>> for Flaps {
 
 #[tokio::test(start_paused = true)]
 async fn an_inner_retry_layer_does_not_report_a_sent_post_as_not_sent() {
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -161,7 +162,7 @@ async fn an_inner_retry_layer_does_not_report_a_sent_post_as_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn replaces_an_empty_idempotency_key() {
     for own in ["", " ", "\"\""] {
-        let probe = ScriptedService::new([Io(ConnectionReset), Is(200)]);
+        let probe = ScriptedService::new([Io(ConnectionReset), Status(200)]);
         let layer = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
         let mut request = request("POST", URI);
         request.headers_mut().insert("idempotency-key", own.parse().unwrap());

@@ -37,7 +37,7 @@ fn each_second() -> RetryLayer {
 async fn spent() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     RateLimitLayer::new(bucket.clone())
-        .layer(ScriptedService::new([Is(200)]))
+        .layer(ScriptedService::new([Status(200)]))
         .oneshot(get(URI))
         .await
         .unwrap();
@@ -47,7 +47,7 @@ async fn spent() -> TokenBucket {
 #[tokio::test(start_paused = true)]
 async fn the_earlier_of_two_deadlines_bounds_the_retries() {
     for (total, own) in [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)] {
-        let probe = ScriptedService::new([Is(503)]);
+        let probe = ScriptedService::new([Status(503)]);
         let start = Instant::now();
         let request = own.map_or(get(URI), |own| until(start + millis(own)));
         let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
@@ -62,7 +62,7 @@ async fn the_earlier_of_two_deadlines_bounds_the_retries() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_may_start_at_the_deadline_and_not_after_it() {
     for (late, calls) in [(0, 1), (1, 0)] {
-        let probe = ScriptedService::new([Is(200)]);
+        let probe = ScriptedService::new([Status(200)]);
         let deadline = Instant::now();
         tokio::time::advance(millis(late)).await;
         let answered = RetryLayer::new().layer(probe.clone()).oneshot(until(deadline)).await;
@@ -74,8 +74,10 @@ async fn an_attempt_may_start_at_the_deadline_and_not_after_it() {
 async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
     for (total, own) in [(5_500, 2_500), (2_500, 5_500)] {
         let total = TimeoutLayer::total(millis(total)).unwrap();
-        let service =
-            ServiceBuilder::new().layer(total).layer(each_second()).service(ScriptedService::new([Silent]));
+        let service = ServiceBuilder::new()
+            .layer(total)
+            .layer(each_second())
+            .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
         let error = service.oneshot(until(start + millis(own))).await.unwrap_err();
         assert!(error.is_deadline(), "{error:?}");
@@ -86,21 +88,21 @@ async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_without_a_timeout_layer_bounds_waits_and_cancels_no_attempt() {
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let start = Instant::now();
     let response = each_second().layer(probe.clone()).oneshot(until(start + millis(3_500))).await.unwrap();
     assert_eq!((probe.calls(), report(&response).stop_reason()), (4, Some(StopReason::Deadline)));
     assert!(start.elapsed() < millis(3_010), "{:?}", start.elapsed());
 
     let start = Instant::now();
-    let probe = ScriptedService::new([Late(5_000, 200)]);
+    let probe = ScriptedService::new([Delayed(5_000, 200)]);
     let response = each_second().layer(probe).oneshot(until(start + secs(1))).await.unwrap();
     assert_eq!(
         (response.status().as_u16(), report(&response).stop_reason()),
         (200, Some(StopReason::Success))
     );
     let start = Instant::now();
-    let probe = ScriptedService::new([Late(5_000, 503)]);
+    let probe = ScriptedService::new([Delayed(5_000, 503)]);
     let response = each_second().layer(probe.clone()).oneshot(until(start + secs(1))).await.unwrap();
     assert_eq!((probe.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
 
@@ -108,7 +110,7 @@ async fn a_deadline_without_a_timeout_layer_bounds_waits_and_cancels_no_attempt(
     let limit = RateLimitLayer::new(spent().await);
     let start = Instant::now();
     let service =
-        ServiceBuilder::new().layer(each_second()).layer(limit).service(ScriptedService::new([Is(200)]));
+        ServiceBuilder::new().layer(each_second()).layer(limit).service(ScriptedService::new([Status(200)]));
     let error = service.oneshot(until(start + secs(30))).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(30)), "{error:?}");
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -121,7 +123,7 @@ async fn the_deadline_shortens_the_timeout_of_an_attempt() {
         let inner = ServiceBuilder::new()
             .layer(each_second())
             .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
-            .service(ScriptedService::new([Silent]));
+            .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
         let result = match outer {
             true => TimeoutLayer::total(secs(25)).unwrap().layer(inner).oneshot(get(URI)).await,
@@ -155,7 +157,7 @@ async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_t
         (service, probe)
     };
     // The wait for the permit takes a minute, and the attempt 400 of its 500 ms.
-    let (service, probe) = stack(spent().await, secs(61), Late(400, 200));
+    let (service, probe) = stack(spent().await, secs(61), Delayed(400, 200));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert_eq!((response.status().as_u16(), probe.calls()), (200, 1));
     let waited = report(&response).waited();
@@ -165,7 +167,7 @@ async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_t
     let bucket = spent().await;
     let left = secs(60) + millis(300);
     let start = Instant::now();
-    let (service, _) = stack(bucket, left, Silent);
+    let (service, _) = stack(bucket, left, NoResponse);
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert!((left..left + millis(2)).contains(&start.elapsed()), "{:?}", start.elapsed());
@@ -173,7 +175,7 @@ async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_t
 
     // A wait that exceeds the deadline is refused at once.
     let start = Instant::now();
-    let (service, probe) = stack(spent().await, secs(59), Is(200));
+    let (service, probe) = stack(spent().await, secs(59), Status(200));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(59)), "{error:?}");
     assert_eq!((probe.calls(), start.elapsed()), (0, Duration::ZERO));
@@ -182,7 +184,7 @@ async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_t
 #[tokio::test(start_paused = true)]
 async fn sends_nothing_after_the_deadline_has_passed() {
     tokio::time::advance(secs(10)).await;
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let late = || until(Instant::now() - secs(5));
     let error = RetryLayer::new().layer(probe.clone()).oneshot(late()).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
@@ -197,7 +199,7 @@ async fn sends_nothing_after_the_deadline_has_passed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_task_that_is_polled_after_the_deadline_makes_no_further_attempt() {
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let service = RetryLayer::new().layer(probe.clone());
     let mut call = tokio_test::task::spawn(service.oneshot(until(Instant::now() + secs(2))));
     tokio_test::assert_pending!(call.poll());
@@ -210,7 +212,8 @@ async fn a_task_that_is_polled_after_the_deadline_makes_no_further_attempt() {
 async fn a_single_layer_obeys_the_deadline_of_the_request() {
     let start = Instant::now();
     let silent = || {
-        ScriptedService::new([Silent]).map_request(|request: Request<Content>| request.map(ReplayBody::new))
+        ScriptedService::new([NoResponse])
+            .map_request(|request: Request<Content>| request.map(ReplayBody::new))
     };
     let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(silent());
     assert!(attempt.oneshot(until(start + secs(1))).await.unwrap_err().is_deadline());

@@ -23,7 +23,7 @@ use super::{
 
 /// Returns the time from the failed response to the next attempt.
 async fn waited_for(headers: Headers, status: u16, seed: u64) -> Duration {
-    let probe = ScriptedService::new([With(status, headers), Is(200)]);
+    let probe = ScriptedService::new([Headers(status, headers), Status(200)]);
     let service = RetryLayer::new().with_seed(seed).layer(probe.clone());
     service.oneshot(get(URI)).await.unwrap();
     let seen = probe.seen();
@@ -61,7 +61,7 @@ async fn adds_no_jitter_to_a_requested_delay_within_the_backoff() {
     for (asked, exact) in [("2", true), ("1", true), ("3", false)] {
         let mut waits = Vec::new();
         for seed in 0..20 {
-            let probe = ScriptedService::new([Asks(503, asked), Is(200)]);
+            let probe = ScriptedService::new([RetryAfter(503, asked), Status(200)]);
             let retry = RetryLayer::new().with_seed(seed).with_custom_backoff(|| std::iter::repeat(secs(2)));
             retry.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
             let seen = probe.seen();
@@ -149,7 +149,7 @@ fn http_date(time: SystemTime) -> String {
 #[tokio::test(start_paused = true)]
 async fn waits_for_years_if_the_settings_allow_it() {
     // Longer than tokio's timer wheel spans, which is 2.2 years.
-    let probe = ScriptedService::new([With(503, &[("retry-after", "100000000")]), Is(200)]);
+    let probe = ScriptedService::new([Headers(503, &[("retry-after", "100000000")]), Status(200)]);
     let service = RetryLayer::new().with_max_retry_after(Duration::MAX).layer(probe.clone());
     service.oneshot(get(URI)).await.unwrap();
     let seen = probe.seen();
@@ -166,10 +166,10 @@ async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
         RetryLayer::new().with_custom_backoff(|| [secs(1)].into_iter()),
     ] {
         for status in [503, 429] {
-            let answer = Asks(status, "5");
+            let answer = RetryAfter(status, "5");
             // The call waits for the whole delay if the deadline allows it. Otherwise it makes no further attempt.
             for (total, attempts) in [(secs(4), 1), (secs(5), 1), (secs(9), 2)] {
-                let probe = ScriptedService::new([answer, Is(200)]);
+                let probe = ScriptedService::new([answer, Status(200)]);
                 let service = TimeoutLayer::total(total).unwrap().layer(layer.layer(probe.clone()));
                 let response = service.oneshot(get(URI)).await.unwrap();
                 let seen = probe.seen();
@@ -186,7 +186,7 @@ async fn no_deadline_cap_or_backoff_shortens_a_requested_delay() {
 #[tokio::test(start_paused = true)]
 async fn returns_the_response_at_once_if_the_requested_delay_is_too_long() {
     let start = Instant::now();
-    let probe = ScriptedService::new([With(429, &[("retry-after", "3600"), ("x-why", "quota")])]);
+    let probe = ScriptedService::new([Headers(429, &[("retry-after", "3600"), ("x-why", "quota")])]);
     let response = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO);
     let report = report(&response).clone();

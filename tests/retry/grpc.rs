@@ -58,24 +58,24 @@ async fn retries_each_response_as_in_the_table() {
     type Wait = Option<(u64, u64)>;
     let table: [(Scripted, StopReason, Wait); 14] = [
         // A gateway may change the HTTP status.
-        (With(503, PUSHED), Success, Some((5_000, 5_101))),
-        (With(403, PUSHED), Success, Some((5_000, 5_101))),
-        (With(200, UNAVAILABLE), Success, Some((50, 101))),
-        (With(200, EXHAUSTED), Success, Some((500, 1_001))),
-        (With(200, PUSHED), Success, Some((5_000, 5_101))),
+        (Headers(503, PUSHED), Success, Some((5_000, 5_101))),
+        (Headers(403, PUSHED), Success, Some((5_000, 5_101))),
+        (Headers(200, UNAVAILABLE), Success, Some((50, 101))),
+        (Headers(200, EXHAUSTED), Success, Some((500, 1_001))),
+        (Headers(200, PUSHED), Success, Some((5_000, 5_101))),
         // The longer of the two delays, plus the jitter of the throttled backoff.
-        (With(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
-        (With(200, PUSHED_NOW), Success, Some((50, 101))),
-        (With(200, PUSHED_AWAY), NotRetryable, None),
-        (With(200, PUSHED_FAR), RequestedDelayTooLong, None),
-        (With(200, ABORTED), NotRetryable, None),
-        (With(200, BEGUN), Success, None),
-        (With(200, OK), Success, None),
-        (Is(503), Success, Some((50, 101))),
-        (Is(500), NotRetryable, None),
+        (Headers(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
+        (Headers(200, PUSHED_NOW), Success, Some((50, 101))),
+        (Headers(200, PUSHED_AWAY), NotRetryable, None),
+        (Headers(200, PUSHED_FAR), RequestedDelayTooLong, None),
+        (Headers(200, ABORTED), NotRetryable, None),
+        (Headers(200, BEGUN), Success, None),
+        (Headers(200, OK), Success, None),
+        (Status(503), Success, Some((50, 101))),
+        (Status(500), NotRetryable, None),
     ];
     for (answer, ended, waited) in table {
-        let (told, attempts, wait) = tried(grpc(), "POST", [answer, Is(200)]).await;
+        let (told, attempts, wait) = tried(grpc(), "POST", [answer, Status(200)]).await;
         assert_eq!((told, attempts), (Some(ended), 1 + usize::from(waited.is_some())), "{answer:?}");
         let fits = wait
             .zip(waited)
@@ -87,29 +87,31 @@ async fn retries_each_response_as_in_the_table() {
 #[tokio::test(start_paused = true)]
 async fn no_code_proves_that_the_call_was_not_processed() {
     let strict = || RetryLayer::new().with_classify(Grpc::new());
-    for answer in [With(200, UNAVAILABLE), With(200, EXHAUSTED), With(200, PUSHED), Io(ConnectionReset)] {
-        let told = tried(strict(), "POST", [answer, Is(200)]).await;
+    for answer in
+        [Headers(200, UNAVAILABLE), Headers(200, EXHAUSTED), Headers(200, PUSHED), Io(ConnectionReset)]
+    {
+        let told = tried(strict(), "POST", [answer, Status(200)]).await;
         assert_eq!(told, (Some(NotIdempotent), 1, None), "{answer:?}");
-        let (told, attempts, _) = tried(grpc(), "POST", [answer, Is(200)]).await;
+        let (told, attempts, _) = tried(grpc(), "POST", [answer, Status(200)]).await;
         assert_eq!((told, attempts), (Some(Success), 2), "{answer:?}");
     }
-    let (told, attempts, _) = tried(strict(), "POST", [Refused, Is(200)]).await;
+    let (told, attempts, _) = tried(strict(), "POST", [Refused, Status(200)]).await;
     assert_eq!((told, attempts), (Some(Success), 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn retries_only_the_configured_codes() {
     let classify = Grpc::new().retry_on_code(Code::ABORTED).never_on_code(Code::UNAVAILABLE);
-    for (answer, ended) in [(With(200, ABORTED), Success), (With(200, UNAVAILABLE), NotRetryable)] {
-        let told = tried(grpc().with_classify(classify.clone()), "POST", [answer, Is(200)]).await;
+    for (answer, ended) in [(Headers(200, ABORTED), Success), (Headers(200, UNAVAILABLE), NotRetryable)] {
+        let told = tried(grpc().with_classify(classify.clone()), "POST", [answer, Status(200)]).await;
         assert_eq!(told.0, Some(ended), "{answer:?}");
     }
     // A success is never retried, and rules are evaluated before the classifier.
     let everything = Grpc::new().retry_on_code(Code::OK);
-    let told = tried(grpc().with_classify(everything), "POST", [With(200, OK), Is(200)]).await;
+    let told = tried(grpc().with_classify(everything), "POST", [Headers(200, OK), Status(200)]).await;
     assert_eq!((told.0, told.1), (Some(Success), 1));
     let never = grpc().with_classify(Grpc::new()).never_on(StatusCode::OK);
-    let told = tried(never, "POST", [With(200, UNAVAILABLE), Is(200)]).await;
+    let told = tried(never, "POST", [Headers(200, UNAVAILABLE), Status(200)]).await;
     assert_eq!(told.0, Some(NotRetryable));
 }
 
@@ -123,13 +125,13 @@ async fn with_idempotent_declares_requests_by_a_rule() {
         ("POST", "/v1/orders", 1),
         ("GET", "/v1", 3),
     ] {
-        let probe = ScriptedService::new([Is(503)]);
+        let probe = ScriptedService::new([Status(503)]);
         let uri = format!("https://api.example.com{path}");
         layer.layer(probe.clone()).oneshot(request(method, &uri)).await.unwrap();
         assert_eq!(probe.calls(), attempts, "{method} {path}");
     }
     // The declaration of a single request still counts.
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let mut order = request("POST", URI);
     order.extensions_mut().insert(RetryOverride::new().with_idempotent());
     layer.layer(probe.clone()).oneshot(order).await.unwrap();
@@ -140,18 +142,18 @@ async fn with_idempotent_declares_requests_by_a_rule() {
 async fn a_pushback_of_a_throttled_service_pauses_the_shared_limiter() {
     const ABORTED_PUSHED: Headers = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
     for (answer, pause) in [
-        (With(200, PUSHED), 5_000),
-        (With(200, PUSHED_BOTH), 7_000),
+        (Headers(200, PUSHED), 5_000),
+        (Headers(200, PUSHED_BOTH), 7_000),
         // With any HTTP status, because a gateway may change it.
-        (With(503, PUSHED), 5_000),
-        (With(403, PUSHED), 5_000),
+        (Headers(503, PUSHED), 5_000),
+        (Headers(403, PUSHED), 5_000),
         // A delay for one call, or none.
-        (With(200, ABORTED_PUSHED), 0),
-        (With(200, PUSHED_AWAY), 0),
-        (With(200, BEGUN), 0),
-        (With(200, OK), 0),
+        (Headers(200, ABORTED_PUSHED), 0),
+        (Headers(200, PUSHED_AWAY), 0),
+        (Headers(200, BEGUN), 0),
+        (Headers(200, OK), 0),
     ] {
-        let probe = ScriptedService::new([answer, Is(200)]);
+        let probe = ScriptedService::new([answer, Status(200)]);
         let service =
             ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(probe.clone());
         service.clone().oneshot(get(URI)).await.unwrap();

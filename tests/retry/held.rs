@@ -18,7 +18,7 @@ use super::{
 
 #[tokio::test(start_paused = true)]
 async fn dropping_a_call_during_its_backoff_leaves_nothing_running() {
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let mut call = task::spawn(RetryLayer::new().layer(probe.clone()).oneshot(get(URI)));
     assert_pending!(call.poll());
     assert_eq!(probe.calls(), 1, "the first attempt has failed");
@@ -32,8 +32,9 @@ async fn dropping_a_call_during_its_backoff_leaves_nothing_running() {
 
 #[tokio::test(start_paused = true)]
 async fn wakes_the_task_once_for_each_backoff() {
-    let mut call =
-        task::spawn(RetryLayer::new().layer(ScriptedService::new([Is(429), Is(200)])).oneshot(get(URI)));
+    let mut call = task::spawn(
+        RetryLayer::new().layer(ScriptedService::new([Status(429), Status(200)])).oneshot(get(URI)),
+    );
     assert_pending!(call.poll());
     // The drained body is one frame in memory. After it only the sleep wakes the task.
     while call.is_woken() {
@@ -48,7 +49,7 @@ async fn wakes_the_task_once_for_each_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_in_its_backoff_holds_no_permit_of_a_concurrency_limit() {
-    let probe = ScriptedService::new([With(503, &[("retry-after", "60")]), Is(200)]);
+    let probe = ScriptedService::new([Headers(503, &[("retry-after", "60")]), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(tower::limit::ConcurrencyLimitLayer::new(1))
@@ -100,7 +101,7 @@ async fn polls_readiness_before_each_attempt_and_sends_one_at_a_time() {
 async fn a_call_without_a_failure_needs_no_runtime_and_no_sleep() {
     let outside = std::thread::spawn(|| {
         let mut call =
-            task::spawn(RetryLayer::new().layer(ScriptedService::new([Is(404)])).oneshot(get(URI)));
+            task::spawn(RetryLayer::new().layer(ScriptedService::new([Status(404)])).oneshot(get(URI)));
         assert_eq!(assert_ready_ok!(call.poll()).status(), 404);
     });
     outside.join().unwrap();

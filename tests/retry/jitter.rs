@@ -92,7 +92,7 @@ async fn spreads_a_thousand_calls_with_the_same_requested_delay() {
 #[tokio::test(start_paused = true)]
 async fn a_seed_repeats_the_delays_and_layers_without_one_differ() {
     let delays = |layer: RetryLayer| async move {
-        let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Is(503)]));
+        let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Status(503)]));
         let response = service.oneshot(get(URI)).await.unwrap();
         report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect::<Vec<_>>()
     };
@@ -108,7 +108,7 @@ async fn without_jitter_the_delays_double_up_to_the_cap() {
     let backoff = ExponentialBackoff::new(secs(1), secs(5)).unwrap().with_jitter(Jitter::none());
     let layer = RetryLayer::new().with_backoff(backoff).with_max_attempts(6).unwrap();
     let start = Instant::now();
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let at: Vec<_> = probe.seen().iter().map(|seen| (seen.at - start).as_secs()).collect();
     assert_eq!(at, [0, 1, 3, 7, 12, 17]);
@@ -118,7 +118,7 @@ async fn without_jitter_the_delays_double_up_to_the_cap() {
 async fn jitters_the_delay_below_its_cap_after_two_thousand_attempts() {
     let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
     let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
-    let response = layer.layer(ScriptedService::new([Is(503)])).oneshot(get(URI)).await.unwrap();
+    let response = layer.layer(ScriptedService::new([Status(503)])).oneshot(get(URI)).await.unwrap();
     let delays: Vec<_> = report(&response).attempts().iter().filter_map(|attempt| attempt.delay).collect();
     assert_eq!(delays.len(), 1_999);
     let at_the_cap = &delays[8..];
@@ -144,8 +144,9 @@ async fn draws_no_backoff_if_the_call_stops_anyway() {
         std::iter::repeat_with(move || millis(count.fetch_add(1, Ordering::Relaxed) as u64))
     };
     let layer = RetryLayer::new().with_custom_backoff(custom);
-    let too_long = Asks(503, "121");
-    for (method, answer, delays) in [("POST", Is(500), 0), ("GET", Is(500), 2), ("GET", too_long, 0)] {
+    let too_long = RetryAfter(503, "121");
+    for (method, answer, delays) in [("POST", Status(500), 0), ("GET", Status(500), 2), ("GET", too_long, 0)]
+    {
         drawn.store(0, Ordering::Relaxed);
         layer.layer(ScriptedService::new([answer])).oneshot(request(method, URI)).await.unwrap();
         assert_eq!(drawn.load(Ordering::Relaxed), delays, "{method}");
@@ -154,7 +155,7 @@ async fn draws_no_backoff_if_the_call_stops_anyway() {
     // The random source, which all calls share, does not move, either.
     let delay_after = |earlier: &'static [&'static str]| async move {
         let layer = RetryLayer::new().with_seed(1).with_max_attempts(2).unwrap();
-        let service = layer.layer(ScriptedService::new([Is(500)]));
+        let service = layer.layer(ScriptedService::new([Status(500)]));
         for method in earlier {
             service.clone().oneshot(request(method, URI)).await.unwrap();
         }

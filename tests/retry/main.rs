@@ -25,7 +25,7 @@ mod table;
 #[cfg(feature = "client")]
 mod transport;
 
-use self::support::{Content, Scripted::Is, ScriptedService, get, millis};
+use self::support::{Content, Scripted::Status, ScriptedService, get, millis};
 use http::{Request, Response};
 use tower::Service;
 use tower_outbound::{
@@ -43,7 +43,7 @@ const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
 async fn the_probe_panics_on_a_call_that_was_not_polled_ready() {
-    let mut ready = ScriptedService::new([Is(200)]);
+    let mut ready = ScriptedService::new([Status(200)]);
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
     let _ = ready.clone().call(get(URI)).await;
 }

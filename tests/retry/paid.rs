@@ -15,7 +15,7 @@ use super::{
     URI,
     support::{
         Content,
-        Scripted::{Is, Silent},
+        Scripted::{NoResponse, Status},
         ScriptedService, get, secs,
     },
 };
@@ -42,14 +42,14 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_costs_credit_wherever_its_caller_drops_it() {
-    let server = ScriptedService::new([Is(503), Silent]);
+    let server = ScriptedService::new([Status(503), NoResponse]);
     let queued = ServiceBuilder::new().layer(permits(1)).service(server.clone());
     assert_eq!((left(queued).await, server.calls()), (486, 1));
 
-    let server = ScriptedService::new([Is(503), Silent]);
+    let server = ScriptedService::new([Status(503), NoResponse]);
     let sent = ServiceBuilder::new().layer(permits(9)).service(server.clone());
     assert_eq!((left(sent).await, server.calls()), (486, 2));
-    assert_eq!(left(ScriptedService::new([Is(503), Silent])).await, 486, "without a limiter");
+    assert_eq!(left(ScriptedService::new([Status(503), NoResponse])).await, 486, "without a limiter");
 }
 
 /// The server received the retry. Only the resend with another key is queued, or refused.
@@ -61,11 +61,11 @@ async fn a_resend_that_is_not_sent_returns_no_credit() {
         }
         response
     };
-    let server = ScriptedService::new([Is(503), Is(401)]);
+    let server = ScriptedService::new([Status(503), Status(401)]);
     let held = ServiceBuilder::new().layer(permits(2)).map_response(replaced).service(server.clone());
     assert_eq!((left(held).await, server.calls()), (486, 2));
 
-    let server = ScriptedService::new([Is(503), Is(401)]);
+    let server = ScriptedService::new([Status(503), Status(401)]);
     let budget = Budget::new();
     let refused = ServiceBuilder::new()
         .layer(RetryLayer::new().with_budget(budget.clone()))

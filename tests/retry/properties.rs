@@ -55,14 +55,14 @@ struct Came {
 fn answers() -> impl Strategy<Value = Vec<Scripted>> {
     let asks = select(vec!["0", "1", "3", "7", "30"]);
     let answer = prop_oneof![
-        2 => select(vec![200, 404, 409, 500, 503, 429, 101]).prop_map(Is),
-        3 => select(vec![500, 503, 429, 429, 408]).prop_map(Is),
-        3 => (select(vec![503, 429, 500]), asks).prop_map(|(status, ask)| Asks(status, ask)),
+        2 => select(vec![200, 404, 409, 500, 503, 429, 101]).prop_map(Status),
+        3 => select(vec![500, 503, 429, 429, 408]).prop_map(Status),
+        3 => (select(vec![503, 429, 500]), asks).prop_map(|(status, ask)| RetryAfter(status, ask)),
         2 => Just(Refused),
         2 => select(vec![ConnectionReset, BrokenPipe]).prop_map(Io),
-        1 => Just(Silent),
-        1 => (1..3_000_u64, select(vec![200, 503])).prop_map(|(after, status)| Late(after, status)),
-        1 => select(vec![200, 503]).prop_map(Early),
+        1 => Just(NoResponse),
+        1 => (1..3_000_u64, select(vec![200, 503])).prop_map(|(after, status)| Delayed(after, status)),
+        1 => select(vec![200, 503]).prop_map(BeforeBody),
     ];
     prop::collection::vec(answer, 1..10)
 }
@@ -161,7 +161,7 @@ fn play(layer: RetryLayer, answers: &[Scripted], settings: &Settings) -> Came {
 /// Returns the delay that the server requested, in milliseconds.
 fn ask(answer: Scripted) -> u64 {
     match answer {
-        Asks(_, seconds) => seconds.parse::<u64>().unwrap() * 1_000,
+        RetryAfter(_, seconds) => seconds.parse::<u64>().unwrap() * 1_000,
         _ => 0,
     }
 }
@@ -171,7 +171,7 @@ fn given(answers: &[Scripted], attempt: usize) -> Scripted {
 }
 
 fn is_throttle(answer: Scripted) -> bool {
-    matches!(answer, Is(429) | Asks(429, _))
+    matches!(answer, Status(429) | RetryAfter(429, _))
 }
 
 proptest! {
@@ -226,7 +226,7 @@ proptest! {
         prop_assert!(keys.iter().all(|key| key.is_some() == needed && *key == keys[0]), "{keys:?}");
         // No attempt follows a success or a response that is not retryable.
         for index in 0..came.seen.len() - 1 {
-            prop_assert!(!matches!(given(&answers, index), Is(200 | 404 | 409 | 101) | Late(_, 200) | Early(200)) || came.attempts[index].outcome == Some(tower_outbound::call::Outcome::Timeout));
+            prop_assert!(!matches!(given(&answers, index), Status(200 | 404 | 409 | 101) | Delayed(_, 200) | BeforeBody(200)) || came.attempts[index].outcome == Some(tower_outbound::call::Outcome::Timeout));
         }
     }
 

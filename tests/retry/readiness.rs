@@ -26,7 +26,7 @@ use super::{
     URI, report,
     support::{
         Broken, Content,
-        Scripted::{self as Step, Io, Is, Refused},
+        Scripted::{self as Step, Io, Refused, Status},
         ScriptedService, cause, request,
     },
 };
@@ -122,14 +122,14 @@ async fn retries_post_until_it_may_have_been_sent() {
 async fn calls_a_service_that_becomes_ready_again() {
     let ok = StatusCode::OK;
     for method in ["PUT", "POST"] {
-        let (result, outcomes, ended) = came(method, &[None, None, Some(Is(200))]).await;
+        let (result, outcomes, ended) = came(method, &[None, None, Some(Status(200))]).await;
         assert_eq!(result.unwrap(), 200);
         assert_eq!(
             (outcomes.as_slice(), ended),
             (&[NotSent, NotSent, Outcome::Response(ok)][..], Some(Success))
         );
     }
-    let (result, outcomes, _) = came("PUT", &[Some(Io(ConnectionReset)), None, Some(Is(200))]).await;
+    let (result, outcomes, _) = came("PUT", &[Some(Io(ConnectionReset)), None, Some(Status(200))]).await;
     assert_eq!(result.unwrap(), 200);
     assert_eq!(outcomes, [Failed, NotSent, Outcome::Response(ok)]);
 }
@@ -146,7 +146,7 @@ async fn returns_the_readiness_error_of_a_first_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn the_report_has_a_response_before_the_readiness_error() {
-    let (result, outcomes, _) = came("GET", &[Some(Is(503)), None]).await;
+    let (result, outcomes, _) = came("GET", &[Some(Status(503)), None]).await;
     assert_eq!(cause(&result.unwrap_err()), Some(&Broken));
     assert_eq!(outcomes, [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);
 }

@@ -26,7 +26,7 @@ use tower_outbound::{
 
 use super::{
     URI, report,
-    support::{Content, Scripted::Is, ScriptedService, get, millis, request, secs},
+    support::{Content, Scripted::Status, ScriptedService, get, millis, request, secs},
 };
 
 fn mark<B>(mut response: Response<B>) -> Response<B> {
@@ -39,7 +39,7 @@ async fn stacked_retry_layers_resend_once() {
     let one = || RetryLayer::new().with_max_attempts(1).unwrap();
     for (called_by, outermost) in [("the caller", false), ("a layer that begins the call", true)] {
         // The last response is a 200, so that a failing test ends.
-        let probe = ScriptedService::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
+        let probe = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());
         let service = ServiceBuilder::new()
             .option_layer(outermost.then(RequestIdLayer::new))
             .layer(one())
@@ -57,7 +57,7 @@ async fn stacked_retry_layers_resend_once() {
 /// The second 401 is classified as any other response.
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_retries_401s_uses_all_attempts() {
-    let probe = ScriptedService::new([[Is(401); 9].as_slice(), &[Is(200)]].concat());
+    let probe = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().retry_on(StatusCode::UNAUTHORIZED).with_max_attempts(3).unwrap())
         .map_response(mark)
@@ -69,7 +69,7 @@ async fn a_rule_that_retries_401s_uses_all_attempts() {
 /// An outer layer resends the request if the inner one may not.
 #[tokio::test(start_paused = true)]
 async fn an_outer_layer_resends_if_the_inner_layer_may_not() {
-    let probe = ScriptedService::new([Is(401), Is(200)]);
+    let probe = ScriptedService::new([Status(401), Status(200)]);
     let never = |mut request: Request<_>| {
         request.extensions_mut().insert(RetryOverride::new().without_retries());
         request

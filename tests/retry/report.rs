@@ -28,11 +28,11 @@ use super::{
 #[tokio::test(start_paused = true)]
 async fn the_report_of_a_success_is_complete() {
     let probe = ScriptedService::new([
-        With(429, &[("retry-after", "2")]),
+        Headers(429, &[("retry-after", "2")]),
         Io(ConnectionReset),
         Refused,
-        Silent,
-        Late(30, 200),
+        NoResponse,
+        Delayed(30, 200),
     ]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_max_attempts(9).unwrap())
@@ -63,7 +63,7 @@ async fn the_report_of_a_success_is_complete() {
 #[tokio::test(start_paused = true)]
 async fn the_report_of_a_failure_is_complete_and_the_source_is_the_inner_error() {
     let probe =
-        ScriptedService::new([With(503, &[("retry-after", "2")]), Io(ConnectionReset), Io(BrokenPipe)]);
+        ScriptedService::new([Headers(503, &[("retry-after", "2")]), Io(ConnectionReset), Io(BrokenPipe)]);
     let error = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_timeout() && !error.is_auth());
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
@@ -109,7 +109,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
 #[tokio::test(start_paused = true)]
 async fn does_not_retry_after_a_refusal_of_the_limiter() {
     let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
@@ -127,7 +127,7 @@ async fn every_attempt_takes_a_permit_and_the_report_has_its_wait() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(bucket))
-        .service(ScriptedService::new([Is(503), Is(200)]));
+        .service(ScriptedService::new([Status(503), Status(200)]));
     let response = service.oneshot(get(URI)).await.unwrap();
     let attempts = report(&response).attempts();
     assert_eq!(attempts[0].waited, Duration::ZERO);
@@ -151,7 +151,7 @@ async fn debug_shows_neither_head_nor_body() {
     let mut request = request("PUT", "https://api.example.com/v1?key=s3cret");
     request.headers_mut().insert("x-key", HeaderValue::from_static("s3cret"));
     *request.body_mut() = Full::from("s3cret");
-    let mut service = RetryLayer::new().layer(ScriptedService::new([Is(503)]));
+    let mut service = RetryLayer::new().layer(ScriptedService::new([Status(503)]));
     let mut call = task::spawn(service.call(request));
     assert_pending!(call.poll());
     let shown = format!("{:?} {service:?} {:?}", call, RetryLayer::new());

@@ -25,7 +25,7 @@ async fn every_attempt_carries_the_same_head() {
     struct Marked;
     // The recording differs with an extension of the request's own, and with large headers.
     for (marked, length) in [(false, 10), (false, 10_000), (true, 10)] {
-        let probe = ScriptedService::new([Is(503), Io(ConnectionReset), Is(200)]);
+        let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");
         let long = HeaderValue::try_from("x".repeat(length)).unwrap();
         let mut secret = HeaderValue::from_static("b");
@@ -78,7 +78,7 @@ async fn a_body_is_complete_at_its_announced_length_unless_trailers_are_announce
 
 #[tokio::test(start_paused = true)]
 async fn the_inner_service_reads_the_number_of_the_attempt() {
-    let probe = ScriptedService::new([Is(503), Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(503), Status(200)]);
     RetryLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
     let numbers: Vec<_> = probe.seen().into_iter().map(|seen| seen.attempt).collect();
     assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
@@ -99,7 +99,7 @@ async fn replays_a_streamed_body_with_its_trailers() {
         frame
     });
     let body = StreamBody::new(stream.boxed());
-    let probe = ScriptedService::new([Is(503), Io(ConnectionReset), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
     let request = Request::put(URI).body(body).unwrap();
     RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
     let whole = [b"one two ".as_slice(), &[b'x'; 10_000]].concat();
@@ -114,7 +114,7 @@ async fn sends_a_stream_over_the_replay_limit_whole_and_once() {
     for (limit, attempts, ended) in [(30, 2, Success), (29, 1, NotReplayable)] {
         let frames =
             [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
-        let probe = ScriptedService::new([Is(503), Is(200)]);
+        let probe = ScriptedService::new([Status(503), Status(200)]);
         let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
         let layer = RetryLayer::new().with_replay_limit(limit);
         let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();

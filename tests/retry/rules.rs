@@ -32,7 +32,7 @@ fn keyed() -> RetryLayer {
 
 /// Returns the value of this header on each attempt of a call. Each attempt has at most one.
 async fn sent(layer: &RetryLayer, name: &str, request: Request<Content>) -> Vec<Option<HeaderValue>> {
-    let probe = ScriptedService::new([Is(503), Io(ConnectionReset), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
     let _ = layer.layer(probe.clone()).oneshot(request).await;
     let one = |headers: &HeaderMap| {
         assert!(headers.get_all(name).iter().count() <= 1, "{headers:?}");
@@ -106,7 +106,7 @@ async fn does_not_retry_post_with_a_key_that_the_server_does_not_honour() {
 #[tokio::test(start_paused = true)]
 async fn sends_no_key_by_default() {
     let of_a_key = |headers: &HeaderMap| headers.keys().any(|name| name.as_str().contains("idempotency"));
-    let probe = ScriptedService::new([Is(503)]);
+    let probe = ScriptedService::new([Status(503)]);
     RetryLayer::new().layer(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     RetryLayer::default().layer(probe.clone()).oneshot(request("PATCH", URI)).await.unwrap();
     for make in [preset::currency_rates, preset::email_delivery, preset::realtime_messaging] {
@@ -119,7 +119,7 @@ async fn sends_no_key_by_default() {
         }
         assert_eq!(probe.calls() - before, 2, "a POST and a PATCH, once each");
         // A preset with a configured key sends it.
-        let other = ScriptedService::new([Is(503), Is(200)]);
+        let other = ScriptedService::new([Status(503), Status(200)]);
         let service = preset().with_retry(keyed()).layer().unwrap().layer(other.clone());
         service.oneshot(request("POST", URI)).await.unwrap();
         assert!(other.calls() == 2 && other.seen().iter().all(|seen| of_a_key(&seen.head.headers)));
@@ -152,7 +152,7 @@ async fn sends_no_key_with_an_idempotent_method() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_calls_have_a_thousand_keys() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     // Two layers, and clones of their services, at the same paused time.
     let services = [keyed().layer(probe.clone()), keyed().with_seed(1).layer(probe.clone())];
     let calls =
@@ -185,10 +185,10 @@ async fn retry_if_receives_the_original_request_and_each_result() {
     request.headers_mut().insert("x-mine", HeaderValue::from_static("1"));
     request.extensions_mut().insert(Mark);
     let probe = ScriptedService::new([
-        With(503, &[("x-a", "1"), ("x-b", "2")]),
+        Headers(503, &[("x-a", "1"), ("x-b", "2")]),
         Refused,
         Io(ConnectionReset),
-        Is(404),
+        Status(404),
     ]);
     let layer = RetryLayer::new().with_max_attempts(9).unwrap().retry_if(note);
     layer.layer(probe).oneshot(request).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_classifier_can_read_the_request() {
     let layer = RetryLayer::new().with_classify(once);
     for (path, attempts, ended) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
         let uri = format!("https://api.example.com{path}");
-        let response = layer.layer(ScriptedService::new([Is(503)])).oneshot(get(&uri)).await.unwrap();
+        let response = layer.layer(ScriptedService::new([Status(503)])).oneshot(get(&uri)).await.unwrap();
         assert_eq!(
             (report(&response).attempt_count(), report(&response).stop_reason()),
             (attempts, Some(ended))
@@ -227,7 +227,7 @@ async fn retry_if_receives_the_call_of_every_attempt() {
         noting.lock().unwrap().push(call.is_some_and(|call| call.deadline().is_none()));
         false
     };
-    let probe = ScriptedService::new([Is(503), Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(503), Status(200)]);
     RequestIdLayer::new()
         .layer(RetryLayer::new().retry_if(note).layer(probe))
         .oneshot(get(URI))
@@ -249,7 +249,7 @@ async fn retry_if_receives_the_report_of_every_error() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().retry_if(note))
         .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
-        .service(ScriptedService::new([Silent, Refused, Is(200)]));
+        .service(ScriptedService::new([NoResponse, Refused, Status(200)]));
     service.oneshot(get(URI)).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), [1, 2]);
 }
@@ -289,7 +289,8 @@ async fn debug_of_results_and_rules_shows_no_header() {
     let said = format!("{layer:?}");
     let mut request = request("PUT", URI);
     *request.body_mut() = Full::from("s3cret");
-    let probe = ScriptedService::new([With(503, &[("x-key", "s3cret")]), Io(ConnectionReset), Is(200)]);
+    let probe =
+        ScriptedService::new([Headers(503, &[("x-key", "s3cret")]), Io(ConnectionReset), Status(200)]);
     layer.layer(probe).oneshot(request).await.unwrap();
     let shown = shown.lock().unwrap();
     assert!(shown.contains("503") && !shown.contains("s3cret"), "{shown}");

@@ -58,7 +58,7 @@ pub(crate) enum Set {
     Never,
     Own(u32),
     Idempotent,
-    /// With an idempotency key, which the server honours.
+    /// Headers an idempotency key, which the server honours.
     Keyed,
     CallersKey,
     /// The transient backoffs and the throttled ones, in milliseconds.
@@ -72,7 +72,7 @@ pub(crate) enum Set {
 /// The result of the call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Out {
-    Status(u16),
+    Returns(u16),
     Timeout,
     OverDeadline,
     Service(io::ErrorKind),
@@ -150,7 +150,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
     let elapsed = start.elapsed();
 
     let (out, report) = match &result {
-        Ok(response) => (Status(response.status().as_u16()), response.extensions().get::<Report>()),
+        Ok(response) => (Returns(response.status().as_u16()), response.extensions().get::<Report>()),
         Err(error) if error.is_deadline() => (OverDeadline, error.report()),
         Err(error) if error.is_timeout() => (Timeout, error.report()),
         Err(error) => (Service(cause::<io::Error>(error).unwrap().kind()), error.report()),
@@ -176,7 +176,7 @@ pub(crate) async fn check(row: &Row, seed: u64) {
         assert_eq!(seen.at - start, pair[1].started);
     }
     if delays.is_empty()
-        && !answers.iter().any(|answer| matches!(answer, Scripted::Silent | Scripted::Late(..)))
+        && !answers.iter().any(|answer| matches!(answer, Scripted::NoResponse | Scripted::Delayed(..)))
     {
         assert_eq!(elapsed, Duration::ZERO, "{row:?}");
     }

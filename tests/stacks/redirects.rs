@@ -23,7 +23,7 @@ const URI: &str = "https://api.example.com/v1";
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 
-/// The API sends on to another origin, and that one to itself. Keeps whether the key was anywhere in each request.
+/// The API sends on to another origin, and that one to itself. KeepsBody whether the key was anywhere in each request.
 fn chain() -> (Client, Arc<Mutex<Vec<bool>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let keep = Arc::clone(&seen);

@@ -57,7 +57,7 @@ struct Heard {
     records: Vec<String>,
 }
 
-/// Keeps what is heard. All clones share it.
+/// KeepsBody what is heard. All clones share it.
 #[derive(Clone, Default)]
 pub(crate) struct Capture(Arc<Mutex<Heard>>);
 

@@ -24,43 +24,43 @@ pub(crate) use tower_outbound::test_util::{ScriptedService, Seen};
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
     /// This status, after the request's body was read.
-    Is(u16),
+    Status(u16),
     /// This status and these headers, after the request's body was read.
-    With(u16, &'static [(&'static str, &'static str)]),
+    Headers(u16, &'static [(&'static str, &'static str)]),
     /// This status and this `Retry-After`, after the request's body was read.
-    Asks(u16, &'static str),
+    RetryAfter(u16, &'static str),
     /// This status, so many milliseconds after the request's body was read.
-    Late(u64, u16),
+    Delayed(u64, u16),
     /// This status, before anything of the request's body was read.
-    Early(u16),
+    BeforeBody(u16),
     /// This status, after the first frame of the request's body was read.
-    Half(u16),
+    AfterFirstFrame(u16),
     /// This status, with the request's body unread and kept for as long as the probe lives.
-    Keeps(u16),
+    KeepsBody(u16),
     /// An I/O error, before anything was read.
     Refused,
     /// An I/O error, after the request's body was read.
     Io(io::ErrorKind),
     /// Never anything, after the request's body was read.
-    Silent,
+    NoResponse,
 }
 
 impl From<Scripted> for test_util::ScriptedResponse {
     fn from(answer: Scripted) -> Self {
         let is = |status| Self::status(status).with_body("answer");
         match answer {
-            Scripted::Is(status) => is(status),
-            Scripted::With(status, headers) => {
+            Scripted::Status(status) => is(status),
+            Scripted::Headers(status, headers) => {
                 headers.iter().fold(is(status), |answer, (name, value)| answer.with_header(name, value))
             }
-            Scripted::Asks(status, pause) => is(status).with_header("retry-after", pause),
-            Scripted::Late(delay, status) => is(status).with_delay(millis(delay)),
-            Scripted::Early(status) => is(status).with_request_body_unread(),
-            Scripted::Half(status) => is(status).with_request_body_first_frame(),
-            Scripted::Keeps(status) => is(status).with_request_body_kept(),
+            Scripted::RetryAfter(status, pause) => is(status).with_header("retry-after", pause),
+            Scripted::Delayed(delay, status) => is(status).with_delay(millis(delay)),
+            Scripted::BeforeBody(status) => is(status).with_request_body_unread(),
+            Scripted::AfterFirstFrame(status) => is(status).with_request_body_first_frame(),
+            Scripted::KeepsBody(status) => is(status).with_request_body_kept(),
             Scripted::Refused => Self::refused(),
             Scripted::Io(kind) => Self::io_error(kind),
-            Scripted::Silent => Self::never(),
+            Scripted::NoResponse => Self::never(),
         }
     }
 }

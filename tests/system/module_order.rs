@@ -296,7 +296,11 @@ fn check(sources: &Sources, crates: &BTreeSet<String>) -> Vec<String> {
             continue;
         }
         let Some(allowed) = allowed(room) else {
-            broken.insert((*file, 1, format!("room `{room}` is not in the table of tests/rooms.rs")));
+            broken.insert((
+                *file,
+                1,
+                format!("room `{room}` is not in the table of tests/system/module_order.rs"),
+            ));
             continue;
         };
         for path in &source.paths {

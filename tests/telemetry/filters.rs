@@ -21,7 +21,7 @@ async fn heard_by(wanted: fn(&Metadata<'_>) -> bool) -> Vec<String> {
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
         .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([With(429, &[("retry-after", "3")]), Is(404), Is(200)]));
+        .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(404), Status(200)]));
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }

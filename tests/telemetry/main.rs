@@ -84,7 +84,14 @@ fn a_row_outside_a_table_is_no_row() {
 #[tokio::test(start_paused = true)]
 async fn what_is_logged_is_what_the_manual_says() {
     let (capture, _guard) = Capture::all();
-    let script = [With(429, &[("retry-after", "3")]), Is(200), Is(404), Is(503), Is(503), Is(503)];
+    let script = [
+        Headers(429, &[("retry-after", "3")]),
+        Status(200),
+        Status(404),
+        Status(503),
+        Status(503),
+        Status(503),
+    ];
     let quota = Quota::per_minute(2).unwrap().with_burst(1).unwrap();
     let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
     let preset = preset.with_quota(quota).with_total_timeout(secs(600));
@@ -129,7 +136,7 @@ async fn tell_of_keys() {
     let changing = KeySource::from_file_every(&file, secs(1)).unwrap();
     for keys in [KeySource::from(provided), changing] {
         let preset = preset::currency_rates(URI).unwrap().with_keys(keys);
-        let service = preset.layer().unwrap().layer(ScriptedService::new([Is(401)]));
+        let service = preset.layer().unwrap().layer(ScriptedService::new([Status(401)]));
         for _ in 0..2 {
             let _ = service.clone().oneshot(get(URI)).await;
             fs::write(&file, "key-2").unwrap();
@@ -161,7 +168,7 @@ fn shown(fields: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
 
 #[tokio::test(start_paused = true)]
 async fn each_attempt_is_a_client_span_of_its_own_in_the_span_of_the_call() {
-    let script = [Is(503), Io(ConnectionReset), Is(200)];
+    let script = [Status(503), Io(ConnectionReset), Status(200)];
     let capture = heard(&script, "PUT", "https://me:pw@api.example.com:8443/v1/x?key=1").await;
     let calls = capture.spans("call");
     assert_eq!((calls.len(), calls[0].parent), (1, None));
@@ -208,15 +215,15 @@ async fn each_attempt_is_a_client_span_of_its_own_in_the_span_of_the_call() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_told_by_its_kind_and_a_redirect_is_none() {
     for (answer, kind) in [
-        (Is(200), None),
-        (Is(304), None),
-        (Is(404), Some("404")),
-        (Is(500), Some("500")),
-        (With(200, &[("grpc-status", "0")]), None),
-        (With(200, &[("grpc-status", "14")]), Some("UNAVAILABLE")),
-        (With(404, &[("grpc-status", "12")]), Some("UNIMPLEMENTED")),
+        (Status(200), None),
+        (Status(304), None),
+        (Status(404), Some("404")),
+        (Status(500), Some("500")),
+        (Headers(200, &[("grpc-status", "0")]), None),
+        (Headers(200, &[("grpc-status", "14")]), Some("UNAVAILABLE")),
+        (Headers(404, &[("grpc-status", "12")]), Some("UNIMPLEMENTED")),
         (Io(BrokenPipe), Some("closed")),
-        (Silent, Some("attempt_timeout")),
+        (NoResponse, Some("attempt_timeout")),
     ] {
         let capture = heard(&[answer], "POST", URI).await;
         for span in ["call", "attempt"] {
@@ -259,7 +266,7 @@ async fn what_is_no_absolute_uri_or_known_method_is_told_as_such() {
     for (method, uri) in [("PURGE", "http://[::1]/a"), ("GET", "/v1?key=s3cret"), ("GET", "http://API.test")]
     {
         AttemptSpanLayer::new()
-            .layer(ScriptedService::new([Is(200)]))
+            .layer(ScriptedService::new([Status(200)]))
             .oneshot(request(method, uri))
             .await
             .unwrap();
@@ -300,7 +307,7 @@ async fn the_wait_for_the_limiter_is_in_no_attempts_span() {
         .layer(RequestIdLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(quota)))
         .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([Late(30, 200)]));
+        .service(ScriptedService::new([Delayed(30, 200)]));
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
@@ -361,7 +368,7 @@ async fn what_a_client_tells_is_in_the_attempts_span_whenever_it_is_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn the_crates_own_events_are_in_the_span_of_the_call() {
-    let capture = heard(&[Is(503), Is(503), Is(503)], "GET", URI).await;
+    let capture = heard(&[Status(503), Status(503), Status(503)], "GET", URI).await;
     let lines = capture.lines();
     let told: Vec<_> = lines.iter().map(|line| (line.message.as_str(), line.scope.as_slice())).collect();
     let call = ["call"].as_slice();
@@ -379,7 +386,7 @@ async fn a_call_that_its_caller_drops_has_not_failed() {
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(secs(60)).unwrap())
         .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     let mut call = task::spawn(service.oneshot(get(URI)));
     assert_pending!(call.poll());
     drop(call);
@@ -395,7 +402,7 @@ async fn an_attempt_that_the_deadline_cuts_off_from_above_has_timed_out() {
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(1)).unwrap())
         .layer(AttemptSpanLayer::new())
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     service.oneshot(get(URI)).await.unwrap_err();
     let fields = &capture.spans("attempt")[0].fields;
     assert_eq!((fields["error.type"].as_str(), fields["otel.status_code"].as_str()), ("deadline", "error"));
@@ -405,7 +412,7 @@ async fn an_attempt_that_the_deadline_cuts_off_from_above_has_timed_out() {
 async fn an_attempt_that_was_answered_stays_so_however_late_it_is_dropped() {
     let (capture, _guard) = Capture::all();
     let mut service = (TimeoutLayer::total(secs(1)).unwrap(), AttemptSpanLayer::new())
-        .layer(ScriptedService::new([Is(200)]));
+        .layer(ScriptedService::new([Status(200)]));
     let mut call =
         task::spawn(ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap().call(get(URI)));
     assert!(call.poll().is_ready());
@@ -422,7 +429,9 @@ async fn no_key_query_or_user_info_is_in_a_span() {
     let (capture, _guard) = Capture::all();
     let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap());
     for preset in [preset.clone(), preset.with_key_placement("query:s3cret-name".parse().unwrap())] {
-        for script in [&[Is(200)][..], &[Is(401)], &[Is(503), Io(ConnectionReset), Silent], &[Refused]] {
+        for script in
+            [&[Status(200)][..], &[Status(401)], &[Status(503), Io(ConnectionReset), NoResponse], &[Refused]]
+        {
             let service = preset.layer().unwrap().layer(ScriptedService::new(script.iter().copied()));
             let _ = service.oneshot(get("https://s3cret:s3cret@api.example.com/v1?a=s3cret")).await;
         }
@@ -435,7 +444,7 @@ async fn no_key_query_or_user_info_is_in_a_span() {
 async fn at_level_warn_there_is_no_span() {
     let (capture, _guard) = Capture::at(tracing::level_filters::LevelFilter::WARN);
     let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
-    layers.layer(ScriptedService::new([Is(500)])).oneshot(get(URI)).await.unwrap();
+    layers.layer(ScriptedService::new([Status(500)])).oneshot(get(URI)).await.unwrap();
     assert!(capture.spans("call").is_empty() && capture.spans("attempt").is_empty());
     assert_eq!(capture.lines().len(), 1);
 }
@@ -444,7 +453,7 @@ async fn at_level_warn_there_is_no_span() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_replaced_is_told() {
     let (capture, _guard) = Capture::all();
-    let probe = ScriptedService::new([Is(401), Is(200)]);
+    let probe = ScriptedService::new([Status(401), Status(200)]);
     let given = AtomicU32::new(0);
     let preset = preset::realtime_messaging(URI).unwrap().with_keys(RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3y-{}", given.fetch_add(1, Relaxed)));
@@ -489,7 +498,7 @@ async fn the_number_of_the_attempt_is_sent_by_choice() {
     for (attempt, expected) in
         [(numbered, [Some("1"), Some("2"), Some("3")]), (AttemptSpanLayer::new(), [None; 3])]
     {
-        let probe = ScriptedService::new([Is(503), Io(ConnectionReset), Is(200)]);
+        let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let preset = preset.clone().with_attempt_span(attempt);
         preset.layer().unwrap().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
         assert_eq!(numbers(&probe), expected.map(|number| number.map(str::to_owned)));
@@ -505,14 +514,14 @@ async fn the_number_of_the_attempt_is_sent_by_choice() {
 async fn without_our_retry_the_number_is_right_too() {
     let (capture, _guard) = Capture::all();
     let numbered = || AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let mut own = get(URI);
     own.headers_mut().insert("x-attempt", HeaderValue::from_static("7"));
     numbered().layer(probe.clone()).oneshot(own).await.unwrap();
     assert_eq!(numbers(&probe), [Some("1".to_owned())], "in place of the caller's");
 
     // Another's retry between the two.
-    let probe = ScriptedService::new([Is(503), Is(503), Is(200)]);
+    let probe = ScriptedService::new([Status(503), Status(503), Status(200)]);
     let again = tower::service_fn({
         let below = numbered().layer(probe.clone());
         move |request: Request<Content>| {

@@ -47,7 +47,7 @@ fn zero_is_refused_with_the_name_of_the_field() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_runs_over_its_total_is_a_deadline() {
-    let probe = ScriptedService::new([Silent]);
+    let probe = ScriptedService::new([NoResponse]);
     let start = Instant::now();
     let error = total(millis(1500)).layer(probe.clone()).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), millis(1500));
@@ -61,7 +61,8 @@ async fn a_call_that_runs_over_its_total_is_a_deadline() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_runs_over_is_a_timeout_and_no_deadline() {
     let start = Instant::now();
-    let error = attempt(secs(2)).layer(ScriptedService::new([Silent])).oneshot(get(URI)).await.unwrap_err();
+    let error =
+        attempt(secs(2)).layer(ScriptedService::new([NoResponse])).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(2));
     assert!(error.is_timeout() && !error.is_deadline());
     assert_eq!(error.to_string(), "no response within 2s");
@@ -78,7 +79,7 @@ async fn an_attempts_timeout_shrinks_to_what_is_left_of_the_deadline() {
         let service = ServiceBuilder::new()
             .layer(total(millis(total_millis)))
             .layer(attempt(millis(attempt_millis)))
-            .service(ScriptedService::new([Silent]));
+            .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
         let error = service.oneshot(get(URI)).await.unwrap_err();
         assert_eq!(start.elapsed(), millis(expected), "{total_millis} {attempt_millis}");
@@ -93,7 +94,7 @@ async fn the_third_attempt_has_only_what_the_first_two_left() {
         .layer(total(secs(5)))
         .layer(RetryLayer::new())
         .layer(attempt(secs(2)))
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     let start = Instant::now();
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert_eq!(start.elapsed(), secs(5));
@@ -114,7 +115,7 @@ async fn without_an_attempt_timeout_the_report_still_tells_of_the_attempt_that_w
     let service = ServiceBuilder::new()
         .layer(total(secs(5)))
         .layer(RetryLayer::new())
-        .service(ScriptedService::new([Is(503), Silent]));
+        .service(ScriptedService::new([Status(503), NoResponse]));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_deadline());
     let report = error.report().unwrap();
@@ -127,7 +128,7 @@ async fn without_an_attempt_timeout_the_report_still_tells_of_the_attempt_that_w
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_covers_a_wait_for_readiness_under_retry_and_a_wait_for_the_limiter() {
-    let never_ready = tower::limit::ConcurrencyLimit::new(ScriptedService::new([Is(200)]), 0);
+    let never_ready = tower::limit::ConcurrencyLimit::new(ScriptedService::new([Status(200)]), 0);
     let service = ServiceBuilder::new().layer(total(secs(3))).layer(RetryLayer::new()).service(never_ready);
     let start = Instant::now();
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -138,7 +139,7 @@ async fn the_deadline_covers_a_wait_for_readiness_under_retry_and_a_wait_for_the
     let service = ServiceBuilder::new()
         .layer(total(secs(3)))
         .layer(RateLimitLayer::new(bucket))
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     service.clone().oneshot(get(URI)).await.unwrap();
     let start = Instant::now();
     let error = service.oneshot(get(URI)).await.unwrap_err();
@@ -170,14 +171,14 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
         .layer(attempt(secs(10)))
         .layer(RetryLayer::new())
         .layer(total(secs(5)))
-        .service(ScriptedService::new([Is(503), Silent]));
+        .service(ScriptedService::new([Status(503), NoResponse]));
     let start = Instant::now();
     assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
     assert_eq!(start.elapsed(), secs(5));
 
     // Nobody asks the attempt any more that it belongs to.
     for limit in [secs(2), secs(10)] {
-        let inner = attempt(limit).layer(ScriptedService::new([Silent]));
+        let inner = attempt(limit).layer(ScriptedService::new([NoResponse]));
         let service = ServiceBuilder::new()
             .layer(total(secs(5)))
             .service(service_fn(move |request: Request<Content>| forgets(inner.clone().oneshot(request))));
@@ -187,7 +188,7 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
     }
 
     // Another task asks it from then on.
-    let inner = attempt(secs(2)).layer(ScriptedService::new([Silent]));
+    let inner = attempt(secs(2)).layer(ScriptedService::new([NoResponse]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
             let mut answer = Box::pin(inner.clone().oneshot(request));
@@ -203,7 +204,7 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
     assert_eq!(start.elapsed(), secs(5));
 
     // The attempt is over, and what follows it takes for ever.
-    let inner = attempt(secs(2)).layer(ScriptedService::new([Late(100, 200)]));
+    let inner = attempt(secs(2)).layer(ScriptedService::new([Delayed(100, 200)]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
             let answer = inner.clone().oneshot(request);
@@ -220,16 +221,16 @@ async fn the_deadline_holds_whatever_becomes_of_the_attempts_timer() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_the_same_tick_wins() {
     for layer in [total(millis(100)), attempt(millis(100))] {
-        let response = layer.layer(ScriptedService::new([Late(100, 200)])).oneshot(get(URI)).await;
+        let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200, "{layer:?}");
-        assert!(layer.layer(ScriptedService::new([Late(101, 200)])).oneshot(get(URI)).await.is_err());
+        assert!(layer.layer(ScriptedService::new([Delayed(101, 200)])).oneshot(get(URI)).await.is_err());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_there_wins_however_late_the_task_gets_its_turn() {
     for layer in [total(millis(100)), attempt(millis(100))] {
-        let probe = ScriptedService::new([Late(50, 200)]);
+        let probe = ScriptedService::new([Delayed(50, 200)]);
         let mut call = task::spawn(layer.layer(probe).oneshot(get(URI)));
         assert_pending!(call.poll());
         tokio::time::advance(secs(60)).await;
@@ -252,14 +253,14 @@ fn what_is_ready_at_once_needs_no_runtime() {
         .layer(RetryLayer::new())
         .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap())))
         .layer(attempt(secs(1)))
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     assert_ready_ok!(task::spawn(service.oneshot(get(URI))).poll());
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_call_drops_the_work() {
     for layer in [total(secs(1)), attempt(secs(1))] {
-        let probe = ScriptedService::new([Silent]);
+        let probe = ScriptedService::new([NoResponse]);
         let mut call = task::spawn(layer.layer(probe.clone()).oneshot(get(URI)));
         assert_pending!(call.poll());
         drop(call);
@@ -271,7 +272,7 @@ async fn dropping_the_call_drops_the_work() {
 async fn the_earlier_of_two_deadlines_is_kept_and_the_inner_service_can_read_it() {
     let start = Instant::now();
     for (outer, inner, expected) in [(2, 60, 2), (60, 2, 2)] {
-        let probe = ScriptedService::new([Is(200)]);
+        let probe = ScriptedService::new([Status(200)]);
         let service = ServiceBuilder::new()
             .layer(total(secs(outer)))
             .layer(total(secs(inner)))
@@ -286,7 +287,7 @@ async fn the_earlier_of_two_deadlines_is_kept_and_the_inner_service_can_read_it(
 #[tokio::test(start_paused = true)]
 async fn the_longest_of_limits_is_no_overflow() {
     for layer in [total(Duration::MAX), attempt(Duration::MAX)] {
-        let response = layer.layer(ScriptedService::new([Late(60_000, 200)])).oneshot(get(URI)).await;
+        let response = layer.layer(ScriptedService::new([Delayed(60_000, 200)])).oneshot(get(URI)).await;
         assert_eq!(response.unwrap().status(), 200);
     }
 }
@@ -301,7 +302,7 @@ async fn an_error_of_the_inner_service_is_passed_on_with_its_source() {
 /// Its own, and that of an attempt which the total's deadline did not cut off.
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_total_has_the_calls_report() {
-    for answer in [Refused, Silent] {
+    for answer in [Refused, NoResponse] {
         let service = ServiceBuilder::new()
             .layer(total(secs(9)))
             .layer(attempt(secs(1)))
@@ -322,7 +323,7 @@ async fn the_error_of_a_slow_attempt_has_the_calls_id_on_its_way_already() {
             error
         })
         .layer(attempt(secs(1)))
-        .service(ScriptedService::new([Silent]));
+        .service(ScriptedService::new([NoResponse]));
     assert!(service.oneshot(get(URI)).await.unwrap_err().is_timeout());
 }
 
@@ -338,7 +339,7 @@ async fn the_report_of_a_call_further_in_is_kept_in_its_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_post_that_timed_out_is_not_sent_again() {
-    let probe = ScriptedService::new([Silent]);
+    let probe = ScriptedService::new([NoResponse]);
     let service =
         ServiceBuilder::new().layer(RetryLayer::new()).layer(attempt(secs(1))).service(probe.clone());
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
@@ -360,7 +361,7 @@ async fn the_body_of_the_answer_is_not_under_the_timer() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_under_a_total_alone_has_no_report_of_attempts() {
-    let service = total(secs(1)).layer(ScriptedService::new([Is(200)]));
+    let service = total(secs(1)).layer(ScriptedService::new([Status(200)]));
     let response = service.oneshot(get(URI)).await.unwrap();
     assert!(response.extensions().get::<Report>().is_none_or(|report| report.attempt_count() == 0));
     let silent = service_fn(|_: Request<Content>| pending::<Result<Response<Content>, Infallible>>());

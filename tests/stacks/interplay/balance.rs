@@ -29,7 +29,7 @@ use super::{
 /// It is not `Clone`: a buffer makes it so.
 #[tokio::test(start_paused = true)]
 async fn below_it_stands_in_a_buffer() {
-    let probes = [ScriptedService::new([Is(200)]), ScriptedService::new([Is(200)])];
+    let probes = [ScriptedService::new([Status(200)]), ScriptedService::new([Status(200)])];
     let endpoints =
         ServiceList::new::<Request<ReplayBody<Content>>>(probes.clone().map(|probe| Constant::new(probe, 1)));
     let service = rates().layer().unwrap().layer(Buffer::new(Balance::new(endpoints), 8));
@@ -42,7 +42,7 @@ async fn below_it_stands_in_a_buffer() {
 /// One layer makes one limiter, whichever endpoint is chosen.
 #[tokio::test(start_paused = true)]
 async fn above_the_endpoints_share_the_quota() {
-    let probes = [ScriptedService::new([Is(200)]), ScriptedService::new([Is(200)])];
+    let probes = [ScriptedService::new([Status(200)]), ScriptedService::new([Status(200)])];
     let layer = rates().layer().unwrap();
     let endpoints = ServiceList::new::<Request<Content>>(
         probes.clone().map(|probe| Constant::new(layer.layer(probe), 1)),
@@ -85,7 +85,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn above_it_sees_load_by_a_measure_and_not_by_readiness() {
     let probes = || {
-        [ScriptedService::new([Silent]), ScriptedService::new([Is(200)])]
+        [ScriptedService::new([NoResponse]), ScriptedService::new([Status(200)])]
             .map(|probe| Limited::over(probe).with_permits(1))
     };
     let ours = || probes().map(|probe| RateLimitLayer::new(bucket(100)).layer(probe));
@@ -99,10 +99,10 @@ async fn above_it_sees_load_by_a_measure_and_not_by_readiness() {
 /// Then requests wait in the buffer, with permits that go stale.
 #[tokio::test(start_paused = true)]
 async fn below_the_window_holds_as_long_as_an_endpoint_is_ready() {
-    let late = Late(60_000, 200);
-    for (busy, expected) in [([Is(200); 4], 4), ([late; 4], 8)] {
+    let late = Delayed(60_000, 200);
+    for (busy, expected) in [([Status(200); 4], 4), ([late; 4], 8)] {
         // Of one record, and each with places of its own.
-        let probe = ScriptedService::new([&busy[..], &[Is(200)]].concat());
+        let probe = ScriptedService::new([&busy[..], &[Status(200)]].concat());
         let endpoints = [(); 2].map(|()| ConcurrencyLimitLayer::new(2).layer(probe.clone()));
         let endpoints = endpoints.map(|endpoint| Constant::new(endpoint, 1));
         let balance = Balance::new(ServiceList::new::<Request<Content>>(endpoints));

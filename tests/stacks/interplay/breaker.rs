@@ -81,12 +81,12 @@ async fn retries_post_if_an_open_circuit_is_marked_not_sent() {
 /// It hides what it wraps from `source()`.
 #[tokio::test(start_paused = true)]
 async fn below_what_it_passes_on_proves_nothing_unless_it_is_unwrapped() {
-    let probe = ScriptedService::new([Refused, Is(200)]);
+    let probe = ScriptedService::new([Refused, Status(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).layer(breaker()).service(probe.clone());
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
 
-    let probe = ScriptedService::new([Refused, Is(200)]);
+    let probe = ScriptedService::new([Refused, Status(200)]);
     let service = ServiceBuilder::new().layer(RetryLayer::new()).map_err(mark).layer(breaker());
     let response = service.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap();
     let expected = [Outcome::NotSent, Outcome::Response(http::StatusCode::OK)];
@@ -117,7 +117,7 @@ async fn above_it_must_be_told_what_a_failure_is() {
         Err(error) => !error.is_rate_limited(),
     };
 
-    let service = limit().layer(ScriptedService::new([Is(200)]));
+    let service = limit().layer(ScriptedService::new([Status(200)]));
     let by_default = builder().build().unwrap().layer(service.clone());
     let told = builder().failure_classifier(telling).build().unwrap().layer(service);
     for _ in 0..3 {
@@ -128,7 +128,7 @@ async fn above_it_must_be_told_what_a_failure_is() {
         assert!(!told.clone().oneshot(get(URI)).await.is_err_and(|error| error.is_circuit_open()));
     }
 
-    let service = RateLimitLayer::new(bucket(20)).layer(ScriptedService::new([Is(503)]));
+    let service = RateLimitLayer::new(bucket(20)).layer(ScriptedService::new([Status(503)]));
     let by_default = builder().build().unwrap().layer(service.clone());
     let told = builder().failure_classifier(telling).build().unwrap().layer(service);
     for _ in 0..2 {

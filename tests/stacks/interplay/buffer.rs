@@ -42,7 +42,7 @@ async fn between_our_layers_the_error_comes_through() {
         .layer(RetryLayer::new())
         .layer(BufferLayer::<Request<ReplayBody<Content>>>::new(4))
         .layer(limit)
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     service.clone().oneshot(request("POST", URI)).await.unwrap();
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after().is_some() && error.request_id().is_some());
@@ -53,8 +53,8 @@ async fn between_our_layers_the_error_comes_through() {
 #[tokio::test(start_paused = true)]
 async fn below_the_limiter_the_window_does_not_hold() {
     for (buffered, expected) in [(true, 8), (false, 4)] {
-        let late = Late(60_000, 200);
-        let probe = ScriptedService::new([late, late, late, late, Is(200)]);
+        let late = Delayed(60_000, 200);
+        let probe = ScriptedService::new([late, late, late, late, Status(200)]);
         let limit = RateLimitLayer::new(bucket(4));
         let inner = ConcurrencyLimitLayer::new(4).layer(probe.clone());
         let mut calls = Vec::new();
@@ -79,7 +79,7 @@ async fn below_the_limiter_the_window_does_not_hold() {
 /// What is given up in the queue is not sent, and not sent again either, for its body is still there.
 #[tokio::test(start_paused = true)]
 async fn below_a_timeout_what_is_queued_is_never_sent() {
-    let probe = ScriptedService::new([Late(9_500, 200), Is(200)]);
+    let probe = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
     let inner = ConcurrencyLimitLayer::new(1).layer(probe.clone());
     let holder = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
     tokio::task::yield_now().await;

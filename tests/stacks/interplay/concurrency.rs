@@ -27,11 +27,11 @@ use super::{
 #[tokio::test(start_paused = true)]
 async fn below_the_window_holds_for_those_who_waited_for_a_place() {
     let probe = ScriptedService::new([
-        Late(60_000, 200),
-        Late(60_000, 200),
-        Late(60_000, 200),
-        Late(60_000, 200),
-        Is(200),
+        Delayed(60_000, 200),
+        Delayed(60_000, 200),
+        Delayed(60_000, 200),
+        Delayed(60_000, 200),
+        Status(200),
     ]);
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(bucket(4)))
@@ -50,14 +50,14 @@ fn slow() -> TokenBucket {
 
 #[tokio::test(start_paused = true)]
 async fn below_no_permit_is_held_by_who_waits_or_sleeps() {
-    let gated = Gated::new(1, [Is(200)]);
+    let gated = Gated::new(1, [Status(200)]);
     let service = RateLimitLayer::new(slow()).layer(gated.clone());
     service.clone().oneshot(get(URI)).await.unwrap();
     let mut waiting = task::spawn(service.oneshot(get(URI)));
     assert_pending!(waiting.poll());
     assert_eq!(gated.free(), 1, "it waits for the limiter");
 
-    let gated = Gated::new(1, [Asks(503, "30"), Is(200)]);
+    let gated = Gated::new(1, [RetryAfter(503, "30"), Status(200)]);
     let mut sleeping = task::spawn(RetryLayer::new().layer(gated.clone()).oneshot(get(URI)));
     assert_pending!(sleeping.poll());
     while sleeping.is_woken() {
@@ -69,7 +69,7 @@ async fn below_no_permit_is_held_by_who_waits_or_sleeps() {
 
 #[tokio::test(start_paused = true)]
 async fn above_the_place_is_held_through_wait_and_back_off() {
-    for script in [[Asks(503, "30"), Is(200)], [Is(200), Is(200)]] {
+    for script in [[RetryAfter(503, "30"), Status(200)], [Status(200), Status(200)]] {
         let places = Arc::new(Semaphore::new(1));
         let probe = ScriptedService::new(script);
         let service = ServiceBuilder::new()
@@ -77,7 +77,7 @@ async fn above_the_place_is_held_through_wait_and_back_off() {
             .layer(RetryLayer::new())
             .layer(RateLimitLayer::new(slow()))
             .service(probe.clone());
-        if matches!(script[0], Is(200)) {
+        if matches!(script[0], Status(200)) {
             service.clone().oneshot(get(URI)).await.unwrap();
         }
         let mut call = task::spawn(service.oneshot(get(URI)));
@@ -91,7 +91,7 @@ async fn above_the_place_is_held_through_wait_and_back_off() {
 #[tokio::test(start_paused = true)]
 async fn between_retry_and_limit_the_place_is_held_through_the_wait_only() {
     let places = Arc::new(Semaphore::new(1));
-    let probe = ScriptedService::new([Asks(503, "30"), Is(200)]);
+    let probe = ScriptedService::new([RetryAfter(503, "30"), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(GlobalConcurrencyLimitLayer::with_semaphore(Arc::clone(&places)))
@@ -112,12 +112,12 @@ async fn between_retry_and_limit_the_place_is_held_through_the_wait_only() {
 #[tokio::test(start_paused = true)]
 async fn below_no_permit_is_lost() {
     let ends = [
-        ("success", Is(200), 2),
-        ("a failed answer", Is(503), 2),
+        ("success", Status(200), 2),
+        ("a failed answer", Status(503), 2),
         ("an error", Io(ConnectionReset), 2),
-        ("refused by the limiter", Is(200), 2),
-        ("timeouts", Silent, 2),
-        ("no permit", Is(200), 0),
+        ("refused by the limiter", Status(200), 2),
+        ("timeouts", NoResponse, 2),
+        ("no permit", Status(200), 0),
     ];
     for (name, answer, permits) in ends {
         // Dropped after so long, in whatever it does then.

@@ -22,7 +22,7 @@ use tower_resilience_circuitbreaker::CircuitBreakerLayer;
 
 use super::{
     URI, bucket, rates,
-    support::{Content, Limited, Scripted::Is, ScriptedService, get, secs},
+    support::{Content, Limited, Scripted::Status, ScriptedService, get, secs},
 };
 
 async fn works<S, R>(name: &str, probe: &Limited, service: S)
@@ -58,7 +58,7 @@ where
 
 /// With as many permits as `works` has instances that are ready at a time.
 fn limited(polls: u32) -> Limited {
-    Limited::over(ScriptedService::new([Is(200)])).with_permits(2).with_pending_polls(polls)
+    Limited::over(ScriptedService::new([Status(200)])).with_permits(2).with_pending_polls(polls)
 }
 
 /// One layer of ours with one neighbour.
@@ -114,7 +114,7 @@ async fn tower_resilience() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "keeps one")]
 async fn a_permit_that_is_kept_is_caught() {
-    let probe = Limited::over(ScriptedService::new([Is(200)])).with_permits(3);
+    let probe = Limited::over(ScriptedService::new([Status(200)])).with_permits(3);
     let mut keeps = probe.clone();
     ServiceExt::<Request<Content>>::ready(&mut keeps).await.unwrap();
     works("keeps one", &probe, AttemptSpanLayer::new().layer(probe.clone())).await;
@@ -138,6 +138,6 @@ async fn a_neighbour_that_calls_a_clone_is_caught() {
             self.0.clone().call(request)
         }
     }
-    let probe = Limited::over(ScriptedService::new([Is(200)]));
+    let probe = Limited::over(ScriptedService::new([Status(200)]));
     works("a clone", &probe, CallsAClone(AttemptSpanLayer::new().layer(probe.clone()))).await;
 }

@@ -16,7 +16,7 @@ use super::{
     },
 };
 
-const SEE_OTHER: Scripted = With(303, &[("location", "/v2")]);
+const SEE_OTHER: Scripted = Headers(303, &[("location", "/v2")]);
 
 fn ids(probe: &ScriptedService) -> [String; 2] {
     let seen = probe.seen();
@@ -25,7 +25,7 @@ fn ids(probe: &ScriptedService) -> [String; 2] {
 
 #[tokio::test(start_paused = true)]
 async fn above_each_hop_is_a_call_and_pays() {
-    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(503), Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Status(503), Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(FollowRedirectLayer::new())
         .layer(RequestIdLayer::new())
@@ -44,7 +44,7 @@ async fn above_each_hop_is_a_call_and_pays() {
 /// The hops have the call in common: its id, its deadline, its report.
 #[tokio::test(start_paused = true)]
 async fn under_the_request_id_all_hops_are_one_call() {
-    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(TimeoutLayer::total(Duration::from_secs(60)).unwrap())
@@ -62,7 +62,7 @@ async fn under_the_request_id_all_hops_are_one_call() {
 /// Why it is no place for it: the second hop's failure is taken for the POST's, which was processed.
 #[tokio::test(start_paused = true)]
 async fn below_retry_what_was_processed_may_be_sent_again() {
-    let script = [SEE_OTHER, Refused, Is(200)];
+    let script = [SEE_OTHER, Refused, Status(200)];
     let probe = ScriptedService::new(script);
     let below = ServiceBuilder::new().layer(RetryLayer::new()).layer(FollowRedirectLayer::new());
     assert!(below.service(probe.clone()).oneshot(request("POST", URI)).await.is_ok());
@@ -76,7 +76,7 @@ async fn below_retry_what_was_processed_may_be_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn below_the_limiter_the_hops_do_not_pay() {
-    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Is(200)]), bucket(20));
+    let (probe, limiter) = (ScriptedService::new([SEE_OTHER, Status(200)]), bucket(20));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(FollowRedirectLayer::new())

@@ -18,7 +18,7 @@ use super::{
 /// What was shed was not sent: even a POST is tried again.
 #[tokio::test(start_paused = true)]
 async fn below_what_is_shed_comes_again_whatever_its_method() {
-    let probe = ScriptedService::new([Late(30, 200), Is(200)]);
+    let probe = ScriptedService::new([Delayed(30, 200), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(LoadShedLayer::new())
@@ -34,7 +34,7 @@ async fn below_what_is_shed_comes_again_whatever_its_method() {
 
 #[tokio::test(start_paused = true)]
 async fn below_what_is_shed_to_the_end_says_so() {
-    let probe = ScriptedService::new([Silent]);
+    let probe = ScriptedService::new([NoResponse]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(LoadShedLayer::new())
@@ -51,7 +51,7 @@ async fn below_what_is_shed_to_the_end_says_so() {
 #[tokio::test(start_paused = true)]
 async fn below_the_limiter_what_is_shed_has_spent_its_permit() {
     let (shed, place) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
-    let probe = ScriptedService::new([Late(30, 200)]);
+    let probe = ScriptedService::new([Delayed(30, 200)]);
     let limiter = bucket(20);
     let limit = RateLimitLayer::new(limiter.clone());
     let below = ServiceBuilder::new().layer(&limit).layer(&shed).layer(&place).service(probe.clone());
@@ -72,14 +72,14 @@ async fn above_it_sheds_nothing_unless_a_concurrency_limit_is_under_it() {
     let plain = ServiceBuilder::new()
         .layer(LoadShedLayer::new())
         .layer(limit())
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     assert!(join_all((0..3).map(|_| plain.clone().oneshot(get(URI)))).await.iter().all(Result::is_ok));
 
     let bounded = limit().with_max_wait(Duration::ZERO);
     let bounded = ServiceBuilder::new()
         .layer(LoadShedLayer::new())
         .layer(bounded)
-        .service(ScriptedService::new([Is(200)]));
+        .service(ScriptedService::new([Status(200)]));
     let answers = join_all((0..3).map(|_| bounded.clone().oneshot(get(URI)))).await;
     let refused = |answer: &&Result<_, tower::BoxError>| {
         let error = answer.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
@@ -88,7 +88,7 @@ async fn above_it_sheds_nothing_unless_a_concurrency_limit_is_under_it() {
     assert_eq!(answers.iter().filter(refused).count(), 2);
 
     let limited = ServiceBuilder::new().layer(LoadShedLayer::new()).layer(ConcurrencyLimitLayer::new(1));
-    let limited = limited.layer(limit()).service(ScriptedService::new([Is(200)]));
+    let limited = limited.layer(limit()).service(ScriptedService::new([Status(200)]));
     limited.clone().oneshot(get(URI)).await.unwrap();
     let answers = join_all((0..2).map(|_| limited.clone().oneshot(get(URI)))).await;
     assert!(answers[0].is_ok() && answers[1].as_ref().is_err_and(|error| error.is::<Overloaded>()));

@@ -26,7 +26,7 @@ use super::{
 #[tokio::test(start_paused = true)]
 async fn above_it_ends_the_call_without_a_report() {
     let preset = rates().with_total_timeout(secs(20)).with_attempt_timeout(secs(2)).layer().unwrap();
-    let probe = ScriptedService::new([Silent]);
+    let probe = ScriptedService::new([NoResponse]);
     let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(probe.clone()));
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     // Ours ran out first: it comes through whole.
@@ -47,7 +47,7 @@ async fn above_it_drops_the_log_line_of_the_call() {
     for (ours, expected) in [(true, &["call failed"][..]), (false, &[])] {
         let (capture, _guard) = Capture::all();
         let preset = rates().with_total_timeout(secs(if ours { 1 } else { 20 })).layer().unwrap();
-        let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(ScriptedService::new([Silent])));
+        let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(ScriptedService::new([NoResponse])));
         assert!(service.oneshot(get(URI)).await.is_err());
         tokio::time::sleep(secs(60)).await;
         let lines = capture.of("tower_outbound::call");
@@ -60,7 +60,7 @@ async fn above_it_drops_the_log_line_of_the_call() {
 async fn above_nobody_further_in_knows_of_it() {
     for (ours, expected) in [(true, Duration::ZERO), (false, secs(1))] {
         let limit = RateLimitLayer::new(bucket(2));
-        let limited = limit.layer(ScriptedService::new([Is(200)]));
+        let limited = limit.layer(ScriptedService::new([Status(200)]));
         limited.clone().oneshot(get(URI)).await.unwrap();
         let start = Instant::now();
         let error = if ours {
@@ -80,7 +80,7 @@ async fn above_nobody_further_in_knows_of_it() {
 #[tokio::test(start_paused = true)]
 async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
     for (method, sent, ended) in [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)] {
-        let probe = ScriptedService::new([Silent]);
+        let probe = ScriptedService::new([NoResponse]);
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new())
             .layer(TowerTimeoutLayer::new(secs(1)))
@@ -96,7 +96,7 @@ async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
 /// Its time runs in the wait for the limiter, too, and nobody can tell that nothing was sent then.
 #[tokio::test(start_paused = true)]
 async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
-    let probe = ScriptedService::new([Is(200)]);
+    let probe = ScriptedService::new([Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(TowerTimeoutLayer::new(secs(1)))

@@ -53,7 +53,7 @@ async fn spans(above: bool) -> Vec<Seen> {
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let layer = rates().with_key_placement("query:key".parse().unwrap()).layer().unwrap();
-    let (trace, probe) = (TraceLayer::new_for_http(), ScriptedService::new([Is(503), Is(200)]));
+    let (trace, probe) = (TraceLayer::new_for_http(), ScriptedService::new([Status(503), Status(200)]));
     if above {
         trace.layer(layer.layer(probe)).oneshot(get(URI)).await.unwrap();
     } else {

@@ -23,7 +23,7 @@ use super::{
 
 /// One that is busy for the next 100 ms, with the call that makes it so.
 async fn busy() -> Limited {
-    let probe = Limited::over(ScriptedService::new([Late(100, 200), Is(200)])).with_permits(1);
+    let probe = Limited::over(ScriptedService::new([Delayed(100, 200), Status(200)])).with_permits(1);
     tokio::spawn(probe.clone().oneshot(get(URI)));
     tokio::time::sleep(millis(1)).await;
     assert_eq!(probe.permits_taken(), 1);
@@ -41,7 +41,7 @@ where
     L: Layer<Limited, Service = S>,
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
-    let never = Limited::over(ScriptedService::new([Is(200)])).with_permits(0);
+    let never = Limited::over(ScriptedService::new([Status(200)])).with_permits(0);
     let called = tokio::time::timeout(secs(300), layer.layer(never.clone()).oneshot(get(URI))).await;
     let shed = called.ok().and_then(Result::err).map(Into::into).is_some_and(|error| is_shed(&error));
     assert_eq!((shed, never.calls()), (sheds, 0), "{name}, over what is never ready");
@@ -127,7 +127,7 @@ async fn below_what_gets_ready_meanwhile_is_reached_by_a_later_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn below_what_never_gets_ready_is_given_up_as_not_sent() {
-    let (probe, limiter) = (Limited::over(ScriptedService::new([Is(200)])).with_permits(0), bucket(20));
+    let (probe, limiter) = (Limited::over(ScriptedService::new([Status(200)])).with_permits(0), bucket(20));
     let error = shedding(&probe, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_rate_limited() && cause::<Overloaded>(&error).is_some());
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);

@@ -35,7 +35,7 @@ async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
         *connections += 1;
         if *connections == 2 {
             let listener = socket.take().unwrap().listen(16).unwrap();
-            *starting.lock().unwrap() = Some(Server::over(listener, [Scripted::Is]));
+            *starting.lock().unwrap() = Some(Server::over(listener, [Scripted::Status]));
         }
         HttpConnector::new().oneshot(uri)
     });

@@ -95,7 +95,7 @@ async fn check_within(
 
 #[tokio::test]
 async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Is]).await;
+    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
     let report = response.extensions().get::<Report>().unwrap();
@@ -114,7 +114,7 @@ async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
 /// The block of the README, to the letter.
 #[tokio::test]
 async fn as_in_the_readme() -> Result<(), BoxError> {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Is]).await;
+    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
     let (uri, key) = (server.uri(), ApiKey::new("s3cret")?);
     let channel = Endpoint::from(uri.clone()).connect_lazy();
     let stack = ServiceBuilder::new()
@@ -148,7 +148,7 @@ async fn what_nobody_called_idempotent_is_sent_once() {
 
 #[tokio::test]
 async fn one_call_can_be_called_idempotent() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Is]).await;
+    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
     let mut request = question();
@@ -163,7 +163,7 @@ async fn other_codes_are_handed_over_unless_chosen() {
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
 
-    let server = Server::start([Scripted::Fails(Code::Aborted), Scripted::Is]).await;
+    let server = Server::start([Scripted::Fails(Code::Aborted), Scripted::Status]).await;
     let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED);
     check(&server, retry().with_classify(classify)).await.unwrap();
     assert_eq!(server.calls(), 2);
@@ -171,7 +171,7 @@ async fn other_codes_are_handed_over_unless_chosen() {
 
 #[tokio::test]
 async fn a_pushback_is_never_undercut() {
-    let server = Server::start([Scripted::Pushes(Code::ResourceExhausted, "150"), Scripted::Is]).await;
+    let server = Server::start([Scripted::Pushes(Code::ResourceExhausted, "150"), Scripted::Status]).await;
     let response = check(&server, retry()).await.unwrap();
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
@@ -182,7 +182,7 @@ async fn a_pushback_is_never_undercut() {
 
 #[tokio::test]
 async fn a_pushback_holds_for_all_who_share_the_limiter() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "150"), Scripted::Is]).await;
+    let server = Server::start([Scripted::Pushes(Code::Unavailable, "150"), Scripted::Status]).await;
     let uri = server.uri();
     let once = retry().with_max_attempts(1).unwrap();
     let mut client = HealthClient::with_origin(stack(uri.clone(), once, Duration::from_secs(10)), uri);
@@ -195,7 +195,7 @@ async fn a_pushback_holds_for_all_who_share_the_limiter() {
 #[tokio::test]
 async fn a_server_that_wants_no_retry_gets_none() {
     for said in ["-1", "never"] {
-        let server = Server::start([Scripted::Pushes(Code::Unavailable, said), Scripted::Is]).await;
+        let server = Server::start([Scripted::Pushes(Code::Unavailable, said), Scripted::Status]).await;
         let status = check(&server, retry()).await.unwrap_err();
         assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1), "{said}");
     }
@@ -203,14 +203,14 @@ async fn a_server_that_wants_no_retry_gets_none() {
 
 #[tokio::test]
 async fn a_pushback_past_the_longest_obeyed_ends_the_call_at_once() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "121000"), Scripted::Is]).await;
+    let server = Server::start([Scripted::Pushes(Code::Unavailable, "121000"), Scripted::Status]).await;
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
 }
 
 #[tokio::test]
 async fn the_deadline_ends_a_call_and_what_it_came_to_is_below_the_status() {
-    let server = Server::start([Scripted::Silent]).await;
+    let server = Server::start([Scripted::NoResponse]).await;
     let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
     assert!(error.is_deadline(), "{error:?}");
@@ -219,7 +219,7 @@ async fn the_deadline_ends_a_call_and_what_it_came_to_is_below_the_status() {
 
 #[tokio::test]
 async fn a_pushback_that_does_not_fit_into_the_deadline_is_not_waited_for() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "60000"), Scripted::Is]).await;
+    let server = Server::start([Scripted::Pushes(Code::Unavailable, "60000"), Scripted::Status]).await;
     let started = tokio::time::Instant::now();
     let status = check_within(&server, retry(), Duration::from_secs(30)).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
@@ -230,7 +230,7 @@ async fn a_pushback_that_does_not_fit_into_the_deadline_is_not_waited_for() {
 #[tokio::test]
 async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_new_one() {
     for (idempotent, first) in [(true, &["Bearer key-1", "Bearer key-2"][..]), (false, &["Bearer key-1"])] {
-        let server = Server::start([Scripted::Fails(Code::Unauthenticated), Scripted::Is]).await;
+        let server = Server::start([Scripted::Fails(Code::Unauthenticated), Scripted::Status]).await;
         let (uri, number) = (server.uri(), AtomicUsize::new(0));
         let keys = RefreshingKey::new(move || {
             let number = number.fetch_add(1, Ordering::SeqCst) + 1;

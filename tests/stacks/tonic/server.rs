@@ -23,11 +23,11 @@ use tonic_health::pb::{
 /// What comes of one call; the last answer for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
-    Is,
+    Status,
     Fails(Code),
     /// With this `grpc-retry-pushback-ms`.
     Pushes(Code, &'static str),
-    Silent,
+    NoResponse,
 }
 
 /// One call as it came in.
@@ -80,7 +80,7 @@ impl Server {
             seen.len() - 1
         };
         match self.script[number.min(self.script.len() - 1)] {
-            Scripted::Is => Ok(()),
+            Scripted::Status => Ok(()),
             Scripted::Fails(code) => Err(Status::new(code, "as scripted")),
             Scripted::Pushes(code, millis) => {
                 let mut status = Status::new(code, "as scripted");
@@ -88,7 +88,7 @@ impl Server {
                 status.metadata_mut().insert("grpc-retry-pushback-ms", millis);
                 Err(status)
             }
-            Scripted::Silent => std::future::pending().await,
+            Scripted::NoResponse => std::future::pending().await,
         }
     }
 }

@@ -22,7 +22,7 @@ async fn watched(server: &Server) -> (Vec<i32>, Result<Option<MetadataMap>, Stat
 
 #[tokio::test]
 async fn a_stream_of_answers_comes_through_to_its_end() {
-    let server = Server::start([Scripted::Is]).await;
+    let server = Server::start([Scripted::Status]).await;
     let (messages, end) = watched(&server).await;
     assert!(end.unwrap().is_some(), "no trailers");
     assert_eq!((messages.as_slice(), server.calls()), ([1, 2, 3].as_slice(), 1));
@@ -30,7 +30,7 @@ async fn a_stream_of_answers_comes_through_to_its_end() {
 
 #[tokio::test]
 async fn an_error_in_the_trailers_is_handed_over_and_not_tried_again() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "10"), Scripted::Is]).await;
+    let server = Server::start([Scripted::Pushes(Code::Unavailable, "10"), Scripted::Status]).await;
     let (messages, end) = watched(&server).await;
     let status = end.unwrap_err();
     assert_eq!((status.code(), status.message()), (Code::Unavailable, "as scripted"));
@@ -40,7 +40,7 @@ async fn an_error_in_the_trailers_is_handed_over_and_not_tried_again() {
 
 #[tokio::test]
 async fn a_stream_of_requests_is_sent_again_whole() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Is]).await;
+    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| true), Duration::from_secs(10));
     let mut client = Grpc::with_origin(stack, uri);

@@ -38,7 +38,7 @@ fn each_layer_has_a_row() {
     assert!(layers.remove("DefaultHeadersLayer"));
     let rows: BTreeSet<_> = rows().iter().map(|row| row.layer.to_owned()).collect();
     let without: Vec<_> = layers.difference(&rows).collect();
-    assert!(without.is_empty(), "no row of tests/contract/rows.rs is of {without:?}");
+    assert!(without.is_empty(), "no row of tests/system/contract/rows.rs is of {without:?}");
     assert!(layers.len() >= 9, "the search has lost some: {layers:?}");
 }
 

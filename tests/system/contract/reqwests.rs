@@ -21,7 +21,7 @@ fn reqwest() -> Reqwest {
 
 #[tokio::test]
 async fn a_call_that_is_dropped_after_any_poll_takes_nobody_along() {
-    let server = ScriptedServer::start(ScriptedService::new([Late(20, 200)])).await.unwrap();
+    let server = ScriptedServer::start(ScriptedService::new([Delayed(20, 200)])).await.unwrap();
     let (reqwest, url) = (reqwest(), server.url());
     for polls in 0.. {
         let call = |polls| -> Task<_> {
@@ -42,7 +42,7 @@ async fn a_call_that_is_dropped_after_any_poll_takes_nobody_along() {
 
 #[tokio::test]
 async fn panics_clearly_if_polled_after_completion() {
-    let server = ScriptedServer::start(ScriptedService::new([Is(200)])).await.unwrap();
+    let server = ScriptedServer::start(ScriptedService::new([Status(200)])).await.unwrap();
     let mut reqwest = reqwest();
     let mut future = Box::pin(reqwest.call(get(&server.url())));
     assert!(poll_fn(|cx| future.as_mut().poll(cx)).await.is_ok());

@@ -7,7 +7,7 @@ use super::{
     *,
 };
 
-const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
+const EARLY_HINTS: &[u8] = b"HTTP/1.1 103 BeforeBody Hints\r\nlink: </a.css>\r\n\r\n";
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 #[test]

@@ -79,7 +79,8 @@ fn when_the_server_asks_for_a_pause() {
     });
     paused(async {
         for place in PLACES {
-            let probe = ScriptedService::new([Scripted::Asks(429, "30"), Scripted::Asks(503, "3600")]);
+            let probe =
+                ScriptedService::new([Scripted::RetryAfter(429, "30"), Scripted::RetryAfter(503, "3600")]);
             let service = preset("https://host", place).layer().unwrap().layer(probe);
             for _ in 0..2 {
                 let call = service.clone().oneshot(get("https://host/v1"));
@@ -133,7 +134,7 @@ fn when_the_server_redirects() {
 fn when_the_request_goes_elsewhere() {
     paused(async {
         for place in PLACES {
-            let probe = ScriptedService::new([Scripted::Is(200)]);
+            let probe = ScriptedService::new([Scripted::Status(200)]);
             let service = preset("https://host", place).layer().unwrap().layer(probe.clone());
             for url in ["https://elsewhere.test/v1", "http://host/v1", "https://host:8443/"] {
                 answered(&service.clone().oneshot(get(url)).await.unwrap());
@@ -156,7 +157,7 @@ fn when_the_request_goes_elsewhere() {
 fn in_debug_of_the_request_that_carries_it() {
     paused(async {
         for place in PLACES {
-            let probe = ScriptedService::new([Scripted::Is(200)]);
+            let probe = ScriptedService::new([Scripted::Status(200)]);
             let service = preset("https://host", place).layer().unwrap().layer(probe.clone());
             service.oneshot(get("https://host/v1")).await.unwrap();
             let mut head = probe.seen().remove(0).head;

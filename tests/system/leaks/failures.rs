@@ -94,7 +94,7 @@ fn when_the_limiter_refuses_or_the_deadline_is_too_near() {
     paused(async {
         for place in PLACES {
             let quota = Quota::per_minute(2).unwrap().with_burst(1).unwrap();
-            let probe = ScriptedService::new([Scripted::Is(200)]);
+            let probe = ScriptedService::new([Scripted::Status(200)]);
             let preset = preset("https://host", place).with_quota(quota).with_total_timeout(secs(5));
             let service = preset.layer().unwrap().layer(probe);
             hidden(&service);
@@ -135,7 +135,7 @@ fn when_the_call_is_dropped_midway() {
 fn when_the_key_does_not_fit() {
     paused(async {
         let layer = preset("https://host", Place::Query).layer().unwrap();
-        let probe = ScriptedService::new([Scripted::Is(200)]);
+        let probe = ScriptedService::new([Scripted::Status(200)]);
         let long = format!("https://host/v1?{}", "x".repeat(usize::from(u16::MAX) - 40));
         let error = layer.layer(probe.clone()).oneshot(get(&long)).await.unwrap_err();
         assert!(error.is_auth());
@@ -189,7 +189,7 @@ fn when_no_key_is_to_be_had() {
         for place in PLACES {
             for keys in providers {
                 let keys = keys();
-                let probe = ScriptedService::new([Scripted::Is(200)]);
+                let probe = ScriptedService::new([Scripted::Status(200)]);
                 let preset = preset("https://host", place).with_keys(keys.clone());
                 let service = preset.layer().unwrap().layer(probe.clone());
                 for _ in 0..2 {

@@ -44,7 +44,7 @@ fn of_the_inner_service() {
                 told(tokio::spawn(layer.layer(tower::service_fn(at_once)).oneshot(call))).await;
             }
             // The layers, which share a limiter and a budget with the call that panicked, still work.
-            let probe = probe::ScriptedService::new([probe::Scripted::Is(200)]);
+            let probe = probe::ScriptedService::new([probe::Scripted::Status(200)]);
             ended(&layer.layer(probe).oneshot(get("https://host/v1")).await);
         }
     });

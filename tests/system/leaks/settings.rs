@@ -175,7 +175,7 @@ fn of_a_variable_that_holds_no_key() {
     values.push(std::os::unix::ffi::OsStringExt::from_vec([KEY.as_bytes(), b"\xff"].concat()));
     for value in values {
         let mut child = Command::new(env::current_exe().unwrap());
-        let name = "settings::of_a_variable_that_holds_no_key";
+        let name = "leaks::settings::of_a_variable_that_holds_no_key";
         let output = child.args([name, "--exact", "--nocapture"]).env(BAD, value).output().unwrap();
         let output = format!("{output:?}");
         assert!(output.contains("visible ascii") && output.contains(BAD), "{output}");

@@ -291,7 +291,7 @@ fn layers(seen: &Seen) {
 }
 
 async fn calls_and_errors(seen: &Seen) {
-    let probe = ScriptedService::new([Scripted::Is(503), Scripted::Is(401)]);
+    let probe = ScriptedService::new([Scripted::Status(503), Scripted::Status(401)]);
     let service = preset(URI, Place::Bearer).layer().unwrap().layer(probe.clone());
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = Report::from_response(&response).unwrap();
@@ -319,9 +319,9 @@ async fn calls_and_errors(seen: &Seen) {
         false
     });
     let probe = ScriptedService::new([
-        Scripted::With(503, &[("authorization", KEY)]),
+        Scripted::Headers(503, &[("authorization", KEY)]),
         Scripted::Refused,
-        Scripted::Is(200),
+        Scripted::Status(200),
     ]);
     layer.layer(probe).oneshot(get(URI)).await.unwrap();
     assert_eq!(names.lock().unwrap().len(), 3);

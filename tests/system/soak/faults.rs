@@ -21,7 +21,7 @@ type Scripted = Response<UnsyncBoxBody<Bytes, io::Error>>;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Scripted,
-    Late,
+    Delayed,
     Fail,
     /// 503 with a pause of so many milliseconds.
     Busy,
@@ -43,7 +43,7 @@ enum Fate {
 
 const FATES: &[(u64, Fate)] = &[
     (600, Fate::Scripted),
-    (70, Fate::Late),
+    (70, Fate::Delayed),
     (60, Fate::Fail),
     (5, Fate::Busy),
     (1, Fate::Throttle),
@@ -121,7 +121,7 @@ pub(crate) async fn answer(
     let host = &host;
     Ok(match fate {
         Fate::Scripted => whole(200, dice.below(8_000) as usize),
-        Fate::Late => {
+        Fate::Delayed => {
             tokio::time::sleep(dice.millis(50, 300)).await;
             whole(200, 100)
         }

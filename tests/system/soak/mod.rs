@@ -1,6 +1,6 @@
 //! Chaos: whole presets at high load against servers that do what they should not, and in the end the ledger balances.
 //!
-//! For minutes: `SOAK_SECONDS=600 cargo test --profile bench --test soak -- --nocapture`. The seed is printed first, and
+//! For minutes: `SOAK_SECONDS=600 cargo test --profile bench --test system soak:: -- --nocapture`. The seed is printed first, and
 //! `SOAK_SEED=…` takes it again; without it every run has another one. Plain `cargo test` runs for 5 s.
 //!
 //! # What happens

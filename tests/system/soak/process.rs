@@ -59,7 +59,7 @@ impl Drop for Stopped {
 pub(crate) fn run(seed: u64, lasting: Duration) {
     println!("SOAK_SEED={seed} SOAK_SECONDS={}", lasting.as_secs());
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .args(["--exact", "soak::child", "--ignored", "--nocapture"])
         .env("SOAK_SEED", seed.to_string())
         .env("SOAK_SECONDS", lasting.as_secs().to_string())
         .spawn()
