@@ -232,3 +232,22 @@ impl fmt::Debug for ResponseInfo<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Issues permits that expire by the default of the trait.
+    struct DefaultExpiry;
+
+    impl PermitIssuer for DefaultExpiry {}
+
+    #[tokio::test(start_paused = true)]
+    async fn a_custom_permit_expires_once_time_has_passed() {
+        let permit = Permit::new(NonZeroU32::MIN);
+        let issued = Permit::new(NonZeroU32::MIN).with_issuer(Arc::new(DefaultExpiry));
+        assert!(!permit.is_expired() && !issued.is_expired());
+        tokio::time::advance(Duration::from_nanos(1)).await;
+        assert!(permit.is_expired() && issued.is_expired());
+    }
+}

@@ -31,6 +31,21 @@ async fn refuses_a_later_waiter_at_its_deadline_during_a_query() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refuses_a_later_waiter_as_soon_as_a_reply_forecasts_a_longer_wait() {
+    let (limiter, _) = over(limiter(), millis(10), none(5_000));
+    let start = Instant::now();
+    let head = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { take(&limiter, bounded(None)).await }
+    });
+    yield_now().await;
+    let refusal = take(&limiter, bounded(Some(Duration::from_secs(2)))).await.unwrap_err();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    assert!(start.elapsed() <= millis(20), "{:?}", start.elapsed());
+    head.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn uses_the_share_while_the_store_is_always_late() {
     let shares = limiter().with_fallback_share(4).unwrap();
     let (limiter, asked) = over(shares, millis(120), all);
