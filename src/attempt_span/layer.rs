@@ -7,6 +7,13 @@ use crate::config::text::Written;
 
 /// Gives each attempt a span of its own.
 ///
+/// ```
+/// use http::HeaderName;
+/// use tower_outbound::attempt_span::AttemptSpanLayer;
+///
+/// let layer = AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt"));
+/// ```
+///
 /// # Default
 ///
 /// Sends nothing in the request, so that third-party servers do not learn attempt counts or trace ids.

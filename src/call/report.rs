@@ -9,6 +9,22 @@ use crate::clock::Instant;
 /// Records the attempts of a call and how it ended. A response contains it ([`from_response`](Self::from_response)),
 /// and so does an error ([`Error::report`](crate::Error::report)).
 ///
+/// ```
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{Report, call::StopReason, retry::RetryLayer, test_util::ScriptedService};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let service = RetryLayer::new().layer(ScriptedService::new([503, 200]));
+/// let request = http::Request::get("https://api.example.com/v1").body(tower_outbound::Body::empty())?;
+/// let response = service.oneshot(request).await?;
+///
+/// let report = Report::from_response(&response).ok_or("no report")?;
+/// assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// `Display` writes one line: `request id 0199…: 3 attempts (503, not sent, 200), success, waited 1.2s`.
 ///
 /// # Clone

@@ -24,6 +24,23 @@ pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Err
 
 /// Calls one service. Also a tower [`Service`], for custom layers on top.
 ///
+/// ```
+/// use tower_outbound::{Client, Quota, Report};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let client = Client::builder("https://api.example.com/v2")?
+///     .with_key_env("ORDERS_KEY")
+///     .with_quota(Quota::per_minute(300)?)
+///     .client()?;
+///
+/// let response = client.get("/orders?open=true").await?;
+/// if let Some(report) = Report::from_response(&response) {
+///     println!("{}: {report}", response.status());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Clone
 ///
 /// Cheap. Clones share the limiter and the connections.

@@ -132,25 +132,6 @@ impl Error {
         self.inner.kind
     }
 
-    /// Finds an `Error` in an error and its causes.
-    ///
-    /// `as_ref()` passes a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. `anyhow::Error::from_boxed` hides the error
-    /// in its box.
-    ///
-    /// ```
-    /// use tower_outbound::{BoxError, Error};
-    ///
-    /// fn report(error: &BoxError) {
-    ///     match Error::find_in(error.as_ref()) {
-    ///         Some(failed) => eprintln!("{}: {failed}", failed.kind()),
-    ///         None => eprintln!("{error}"),
-    ///     }
-    /// }
-    /// ```
-    pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
-        chain(error).find_map(|error| error.downcast_ref())
-    }
-
     /// Returns whether the limiter refused the call. The attempt sent nothing and spent nothing.
     ///
     /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
@@ -214,6 +195,25 @@ impl Error {
     /// Returns the id of the call, as sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report().and_then(Report::request_id)
+    }
+
+    /// Finds an `Error` in an error and its causes.
+    ///
+    /// `as_ref()` passes a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. `anyhow::Error::from_boxed` hides the error
+    /// in its box.
+    ///
+    /// ```
+    /// use tower_outbound::{BoxError, Error};
+    ///
+    /// fn report(error: &BoxError) {
+    ///     match Error::find_in(error.as_ref()) {
+    ///         Some(failed) => eprintln!("{}: {failed}", failed.kind()),
+    ///         None => eprintln!("{error}"),
+    ///     }
+    /// }
+    /// ```
+    pub fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        chain(error).find_map(|error| error.downcast_ref())
     }
 }
 

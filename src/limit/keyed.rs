@@ -20,6 +20,18 @@ use crate::{
 
 /// A limiter for each key, such as a host, a tenant or an API key.
 ///
+/// ```
+/// use tower_outbound::{Quota, limit::{Keyed, RateLimitLayer, TokenBucket}};
+///
+/// let quota = Quota::per_minute(100)?;
+/// let by_host = Keyed::new(
+///     |head| head.uri.host().unwrap_or_default().to_owned(),
+///     move |_host| TokenBucket::new(quota),
+/// );
+/// let layer = RateLimitLayer::new(by_host);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// The layer computes the key of each request from its [`RequestHead`]. [`limiter`](Self::limiter) returns the limiter of a
 /// key to other code. [`KeyedBucket`] and [`KeyedWindow`] are the two kinds, for a struct field or a function
 /// signature.
@@ -41,18 +53,6 @@ use crate::{
 /// # Clone
 ///
 /// Clones share the limiters.
-///
-/// ```
-/// use tower_outbound::{Quota, limit::{Keyed, RateLimitLayer, TokenBucket}};
-///
-/// let quota = Quota::per_minute(100)?;
-/// let by_host = Keyed::new(
-///     |head| head.uri.host().unwrap_or_default().to_owned(),
-///     move |_host| TokenBucket::new(quota),
-/// );
-/// let layer = RateLimitLayer::new(by_host);
-/// # Ok::<(), tower_outbound::InvalidConfig>(())
-/// ```
 pub struct Keyed<K, L> {
     shared: Arc<Shared<K, L>>,
 }

@@ -7,6 +7,15 @@ use crate::call::RequestHead;
 
 /// Queues each request until it gets its permit. Refuses it immediately if the wait exceeds its bounds.
 ///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
+///
+/// let bucket = TokenBucket::new(Quota::per_minute(100)?);
+/// let layer = RateLimitLayer::new(bucket).with_max_wait(Duration::from_secs(10));
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// # Default
 ///
 /// Any wait that the call's deadline allows, and at most 10,000 queued requests.

@@ -29,18 +29,6 @@ pub struct LocalLimiter<A: Algorithm> {
 
 /// Spreads requests over the window: grants the burst at once, then one permit every [`Quota::refill_interval`].
 ///
-/// The burst counts in the window, so the refill is slower than the quota. 100 per minute with a burst of 10 means 10
-/// permits at once, then 90 per 61 s: a minute and the default margin. [`Quota::sustained`] returns this rate.
-/// [`SlidingWindow`] grants the whole quota.
-///
-/// A grant takes one compare-and-swap, with governor's arithmetic.
-///
-/// # Notes
-///
-/// A small burst at a high rate lowers the rate. tokio's timers tick in milliseconds, and a bucket that fills up before
-/// its timer fires loses permits. To keep the rate, choose a burst of one request's cost and 2 ms of refill: 21 at
-/// 10,000 per second, 2 at 300 per second. The window holds for every burst.
-///
 /// ```
 /// use std::time::Duration;
 /// use tower_outbound::{Quota, limit::TokenBucket};
@@ -57,17 +45,21 @@ pub struct LocalLimiter<A: Algorithm> {
 /// # Ok(())
 /// # }
 /// ```
+///
+/// The burst counts in the window, so the refill is slower than the quota. 100 per minute with a burst of 10 means 10
+/// permits at once, then 90 per 61 s: a minute and the default margin. [`Quota::sustained`] returns this rate.
+/// [`SlidingWindow`] grants the whole quota.
+///
+/// A grant takes one compare-and-swap, with governor's arithmetic.
+///
+/// # Notes
+///
+/// A small burst at a high rate lowers the rate. tokio's timers tick in milliseconds, and a bucket that fills up before
+/// its timer fires loses permits. To keep the rate, choose a burst of one request's cost and 2 ms of refill: 21 at
+/// 10,000 per second, 2 at 300 per second. The window holds for every burst.
 pub type TokenBucket = LocalLimiter<Buckets>;
 
 /// Grants the whole quota in any pattern: a permit becomes available again once its grant leaves the window.
-///
-/// Use it for a server that is known to count a sliding window. The quota's burst has no effect. The sustained rate is
-/// `limit / (window + margin)`.
-///
-/// # Memory
-///
-/// The log takes 16 bytes for each moment with a grant, however many permits it granted. It grows as needed, to at most
-/// as many entries as the limit has permits. Beyond 4,096 entries it keeps only the grants of the last window.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,6 +78,14 @@ pub type TokenBucket = LocalLimiter<Buckets>;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Use it for a server that is known to count a sliding window. The quota's burst has no effect. The sustained rate is
+/// `limit / (window + margin)`.
+///
+/// # Memory
+///
+/// The log takes 16 bytes for each moment with a grant, however many permits it granted. It grows as needed, to at most
+/// as many entries as the limit has permits. Beyond 4,096 entries it keeps only the grants of the last window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
 impl<A: Algorithm> LocalLimiter<A> {

@@ -7,6 +7,15 @@ use crate::{call::Naming, config::text::Written, id, random::Random};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
 ///
+/// ```
+/// use http::HeaderName;
+/// use tower_outbound::request_id::RequestIdLayer;
+///
+/// let layer = RequestIdLayer::new()
+///     .with_service("orders")
+///     .with_header(HeaderName::from_static("x-correlation-id"));
+/// ```
+///
 /// # Default
 ///
 /// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`RequestId`](super::RequestId) into the request's

@@ -17,6 +17,14 @@ use crate::{
 
 /// Retries a request after a temporary failure, if a retry is safe.
 ///
+/// ```
+/// use http::StatusCode;
+/// use tower_outbound::retry::RetryLayer;
+///
+/// let layer = RetryLayer::new().with_max_attempts(5)?.retry_on(StatusCode::CONFLICT);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// # Default
 ///
 /// - 3 attempts, as the AWS SDKs make.
@@ -82,6 +90,47 @@ impl RetryLayer {
     pub fn with_max_attempts(self, max_attempts: u32) -> Result<Self, InvalidConfig> {
         let max_attempts = at_least_one(max_attempts)?;
         Ok(self.set(|policy| policy.max_attempts = max_attempts))
+    }
+
+    /// Also retries after this status, with the throttled backoff if it is 429 or 529.
+    ///
+    /// This rule, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the classifier, the
+    /// last added one first.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_outbound::retry::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new()
+    ///     .retry_on(StatusCode::CONFLICT)
+    ///     .never_on(StatusCode::INTERNAL_SERVER_ERROR);
+    /// ```
+    pub fn retry_on(self, status: StatusCode) -> Self {
+        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::retry(Some(status)))))
+    }
+
+    /// Never retries after this status.
+    pub fn never_on(self, status: StatusCode) -> Self {
+        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::NotRetryable)))
+    }
+
+    /// Also retries if `condition` returns `true`. It is called after every attempt, also after an error.
+    ///
+    /// The backoff is the throttled one after a 429 or 529, otherwise the transient one.
+    ///
+    /// ```
+    /// use tower_outbound::retry::RetryLayer;
+    ///
+    /// let layer = RetryLayer::new().retry_if(|request, attempt| {
+    ///     let busy = |headers: &http::HeaderMap| headers.contains_key("x-busy");
+    ///     request.uri.path() == "/v1/jobs" && attempt.headers.is_some_and(busy)
+    /// });
+    /// ```
+    pub fn retry_if(
+        self,
+        condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|policy| policy.rules.push(Rule::If(Arc::new(condition))))
     }
 
     /// Replaces the classifier. [`DefaultClassifier`](super::DefaultClassifier) by default.
@@ -159,47 +208,6 @@ impl RetryLayer {
     /// Seeds the jitter, so that every run of a test has the same delays.
     pub fn with_seed(self, seed: u64) -> Self {
         self.set(|policy| policy.random = Arc::new(Random::seeded(seed)))
-    }
-
-    /// Also retries after this status, with the throttled backoff if it is 429 or 529.
-    ///
-    /// This rule, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the classifier, the
-    /// last added one first.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use tower_outbound::retry::RetryLayer;
-    ///
-    /// let layer = RetryLayer::new()
-    ///     .retry_on(StatusCode::CONFLICT)
-    ///     .never_on(StatusCode::INTERNAL_SERVER_ERROR);
-    /// ```
-    pub fn retry_on(self, status: StatusCode) -> Self {
-        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::retry(Some(status)))))
-    }
-
-    /// Never retries after this status.
-    pub fn never_on(self, status: StatusCode) -> Self {
-        self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::NotRetryable)))
-    }
-
-    /// Also retries if `condition` returns `true`. It is called after every attempt, also after an error.
-    ///
-    /// The backoff is the throttled one after a 429 or 529, otherwise the transient one.
-    ///
-    /// ```
-    /// use tower_outbound::retry::RetryLayer;
-    ///
-    /// let layer = RetryLayer::new().retry_if(|request, attempt| {
-    ///     let busy = |headers: &http::HeaderMap| headers.contains_key("x-busy");
-    ///     request.uri.path() == "/v1/jobs" && attempt.headers.is_some_and(busy)
-    /// });
-    /// ```
-    pub fn retry_if(
-        self,
-        condition: impl Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.set(|policy| policy.rules.push(Rule::If(Arc::new(condition))))
     }
 
     fn set(mut self, change: impl FnOnce(&mut Policy)) -> Self {

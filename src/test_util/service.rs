@@ -16,6 +16,20 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 /// Replaces a client and its server: responds by a script, records each request, and checks that its callers follow
 /// tower's contract.
 ///
+/// ```
+/// use tower::{Layer, ServiceExt};
+/// use tower_outbound::{Body, retry::RetryLayer, test_util::ScriptedService};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let api = ScriptedService::new([503, 200]);
+/// let service = RetryLayer::new().layer(api.clone());
+/// let response = service.oneshot(http::Request::get("/v1").body(Body::empty())?).await?;
+/// assert_eq!((response.status().as_u16(), api.calls()), (200, 2));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Default
 ///
 /// The first request gets the first answer, and so on in the order of arrival. The last answer repeats. The service is

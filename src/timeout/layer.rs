@@ -6,6 +6,16 @@ use super::Timeout;
 use crate::{config::InvalidConfig, error::ErrorKind};
 
 /// Bounds the time of a call or of one attempt, with [`Error::is_timeout`](crate::Error::is_timeout).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::timeout::TimeoutLayer;
+///
+/// // The first layer goes outside of the retry layer, the second inside.
+/// let total = TimeoutLayer::total(Duration::from_secs(60))?;
+/// let per_attempt = TimeoutLayer::per_attempt(Duration::from_secs(10))?;
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct TimeoutLayer {
     kind: ErrorKind,

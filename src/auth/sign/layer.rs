@@ -5,6 +5,28 @@ use crate::{auth::Origin, config::InvalidConfig};
 
 /// Signs every request to its own origin.
 ///
+/// ```
+/// use bytes::Bytes;
+/// use http::{HeaderValue, request::Parts};
+/// use tower_outbound::auth::{Origin, Sign, SignLayer, Signing};
+///
+/// struct Signer;
+///
+/// impl Sign for Signer {
+///     fn sign<'a>(&'a self, head: &'a mut Parts, _body: Option<&'a Bytes>) -> Signing<'a> {
+///         Box::pin(async move {
+///             let mut signature = HeaderValue::from_static("the signature of the head");
+///             signature.set_sensitive(true);
+///             head.headers.insert("x-signature", signature);
+///             Ok(())
+///         })
+///     }
+/// }
+///
+/// let layer = SignLayer::new(Signer, Origin::parse("https://api.example.com")?)?;
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// The inner service takes the same body type. The layer buffers a body for its signature in memory, so the type must
 /// implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or [`ReplayBody`](crate::body::ReplayBody) under a retry
 /// layer. It drops the trailers of such a body.

@@ -11,6 +11,17 @@ mod tests;
 
 /// Limits the retries of all calls together, so that an outage does not multiply the load on the server.
 ///
+/// ```
+/// use tower_outbound::retry::{Budget, RetryLayer};
+///
+/// // Two services of one server share a budget of 10 retries.
+/// let budget = Budget::new().with_capacity(140)?;
+/// let (reads, writes) =
+///     (RetryLayer::new().with_budget(budget.clone()), RetryLayer::new().with_budget(budget.clone()));
+/// assert_eq!(budget.left(), 140);
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// A retry spends its cost. A success at the first attempt returns a little, and a success after a retry returns the cost
 /// of that retry. If too little credit is left, a call returns its failure without a retry. First attempts are never
 /// delayed.
@@ -33,17 +44,6 @@ mod tests;
 /// # Clone
 ///
 /// Clones share the credit. A setter starts a new, full budget.
-///
-/// ```
-/// use tower_outbound::retry::{Budget, RetryLayer};
-///
-/// // Two services of one server share a budget of 10 retries.
-/// let budget = Budget::new().with_capacity(140)?;
-/// let (reads, writes) =
-///     (RetryLayer::new().with_budget(budget.clone()), RetryLayer::new().with_budget(budget.clone()));
-/// assert_eq!(budget.left(), 140);
-/// # Ok::<(), tower_outbound::InvalidConfig>(())
-/// ```
 #[derive(Debug, Clone)]
 pub struct Budget {
     left: Arc<AtomicU32>,

@@ -17,6 +17,16 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
 ///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::Quota;
+///
+/// let quota = Quota::per_minute(100)?;
+/// assert_eq!((quota.burst(), quota.margin()), (10, Duration::from_secs(1)));
+/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, margin 1s, sustains 1.475 per second");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// The burst and the refill share the limit: `burst` requests may leave back to back, and the token bucket
 /// refills `limit - burst` requests per `window + margin`. A bucket that holds the whole limit and refills it
 /// once per window would admit nearly twice the quota.
@@ -40,16 +50,6 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// The limiter enforces the second and the third quarter, because permits that are held longer expire. The fourth is an
 /// assumption about the network. At a window of 1 s the default margin covers 62 ms of network jitter if nothing else
 /// is late, and 15 ms in the worst case. Raise it for a distant server.
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_outbound::Quota;
-///
-/// let quota = Quota::per_minute(100)?;
-/// assert_eq!((quota.burst(), quota.margin()), (10, Duration::from_secs(1)));
-/// assert_eq!(quota.to_string(), "100 per 60s, burst 10, margin 1s, sustains 1.475 per second");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,

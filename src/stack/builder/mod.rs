@@ -22,6 +22,20 @@ use crate::{
 /// Configures the stack for one service. Setters change it, and [`layer`](Self::layer) or [`client`](Self::client) makes
 /// the stack.
 ///
+/// ```
+/// use std::time::Duration;
+/// use tower_outbound::{ApiKey, Quota, stack::StackBuilder};
+///
+/// let builder = StackBuilder::new("https://api.example.com/v2")?
+///     .with_api_key(ApiKey::new("s3cret")?)
+///     .with_quota(Quota::per_minute(300)?)
+///     .with_total_timeout(Duration::from_secs(30));
+///
+/// // A layer over any service that takes absolute URIs, or a ready client: `builder.client()`.
+/// let layer = builder.layer()?;
+/// # Ok::<(), tower_outbound::InvalidConfig>(())
+/// ```
+///
 /// # Clone
 ///
 /// Clones share one limiter, and so do all layers and clients made from them, because a quota belongs to a key.
@@ -72,38 +86,6 @@ impl StackBuilder {
             attempt_span: AttemptSpanLayer::new(),
             timeout: TimeoutConfig::default(),
         })
-    }
-
-    /// Returns the name: `service` in logs, spans and metrics.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the URL that all requests of a client stay below.
-    pub fn base_url(&self) -> &Uri {
-        &self.base.uri
-    }
-
-    /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
-    /// [`with_quotas`](Self::with_quotas). Not those of a limiter given to [`with_limiter`](Self::with_limiter), which
-    /// the builder does not know.
-    pub fn quotas(&self) -> &[Quota] {
-        &self.quotas
-    }
-
-    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or the limiter given to
-    /// [`with_limiter`](Self::with_limiter).
-    ///
-    /// ```
-    /// use tower_outbound::{limit::TokenBucket, preset};
-    ///
-    /// let rates = preset::currency_rates("https://rates.example.com")?;
-    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("another limiter")?;
-    /// assert_eq!(bucket.snapshot().available, 10);
-    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-    /// ```
-    pub fn limiter(&self) -> &AnyLimiter {
-        self.limit.limiter()
     }
 
     /// Sets the name: `service` in logs, spans and metrics, of 1 to 253 visible ASCII characters. The host of the base URL
@@ -246,6 +228,38 @@ impl StackBuilder {
             auth,
             attempt_timeout,
         })
+    }
+
+    /// Returns the name: `service` in logs, spans and metrics.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the URL that all requests of a client stay below.
+    pub fn base_url(&self) -> &Uri {
+        &self.base.uri
+    }
+
+    /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
+    /// [`with_quotas`](Self::with_quotas). Not those of a limiter given to [`with_limiter`](Self::with_limiter), which
+    /// the builder does not know.
+    pub fn quotas(&self) -> &[Quota] {
+        &self.quotas
+    }
+
+    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or the limiter given to
+    /// [`with_limiter`](Self::with_limiter).
+    ///
+    /// ```
+    /// use tower_outbound::{limit::TokenBucket, preset};
+    ///
+    /// let rates = preset::currency_rates("https://rates.example.com")?;
+    /// let bucket = rates.limiter().downcast_ref::<TokenBucket>().ok_or("another limiter")?;
+    /// assert_eq!(bucket.snapshot().available, 10);
+    /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn limiter(&self) -> &AnyLimiter {
+        self.limit.limiter()
     }
     fn check_name(&self) -> Result<(), InvalidConfig> {
         // Logs and metrics show these characters as they are. The longest host has 253.
