@@ -1,32 +1,33 @@
-//! The two clocks, each read at one place: all of the crate follows tokio's paused time through here.
+//! The two clocks. The whole crate reads them here, so that it follows tokio's paused time.
 
 use std::time::{Duration, SystemTime};
 
 pub(crate) use tokio::time::Instant;
 
-/// Tokio's clock: real, or what the user's test has set it to.
+/// Returns the time of tokio's clock, which a test can pause and advance.
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// The wall clock, moved along with tokio's clock where that one is paused, so that a date in a header and a
-/// sleep agree in a test.
+/// Returns the wall-clock time, shifted as far as tokio's clock is while a test pauses it. A date in a header and a sleep
+/// then agree.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn wall() -> SystemTime {
     let (tokio, real, wall) = (Instant::now().into_std(), std::time::Instant::now(), SystemTime::now());
     let ahead = tokio.checked_duration_since(real).unwrap_or(Duration::ZERO);
     let behind = real.checked_duration_since(tokio).unwrap_or(Duration::ZERO);
-    // Without a pause the two readings lie nanoseconds apart: the difference is the pause, or next to nothing.
+    // Without a pause the two readings differ by nanoseconds.
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// The wall clock as the machine has it, for what only has to sort: one reading in place of three.
+/// Returns the wall-clock time of the machine. Used for ids, which only have to sort, because it reads one clock instead of
+/// three.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn machine() -> SystemTime {
     SystemTime::now()
 }
 
-/// `start + wait`, a century on at the most, or a year where the clock can't hold the sum.
+/// Returns `start + wait`, limited to a century, or to a year if the clock cannot represent the sum.
 pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
     let within = |longest: Duration| start.checked_add(wait.min(longest));

@@ -246,7 +246,6 @@ mod clock;
 mod config;
 pub mod error;
 mod headers;
-mod id;
 pub mod interplay;
 pub mod limit;
 #[cfg(not(fuzzing))]
@@ -265,6 +264,7 @@ mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 pub mod timeout;
+mod uuid;
 
 pub use self::auth::key::ApiKey;
 pub use self::body::body::Body;

@@ -10,7 +10,7 @@ use tracing::Span;
 
 use crate::{
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{ResponseSummary, Sending, Within},
+    telemetry::{InSpan, ResponseSummary, Sending},
 };
 
 pin_project! {
@@ -18,7 +18,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Within<MaybeRejected<F>>,
+        future: InSpan<MaybeRejected<F>>,
         sending: Sending,
     }
 
@@ -34,8 +34,8 @@ impl<F> ResponseFuture<F> {
     #[inline]
     pub(super) fn new(sending: Sending, span: Span, make: impl FnOnce() -> MaybeRejected<F>) -> Self {
         match span.is_disabled() {
-            true => Self { sending, future: Within::disabled(span, make) },
-            false => Self { sending, future: Within::new(span, make) },
+            true => Self { sending, future: InSpan::disabled(span, make) },
+            false => Self { sending, future: InSpan::new(span, make) },
         }
     }
 }

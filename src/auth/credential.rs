@@ -3,7 +3,7 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::{FutureExt, future::Either};
 use http::request;
 
-use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed::PlacedKey};
+use super::{ApiKey, KeyError, KeyPlacement, KeySource, key_error::auth_error, placed_key::PlacedKey};
 use crate::{
     call::CallContext,
     error::{BoxError, Error},

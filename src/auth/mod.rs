@@ -80,7 +80,7 @@ pub(crate) mod key;
 mod key_error;
 mod layer;
 mod origin;
-mod placed;
+mod placed_key;
 mod placement;
 mod refresh;
 mod refreshing;

@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use super::{
     algorithm::Algorithm,
     limiter::{Limiter, SelectLimiter},
-    local::{LocalLimiter, SlidingWindow, TokenBucket},
+    local_limiter::{LocalLimiter, SlidingWindow, TokenBucket},
     permit_request::PermitRequest,
     queue::acquire::Acquire,
 };

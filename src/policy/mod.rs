@@ -12,7 +12,7 @@
 //! | [`rate_limit::remaining()`] | how many permits are left by the server's rate-limit headers |
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
 //! | [`http_date`] | which time a date in a header stands for |
-//! | [`human::parse_duration`] | which duration a setting stands for |
+//! | [`duration_text::parse_duration`] | which duration a setting stands for |
 //!
 //! # Notes
 //!
@@ -24,11 +24,11 @@ use std::time::Duration;
 
 pub(crate) mod backoff;
 mod budget;
+pub(crate) mod duration_text;
 pub(crate) mod feedback;
-mod fields;
 pub mod grpc;
+mod header_values;
 mod http_date;
-pub(crate) mod human;
 pub(crate) mod outcome;
 mod quota;
 pub(crate) mod rate_limit;
@@ -46,7 +46,7 @@ pub use self::{budget::Budget, quota::Quota, rate_limit::Remaining};
 pub use self::{feedback::retry_after, http_date::parse_http_date};
 #[cfg(any(test, fuzzing))]
 pub use self::{
-    fields::MAX_REQUESTED_DELAY,
+    header_values::MAX_REQUESTED_DELAY,
     rate_limit::{MAX_POLICIES, read::remaining},
 };
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::{
     Jitter, Quota,
-    human::{Human, parse_duration},
+    duration_text::{DurationText, parse_duration},
 };
 
 crate::config::text::text! {
-    Duration, "a duration such as 60s", parse_duration, |it: &Duration| Human(*it).to_string();
+    Duration, "a duration such as 60s", parse_duration, |it: &Duration| DurationText(*it).to_string();
     Quota, "a quota such as 100/60s", str::parse, |it: &Quota| format!("{it:#}");
     Jitter, "a part of each wait, such as 50%", str::parse, Jitter::to_string;
 }

@@ -11,7 +11,7 @@ use tracing::Span;
 use crate::{
     call::{CallContext, Report},
     error::{BoxError, Error, MaybeRejected},
-    telemetry::{self, ResponseSummary, Subject, Within},
+    telemetry::{self, InSpan, ResponseSummary, Subject},
 };
 
 pin_project! {
@@ -19,7 +19,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ResponseFuture<F> {
         #[pin]
-        future: Within<MaybeRejected<F>>,
+        future: InSpan<MaybeRejected<F>>,
         call: CallContext,
         // `None` if no subscriber listened at the start.
         subject: Option<Box<Subject>>,
@@ -35,8 +35,8 @@ impl<F> ResponseFuture<F> {
         make: impl FnOnce() -> MaybeRejected<F>,
     ) -> Self {
         match span.is_disabled() {
-            true => Self { call, subject, future: Within::disabled(span, make) },
-            false => Self { call, subject, future: Within::new(span, make) },
+            true => Self { call, subject, future: InSpan::disabled(span, make) },
+            false => Self { call, subject, future: InSpan::new(span, make) },
         }
     }
 }

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use tracing::Level;
 
-use crate::{call::Naming, config::text::Written, id, random::Random};
+use crate::{call::Naming, config::text::Written, random::Random, uuid};
 
 /// Gives each call an id, sends it, and logs one event when the call ends.
 ///
@@ -55,7 +55,7 @@ impl RequestIdLayer {
                 server_headers: SERVER_HEADERS.map(HeaderName::from_static).into(),
             }),
             level: Level::INFO,
-            make: Arc::new(move || id::uuid_v7(&random)),
+            make: Arc::new(move || uuid::v7_header(&random)),
         }
     }
 

@@ -1,6 +1,6 @@
 use http::{HeaderName, HeaderValue, request};
 
-use crate::{config::text::Written, error::Error, headers, id, policy, random::Random};
+use crate::{config::text::Written, error::Error, headers, policy, random::Random, uuid};
 
 /// Adds a key by which the server recognizes a request that it has processed (draft-ietf-httpapi-idempotency-key).
 ///
@@ -50,7 +50,7 @@ impl IdempotencyKey {
         if policy::outcome::is_idempotent(&head.method) {
             return Ok(false);
         }
-        let key = id::uuid_v7(random);
+        let key = uuid::v7_header(random);
         let key = match self.quoted {
             true => HeaderValue::try_from([b"\"", key.as_bytes(), b"\""].concat()),
             false => Ok(key),

@@ -2,6 +2,7 @@
 //! their contracts. Nothing is formatted or allocated unless a subscriber or a recorder listens.
 
 pub(crate) mod event;
+mod in_span;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric;
 #[cfg(not(feature = "metrics"))]
@@ -9,15 +10,14 @@ pub(crate) mod metric;
 pub(crate) mod metric;
 mod span;
 mod waiting;
-mod within;
 
 pub(crate) use self::event::{
     Subject, attempt, call, gave_up, granted, key_changed, key_refresh_begins, key_refresh_failed,
     key_refreshed, key_refused, paused, refused, retry,
 };
+pub(crate) use self::in_span::InSpan;
 pub(crate) use self::span::{Sending, call_span, end_call};
 pub(crate) use self::waiting::Waiting;
-pub(crate) use self::within::Within;
 
 use std::borrow::Cow;
 

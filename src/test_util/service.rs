@@ -32,8 +32,8 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 ///
 /// # Default
 ///
-/// The first request gets the first answer, and so on in the order of arrival. The last answer repeats. The service is
-/// always ready; tower's `ConcurrencyLimit` around it limits the calls.
+/// The first request gets the first response, and so on in the order of arrival. The last response repeats. The service
+/// is always ready. Wrap it in tower's `ConcurrencyLimit` to limit the calls.
 ///
 /// # Panics
 ///
@@ -45,7 +45,7 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 ///
 /// # Cancellation
 ///
-/// A call that is dropped stays in the record, and its answer is used up.
+/// A dropped call stays in the record and uses up its response.
 pub struct ScriptedService {
     script: Arc<Script>,
     ready: bool,
@@ -53,7 +53,7 @@ pub struct ScriptedService {
 
 /// The part that clones and calls share.
 struct Script {
-    answer: Box<dyn Fn(&Seen) -> ScriptedResponse + Send + Sync>,
+    respond: Box<dyn Fn(&Seen) -> ScriptedResponse + Send + Sync>,
     seen: Mutex<Vec<Seen>>,
     kept: Mutex<Vec<Box<dyn Any + Send>>>,
 }
@@ -63,47 +63,47 @@ impl Script {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the request, and returns its index in the record and its answer.
-    fn answer(&self, head: Parts) -> (usize, ScriptedResponse) {
+    /// Records the request, and returns its index in the record and its response.
+    fn respond(&self, head: Parts) -> (usize, ScriptedResponse) {
         let attempt = head.extensions.get::<CallContext>().map(CallContext::attempt);
         let mut all = self.seen();
         let index = all.len();
         let seen = Seen { number: index + 1, at: clock::now(), head, attempt, body: None, trailers: None };
         all.push(seen.clone());
         drop(all);
-        (index, (self.answer)(&seen))
+        (index, (self.respond)(&seen))
     }
 }
 
 impl ScriptedService {
-    /// Responds with these answers, in this order.
+    /// Creates a service with these responses, in this order.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
     ///
     /// let unavailable_once = ScriptedService::new([503, 200]);
     /// ```
-    pub fn new(answers: impl IntoIterator<Item: Into<ScriptedResponse>>) -> Self {
-        let answers: Vec<_> = answers.into_iter().map(Into::into).collect();
-        Self::from_fn(move |seen| match answers.get(seen.number - 1).or(answers.last()) {
-            Some(answer) => answer.clone(),
+    pub fn new(responses: impl IntoIterator<Item: Into<ScriptedResponse>>) -> Self {
+        let responses: Vec<_> = responses.into_iter().map(Into::into).collect();
+        Self::from_fn(move |seen| match responses.get(seen.number - 1).or(responses.last()) {
+            Some(response) => response.clone(),
             None => panic!("the script has no answer for {} {}", seen.head.method, seen.head.uri.path()),
         })
     }
 
-    /// Chooses the answer by the request, before its body is read.
+    /// Creates a service that chooses the response by the request, before its body is read.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
     ///
-    /// let picky = ScriptedService::from_fn(|seen| match seen.header("authorization") {
+    /// let protected = ScriptedService::from_fn(|seen| match seen.header("authorization") {
     ///     Some("Bearer s3cret") => 200.into(),
     ///     _ => 401.into(),
     /// });
     /// ```
-    pub fn from_fn(answer: impl Fn(&Seen) -> ScriptedResponse + Send + Sync + 'static) -> Self {
+    pub fn from_fn(respond: impl Fn(&Seen) -> ScriptedResponse + Send + Sync + 'static) -> Self {
         let (seen, kept) = (Mutex::default(), Mutex::default());
-        Self { script: Arc::new(Script { answer: Box::new(answer), seen, kept }), ready: false }
+        Self { script: Arc::new(Script { respond: Box::new(respond), seen, kept }), ready: false }
     }
 
     /// Returns every request so far, in the order of arrival.
@@ -165,9 +165,9 @@ where
             head.uri.path(),
         );
         let script = Arc::clone(&self.script);
-        let (index, answer) = script.answer(head);
+        let (index, response) = script.respond(head);
         Box::pin(async move {
-            match answer.reads {
+            match response.reads {
                 Reads::Nothing => drop(body),
                 Reads::Keeps => {
                     script.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(body));
@@ -180,7 +180,7 @@ where
                     (seen.body, seen.trailers) = (Some(read.to_bytes()), trailers);
                 }
             }
-            answer.come().await
+            response.come().await
         })
     }
 }

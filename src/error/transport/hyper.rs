@@ -10,14 +10,14 @@ use super::{
         ErrorKind,
         delivery::{MAYBE, NOT_SENT, Proof},
     },
-    found::Found,
+    findings::Findings,
 };
 
 /// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
 /// tonic's channel, wrap it in their error.
 pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
-impl Found {
+impl Findings {
     /// Updates the kind and the proof by an error of these crates, and returns the kind if no deeper error can change it.
     /// Returns `None` for any other error.
     pub(super) fn look_at_hyper(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {

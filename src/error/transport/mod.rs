@@ -20,7 +20,7 @@
 //!
 //! Without the feature `hyper`, only the first row is "not sent".
 
-mod found;
+mod findings;
 #[cfg(feature = "hyper")]
 mod hyper;
 #[cfg(test)]
@@ -30,7 +30,7 @@ use std::{error::Error as StdError, io};
 
 use tower::load_shed::error::Overloaded;
 
-use self::found::Found;
+use self::findings::Findings;
 use super::{
     BoxError, DeliveryError, Error, ErrorKind,
     call::Failed,
@@ -56,7 +56,7 @@ impl Error {
 /// Returns why the service failed, and what its error proves.
 fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     let proof = states_not_sent(error).then_some(NOT_SENT);
-    let mut found = Found { kind: ErrorKind::Other, connecting: false, proof };
+    let mut found = Findings { kind: ErrorKind::Other, connecting: false, proof };
     let mut last = None;
     for error in chain(error) {
         let kind = found.look(error);
@@ -78,7 +78,7 @@ fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
         || error.is::<Overloaded>()
 }
 
-impl Found {
+impl Findings {
     /// Updates the kind and the proof by one error. Returns the kind if no deeper error can change it.
     fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         #[cfg(feature = "hyper")]

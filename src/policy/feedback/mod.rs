@@ -8,8 +8,9 @@ use std::{
 use http::{HeaderMap, HeaderName, StatusCode, header::RETRY_AFTER};
 
 use super::{
-    fields::{MAX_REQUESTED_DELAY, decimal, served, values},
-    grpc, http_date, rate_limit,
+    grpc,
+    header_values::{MAX_REQUESTED_DELAY, decimal, served, values},
+    http_date, rate_limit,
 };
 
 #[cfg(test)]

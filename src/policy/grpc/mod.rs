@@ -9,7 +9,7 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use super::{
-    fields::{values, whole_number},
+    header_values::{values, whole_number},
     outcome::RetryDecision,
 };
 

@@ -6,8 +6,8 @@ use super::Quota;
 use crate::{
     config::InvalidConfig,
     policy::{
-        fields::whole_number,
-        human::{Human, parse_duration},
+        duration_text::{DurationText, parse_duration},
+        header_values::whole_number,
     },
 };
 
@@ -16,7 +16,8 @@ use crate::{
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, window, burst, margin } = *self;
-        let (per, window, margin) = (if f.alternate() { "/" } else { " per " }, Human(window), Human(margin));
+        let (per, window, margin) =
+            (if f.alternate() { "/" } else { " per " }, DurationText(window), DurationText(margin));
         write!(f, "{limit}{per}{window}, burst {burst}, margin {margin}")?;
         if f.alternate() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::policy::fields::MAX_REQUESTED_DELAY;
+use crate::policy::header_values::MAX_REQUESTED_DELAY;
 
 /// The most policies that are read from a response. Of more policies, those with the fewest remaining permits are kept.
 ///

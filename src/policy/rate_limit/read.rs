@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, header::AGE};
 
 use super::list::{Remaining, add};
 use crate::policy::{
-    fields::{decimal, served, values, whole_number},
+    header_values::{decimal, served, values, whole_number},
     structured::{Text, members, name, natural},
 };
 

@@ -3,7 +3,7 @@ use std::io;
 use super::super::{ErrorKind, delivery::Proof};
 
 /// The result of reading the chain of errors so far.
-pub(super) struct Found {
+pub(super) struct Findings {
     /// The kind, unless a deeper error is known.
     pub(super) kind: ErrorKind,
     /// Whether the connection was still being made.
@@ -11,7 +11,7 @@ pub(super) struct Found {
     pub(super) proof: Option<Proof>,
 }
 
-impl Found {
+impl Findings {
     #[cfg(feature = "hyper")]
     pub(super) fn connect(&mut self) {
         self.connecting = true;

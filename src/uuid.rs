@@ -1,4 +1,4 @@
-//! Ids that are unique without a word with anybody: of a call, and of what it asks for.
+//! Ids of calls and idempotency keys, unique without coordination.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use http::HeaderValue;
 use crate::{clock, random::Random};
 
 /// A UUID of version 7 (RFC 9562): the millisecond, then random bits. Sorts by time, and takes no system call.
-pub(crate) fn uuid_v7(random: &Random) -> HeaderValue {
+pub(crate) fn v7_header(random: &Random) -> HeaderValue {
     let text = v7(clock::machine(), random.next(), random.next());
     // Hexadecimal digits and hyphens always make a header value.
     HeaderValue::from_maybe_shared(Bytes::from_owner(text))

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::{Jitter, fields::whole_number};
+use super::{Jitter, header_values::whole_number};
 use crate::config::InvalidConfig;
 
 /// The units, longest first, in the order in which a text must have them.
@@ -54,9 +54,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
 /// Writes a duration as [`parse_duration`] reads it: seconds, then the rest as a whole number of the largest unit that
 /// fits.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Human(pub(crate) Duration);
+pub(crate) struct DurationText(pub(crate) Duration);
 
-impl fmt::Display for Human {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, nanos) = (self.0.as_secs(), self.0.subsec_nanos());
         if seconds > 0 || nanos == 0 {
@@ -165,7 +165,7 @@ mod tests {
             (2, 1_001, "2s1001ns"),
             (0, 999_999_999, "999999999ns"),
         ] {
-            assert_eq!(Human(Duration::new(seconds, nanos)).to_string(), shown);
+            assert_eq!(DurationText(Duration::new(seconds, nanos)).to_string(), shown);
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     proptest! {
         #[test]
         fn settings_form_of_any_quota_parses_to_the_same_quota(duration: Duration, limit in 1_u32.., burst: u32, percent in proptest::option::of(0_u8..=100)) {
-            prop_assert_eq!(parse_duration(&Human(duration).to_string()).unwrap(), duration);
+            prop_assert_eq!(parse_duration(&DurationText(duration).to_string()).unwrap(), duration);
             let window = Duration::from_nanos(u64::from(duration.subsec_nanos()) + 1);
             let quota = Quota::new(limit, window).unwrap();
             let quota = quota.with_burst(1 + burst % (limit - 1).max(1)).unwrap_or(quota);

@@ -13,14 +13,14 @@ pin_project! {
     /// A future whose span is current while it is polled and dropped, as `tracing::Instrumented`. Constructed in place,
     /// because the future of a whole stack has 2 KB, and moving it costs as much as a layer.
     #[derive(Debug)]
-    pub(crate) struct Within<F> {
+    pub(crate) struct InSpan<F> {
         // `None` once it is dropped.
         #[pin]
         future: Option<F>,
         pub(crate) span: Span,
     }
 
-    impl<F> PinnedDrop for Within<F> {
+    impl<F> PinnedDrop for InSpan<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             let _entered = this.span.enter();
@@ -29,7 +29,7 @@ pin_project! {
     }
 }
 
-impl<F> Within<F> {
+impl<F> InSpan<F> {
     /// Creates the future that `make` returns within the span.
     #[inline]
     pub(crate) fn new(span: Span, make: impl FnOnce() -> F) -> Self {
@@ -47,7 +47,7 @@ impl<F> Within<F> {
     }
 }
 
-impl<F: Future> Future for Within<F> {
+impl<F: Future> Future for InSpan<F> {
     type Output = F::Output;
 
     #[inline]
