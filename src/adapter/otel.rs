@@ -30,7 +30,7 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     let context = span.context();
     let span = context.span();
     let span = span.span_context();
-    // Version 00, whose only flag is whether the trace is sampled.
+    // `traceparent` of version 00. Its only flag states whether the trace is sampled.
     let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
     let Ok(parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {

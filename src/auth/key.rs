@@ -74,7 +74,7 @@ impl ApiKey {
         let path = path.as_ref();
         let place = || format!("in file {}", path.display());
         let read = fs::File::open(path).and_then(|file| {
-            // With room for all of it, because a string that grows leaves copies behind.
+            // Reserves room for the whole file, because a string that grows leaves copies of the key in memory.
             let mut key = Zeroizing::new(String::with_capacity(Self::MAX_FILE as usize + 2));
             file.take(Self::MAX_FILE + 1).read_to_string(&mut key).map(|_| key)
         });

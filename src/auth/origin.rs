@@ -110,7 +110,7 @@ fn port(uri: &Uri) -> Option<u16> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
         None | Some("") => uri.scheme().map(default_port),
-        // Rust's `parse` accepts a plus sign.
+        // `str::parse` would accept a plus sign.
         Some(port) if !port.starts_with('+') => port.parse().ok().filter(|port| *port > 0),
         Some(_) => None,
     }

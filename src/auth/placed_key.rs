@@ -35,7 +35,7 @@ const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 
 impl PlacedKey {
     pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
         let authorization = |value: &str| Self::Header { name: AUTHORIZATION, value: sensitive(value) };
-        // With room for the whole text, because a string that grows leaves copies behind.
+        // Reserves room for the whole text, because a string that grows leaves copies of the key in memory.
         let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
         match &placement.0 {
             Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),

@@ -164,7 +164,7 @@ impl Refresher {
             Ok(Err(_)) => {
                 return Err(KeyError::new(format!("the key provider gave no key within {limit:?}")));
             }
-            // The payload may contain anything.
+            // A panic's payload is not shown, because it may contain the key.
             Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
         match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
@@ -230,7 +230,7 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // The same key is not newer. It keeps its age and the time from which a rejection counts.
+        // A key that is fetched again unchanged keeps its age and the time from which a rejection counts.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));

@@ -127,7 +127,7 @@ impl http_body::Body for Body {
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
-        // Some bodies cannot be polled after their end. This also frees what they hold.
+        // Drops the body, because some bodies cannot be polled after their end.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             *this = Self::empty();
         }

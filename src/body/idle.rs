@@ -24,7 +24,7 @@ pin_project! {
     /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. This drops the body, which closes its
     /// connection or resets its stream. Otherwise returns the body's own error.
     pub struct IdleBody<B> {
-        // `None` after it stalled.
+        // `None` after the body stalled.
         #[pin]
         body: Option<B>,
         limit: Option<Duration>,
@@ -66,7 +66,7 @@ where
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {
-            // The clock cannot represent such a time, so it never comes.
+            // The clock cannot represent this time, so the timer never fires.
             let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
             match this.timer {
                 Some(timer) => timer.as_mut().reset(ends),

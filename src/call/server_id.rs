@@ -43,7 +43,7 @@ impl SentKeys {
     #[cfg(feature = "json")]
     pub(super) fn redact(&self, text: &str) -> String {
         let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
-        // The longer key first: it may contain the other one.
+        // Searches the longer key first, because it may contain the other key.
         keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
         keys.into_iter().fold(text.to_owned(), |text, key| text.replace(key, "[redacted]"))
     }

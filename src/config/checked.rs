@@ -42,7 +42,7 @@ impl<T: Text> Serialize for Checked<T> {
 impl<'de, T: Text> Deserialize<'de> for Checked<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = InlineKey::deserialize(from)?;
-        // A value that is no text is invalid, too, and its error shows it like this.
+        // The error of a value that is not a text shows `...` instead of the value.
         Ok(Self(T::read(value.text().unwrap_or("…"))))
     }
 }

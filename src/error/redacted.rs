@@ -37,7 +37,7 @@ fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
 fn invalid_certificate(error: &rustls::CertificateError) -> Option<String> {
     use rustls::CertificateError::*;
     let reason = match error {
-        // The client's own name, and not those of the certificate.
+        // Shows the name that the client expected, and not the names in the certificate.
         NotValidForNameContext { expected, .. } => format!("not valid for name {:?}", expected.to_str()),
         UnsupportedSignatureAlgorithmContext { .. }
         | UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => "unsupported signature algorithm".into(),

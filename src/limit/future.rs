@@ -46,7 +46,7 @@ pin_project! {
 }
 
 enum Step {
-    // The limiter is called by the first poll. The clock is read only for a request that has to wait.
+    // The first poll calls the limiter. Only a request that has to wait reads the clock.
     Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, renewed: bool },
     // The inner service was not ready at the grant.
     Readying { permit: Option<Permit<'static>> },

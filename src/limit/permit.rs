@@ -175,7 +175,7 @@ impl<'a> ResponseInfo<'a> {
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
-        // Few responses have such a header, and one scan finds that out.
+        // One scan over the names suffices for most responses, which have no such header.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
             let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();

@@ -32,7 +32,7 @@ pub(super) fn whole_number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // All digits, so the only error is overflow.
+    // The text has digits only, so the only possible error is overflow.
     Some(text.parse().unwrap_or(u64::MAX))
 }
 

@@ -193,7 +193,7 @@ impl<B: Body> Attempts<B> {
             Ok(response) => (Some(response), None),
             Err(error) => (None, Some(error)),
         };
-        // An attempt that could not start does not replace the error of an earlier one.
+        // The error of an earlier attempt stays if a later attempt could not start.
         if called || self.failed.is_none() {
             self.failed = error;
         }
@@ -233,7 +233,7 @@ fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
 
 /// Returns the length that is sent before the body, if nothing follows the body.
 fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
-    // Most requests have no body, and need no look at the headers.
+    // Most requests have no body, so their headers need no check.
     if body.is_end_stream() || head.headers.contains_key(TRAILER) {
         return None;
     }
@@ -256,7 +256,7 @@ fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
         // A retry layer below made several attempts.
         _ if error.is_after_processing() => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,
-        // The error of a failed body may be about another connection.
+        // A failed body's error may concern another connection.
         Failed::Service(proof) if called && (body_failed || !proof.not_sent) => Outcome::Failed,
         _ => Outcome::NotSent,
     }

@@ -150,7 +150,7 @@ impl Budget {
 
     fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
         let budget = policy::Budget::new();
-        // The capacity last, because a small one is valid only with small costs.
+        // Sets the capacity last, because a small capacity is valid only with small costs.
         let large = self.capacity.max(budget.capacity());
         let budget = budget.with_capacity(large)?.with_retry_cost(self.retry_cost)?;
         let budget = budget.with_throttled_cost(self.throttled_cost)?.with_success_gain(self.success_gain)?;

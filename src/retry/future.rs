@@ -37,7 +37,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, R, Q> {
-        // Without an error, the call is over. With one, the request cannot be sent.
+        // Holds the error of a request that cannot be sent. `None` once the call has ended.
         Ended { error: Option<Error> },
         // The request stays in place until the call.
         Readying { request: Option<Q>, started: bool },
@@ -98,7 +98,7 @@ where
                             // A service that failed in `poll_ready` must not be used again.
                             let fresh = this.inner.clone();
                             *this.inner = fresh;
-                            // Nothing was sent, whatever the error proves.
+                            // The request was not sent, even if the error does not prove it.
                             (false, Err(Error::from_service(error)))
                         }
                     }

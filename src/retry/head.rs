@@ -19,7 +19,7 @@ pub(super) enum Head {
 impl Head {
     /// Records a head. `shown` states whether a hook will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
-        // The call itself is one extension.
+        // `CallContext` itself is one of the extensions.
         let plain = head.extensions.len() == 1 && !shown;
         match plain.then(|| Fields::of(&head.headers)).flatten() {
             Some(fields) => {
@@ -74,7 +74,7 @@ impl Fields {
         let mut bytes = Vec::with_capacity(size);
         for (name, value) in headers {
             let name = name.as_str().as_bytes();
-            // Each length is at most MOST.
+            // Each length is at most `MOST`.
             bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
             bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
             bytes.push(value.is_sensitive().into());
@@ -88,7 +88,7 @@ impl Fields {
         let mut headers = HeaderMap::new();
         let mut rest = &*self.0;
         while let Some((name, value, left)) = Self::field(rest) {
-            // They fitted into the map of the first attempt.
+            // The fields fit, because they fitted into the map of the first attempt.
             let _ = headers.try_append(name, value);
             rest = left;
         }
@@ -136,7 +136,7 @@ mod tests {
             let Some(fields) = fields else { return Ok(()) };
             prop_assert_eq!(fields.0.len(), size);
             let read = fields.read();
-            // Also in their order.
+            // The values of a name keep their order, too.
             prop_assert!(read.iter().eq(headers.iter()));
             let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
             prop_assert_eq!(sensitive(&read), sensitive(&headers));

@@ -65,7 +65,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
         StopReason::NotRetryable => failed,
         _ => true,
     };
-    // A call site has a fixed level, so each level has its own.
+    // Each level has its own call site, because tracing fixes the level of a call site.
     macro_rules! emit {
         ($level:expr, $message:literal) => {
             event!(
@@ -73,7 +73,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 $level,
                 service = unshown.0.as_deref(),
                 request_id = text(unshown.1.as_ref()),
-                // A token, which needs no quotes.
+                // A method is a token, so it needs no quotes.
                 http.request.method = %subject.method,
                 server.address = unnamed.and_then(address).as_deref(),
                 server.port = unnamed.and_then(port),

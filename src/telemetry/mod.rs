@@ -115,7 +115,7 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // Unless it is a 401: then only the resend with a replaced key was stopped, and the server's rejection
+            // A 401 is the exception: only the resend with a replaced key was stopped, and the server's rejection
             // stands.
             Some(
                 StopReason::Deadline

@@ -85,7 +85,7 @@ impl ScriptedServer {
 }
 
 async fn accept(listener: TcpListener, service: ScriptedService, count: Arc<AtomicUsize>) {
-    // Dropped with this task, which closes every connection.
+    // Dropping this task drops the set, which closes every connection.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };

@@ -60,7 +60,7 @@ where
                 (call, deadline)
             }
         };
-        // The earlier of the two determines the error, because the deadline also ends attempts that are not slow.
+        // The earlier time determines the error, because the deadline also ends attempts that are not slow.
         let (ends, kind) = match deadline {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),

@@ -52,7 +52,7 @@ impl Connection {
             // rustls panics if several providers are compiled in and none is chosen. Fails if one is chosen already.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        // The task bounds the whole exchange.
+        // The task that queries the store limits the time of the whole exchange.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;

@@ -130,7 +130,7 @@ impl Inner {
                     permits: *permits,
                 });
                 permits.fill(grants, self.free(query, reply, content, now));
-                // With jitter, so that processes do not query in step.
+                // Jitter keeps processes from querying at the same time.
                 let spread = self.settings.horizon() / 8;
                 let query_in = reply.query_in + spread + scatter(spread, self.random.next());
                 permits.query_at = if content { 0 } else { now.saturating_add(nanos(query_in)) };
@@ -172,7 +172,7 @@ impl Inner {
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())
         });
-        // Logged without the lock. Only this task sets it.
+        // Logs without the lock. No other task changes the state.
         if !known {
             let lost = StoreLost::begin(fault, state, wait);
             self.queue.inspect(|permits, _, _| permits.session.lost = Some(lost));

@@ -63,7 +63,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let state = match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {
-                // The ready instance is the one to call.
+                // Calls the instance that was polled ready, and keeps its clone.
                 let next = self.inner.clone();
                 let inner = mem::replace(&mut self.inner, next);
                 State::Signing { signing: Box::pin(signed(Arc::clone(&self.layer.sign), request)), inner }

@@ -56,7 +56,7 @@ pin_project! {
         Reading {
             #[pin]
             source: B,
-            // `None` if the body is not recorded, or no longer.
+            // `None` if the body is not recorded, or is no longer recorded.
             recording: Option<Recording>,
             shared: Option<Arc<Shared<B>>>,
         },
@@ -140,7 +140,7 @@ impl<B: Body> Body for ReplayBody<B> {
                 (polled, ended)
             }
             Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
-            // Started above.
+            // The body was started above.
             Proj::Unread { .. } => (None, true),
         };
         if ended {

@@ -89,7 +89,7 @@ mod tests {
             };
             assert_eq!(frame.data_ref().unwrap().as_ptr(), data.as_ptr());
         });
-        // `Bytes` made from a `Vec` allocates its count at the first clone.
+        // `Bytes` made from a `Vec` allocates its reference count at the first clone.
         assert!(counted.count_total <= 4, "{counted:?}");
     }
 

@@ -31,7 +31,7 @@ impl<B> Shared<B> {
 
     pub(super) fn put(&self, source: Source<B>) {
         let old = mem::replace(&mut *self.lock(), source);
-        // Outside the lock, because it may run the drop of a custom body.
+        // Drops the body outside the lock, because a custom body may run any code in its drop.
         drop(old);
     }
 }

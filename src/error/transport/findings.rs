@@ -27,13 +27,13 @@ impl Findings {
         use io::ErrorKind::*;
         Some(match kind {
             ConnectionRefused => ErrorKind::ConnectRefused,
-            // They also end an established connection, whose error is `Closed` so far.
+            // These kinds of I/O errors also end an established connection, whose error is `Closed` until then.
             HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
                 ErrorKind::Connect
             }
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
-            // Without an error of hyper above it: the timeout of a custom service.
+            // A timeout without hyper's error above it is that of a custom service.
             TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
             // TCP is established by then, so the connection ended during the handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,

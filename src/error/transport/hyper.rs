@@ -35,7 +35,7 @@ impl Findings {
         if error.is::<ConnectError>() {
             self.prove(NOT_SENT);
             self.connect();
-            // Its fields are private, so the text decides. `Connect` stays for an unknown text.
+            // The error's fields are private, so its text decides. An unknown text keeps the kind `Connect`.
             return Some((error.to_string() == "dns error").then_some(ErrorKind::Dns));
         }
         #[cfg(feature = "reqwest")]

@@ -75,7 +75,7 @@ impl Log {
     /// Returns when `total` more permits fit into the limit, because enough old permits have left the window.
     fn forecast(&self, start: u64, total: u64) -> u64 {
         let (windows, rest) = match total {
-            // The usual case, without a division.
+            // Most requests fit into one window and need no division.
             total if total <= self.limit => (0, total),
             total => ((total - 1) / self.limit, (total - 1) % self.limit + 1),
         };
@@ -213,7 +213,7 @@ mod tests {
             assert!(logs.logs[0].grants.len() <= LONGEST_HISTORY);
             assert_eq!(logs.available(now * 10), u32::MAX - 2 * (now + 1).min(100) as u32);
         }
-        // Here no grant leaves the window.
+        // No grant leaves the window in this test.
         for now in 0..3 * LONGEST_HISTORY as u64 {
             assert!(logs.take(cost(1), 200_000 + now / 20));
         }

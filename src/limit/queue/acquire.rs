@@ -80,7 +80,7 @@ impl Future for Acquire {
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
                         Ok(Joined::Queued(waiter)) => {
-                            // Granted and woken already, so that the waiters before it are polled first.
+                            // The waiter is already granted and woken, so that earlier waiters are polled first.
                             let woken = waiter.state() != State::Waiting;
                             *stage = Stage::Queued(queue.take(), waiter, None);
                             if woken {

@@ -28,7 +28,7 @@ impl Clock {
 
     #[cfg(feature = "quanta")]
     pub(in crate::limit) fn quanta() -> Self {
-        // Shared, because creating one probes the processor: tens of microseconds on a virtual machine.
+        // All limiters share one clock, because creating a clock takes tens of microseconds on a virtual machine.
         static CLOCK: OnceLock<quanta::Clock> = OnceLock::new();
         let clock = CLOCK.get_or_init(quanta::Clock::new);
         let start = clock.raw();

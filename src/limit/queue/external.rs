@@ -66,7 +66,7 @@ impl<A: Algorithm> Queue<A> {
                 list.refuse_late(&self.fast, wakes);
             }
             list.serve(&self.fast, None, wakes);
-            // The head's timer was set by the old state.
+            // The head set its timer before this change.
             list.wake_head(wakes);
             outcome
         })

@@ -80,7 +80,8 @@ impl FastPath {
             None => return Attempt::NeedsLock,
         }
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        // Counted first: a concurrent server limit is either seen here or counts this permit as in flight.
+        // Counts the permits before it takes them. A concurrent server limit is then either seen here or counts them as
+        // in flight.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
         if before & BUSY == 0 && bucket.take(cost, now) {
             return Attempt::Granted { now };

@@ -16,7 +16,8 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        // Released first, because the server has counted this request in the remaining permits that it reports.
+        // Releases the permits first, because the server has counted this request in the remaining permits that it
+        // reports.
         self.fast.release(permit.cost());
         if !response.has_limits() {
             return;

@@ -137,7 +137,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             let granted = Standing::Granted(fast.clock.stamp(now));
             match waiter.state() {
                 State::Refused => {
-                    // Stored under the same lock as the state.
+                    // The refusal was stored under the same lock as the state.
                     let refusal = list.refusals.remove(&id);
                     return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
                 }
@@ -232,7 +232,7 @@ impl<A: Algorithm> Queue<A> {
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = !quotas.is_empty();
             list.refuse_late(&self.fast, wakes);
-            // The head's timer was set by the old quotas.
+            // The head set its timer under the old quotas.
             list.wake_head(wakes);
         });
     }
@@ -315,7 +315,7 @@ impl<A: Algorithm> Queue<A> {
         let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
-            // Both bits change under the lock only.
+            // Both flags change only under the lock.
             self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
             list.flags = flags;
         }

@@ -168,7 +168,7 @@ impl<A: Algorithm> WaitList<A> {
     /// Refuses the waiters that a new server limit delays beyond their bounds.
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let now = fast.clock.now();
-        // The last waiter waits the longest. If the limit does not delay it, it delays none.
+        // The last waiter waits the longest. A limit that does not delay it delays no waiter.
         if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted) {
             self.refuse_late(fast, wakes);
         }

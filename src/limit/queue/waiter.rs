@@ -78,7 +78,7 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // One nanosecond does not matter to a wait.
+            // A nanosecond makes no difference to a wait.
             State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
             State::Refused => REFUSED,
         };
@@ -105,7 +105,7 @@ mod tests {
             ((7, 5), 8, 0, 0, deadline),
             ((5, 7), 8, 0, 0, max_wait),
             ((5, 5), 6, 0, 0, max_wait),
-            // With a grace: a forecast that is missing at the last moment is too late.
+            // Under a grace, a waiter without a forecast at its last moment is too late.
             ((5, END), 5, 5, 3, None),
             ((5, END), 8, 8, 3, max_wait),
             ((END, 5), 5, 5, 3, deadline),

@@ -75,7 +75,7 @@ impl ServerLimits {
                 *widest = gate;
                 true
             }
-            // No known gate is wider, and this one is as narrow as the new one, so it can stand for both.
+            // This gate is at most as wide as the new one, so it replaces both.
             Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
                 narrow.until = gate.until;
                 narrow.shut |= gate.shut;
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn gate_stays_shut_until_its_end_once_none_remain() {
-        // Eight gates whose permits are in flight, and one that is shut and finds no room.
+        // Fills the list with eight gates whose permits are in flight. A ninth gate, which is shut, finds no room.
         let mut limits = ServerLimits::new(true);
         assert!((1..=8).all(|policy| limits.add(Gate { policy, ..gate(0, 100) })));
         assert!(!limits.is_shut(50));

@@ -29,7 +29,7 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 }
 
 fn is_relevant(name: &str) -> bool {
-    // The first character is enough for most names.
+    // The first character rules out most names.
     name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 

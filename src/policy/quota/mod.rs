@@ -233,7 +233,7 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn refill_interval(&self) -> Duration {
-        // At most 732 days, which 64 bits hold.
+        // The sum is at most 732 days, which fit into 64 bits.
         let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.margin));
         let interval = match self.limit - self.burst {
             0 => length.saturating_add(1),

@@ -73,7 +73,7 @@ impl FromStr for Quota {
                 _ => return Err(invalid()),
             }
         }
-        // The margin first: a long burst may refill within 146 years without the default margin only.
+        // Sets the margin first, because a long burst may refill within 146 years only without the default margin.
         if let Some(margin) = margin {
             quota = quota.with_margin(margin)?;
         }

@@ -56,11 +56,11 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
         &|| items(headers, ["r", "t", "pk"], "w"),
-        // -07
+        // draft-ietf-httpapi-ratelimit-headers-07
         &|| dictionary(headers, "remaining", "reset"),
-        // Up to -06
+        // draft-ietf-httpapi-ratelimit-headers-06 and earlier
         &|| fields(headers, &DRAFT_6, || *served),
-        // Never specified. GitHub, Reddit, Brave and many more
+        // No specification. GitHub, Reddit, Brave and many others send it.
         &|| fields(headers, &UNSPECIFIED, || *served),
     ];
     forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
@@ -145,7 +145,7 @@ fn fields(
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
         let reset_after = match seconds.saturating_add(fraction.into()) {
             seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
-            // Also without `X-`: GitLab's `RateLimit-Reset` is a Unix time.
+            // The field without `X-` may be a Unix time, too: GitLab's `RateLimit-Reset` is one.
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
             _ => return None, // OpenRouter sends milliseconds
         };

@@ -184,7 +184,7 @@ pub(crate) fn decide(
         (Some(reason), _) => {
             let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
             match requested.filter(|requested| *requested > own) {
-                // Jitter only adds to a requested delay.
+                // Jitter only lengthens a requested delay.
                 Some(requested) => (requested.saturating_add(spread), DelayReason::Requested),
                 None => (own, reason),
             }

@@ -168,7 +168,7 @@ proptest! {
         let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
-        // Without a reason the other inputs change nothing, so that the caller need not draw a backoff.
+        // If a call is not retried, the other inputs change nothing. The caller then need not draw a backoff.
         let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
         if let Err(stop) = reason {
             let without = Inputs { requested: inputs.requested, ..Inputs::default() };

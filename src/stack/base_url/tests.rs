@@ -103,7 +103,7 @@ fn joins_a_parsed_path_like_its_text() {
     let mut query_alone = Parts::default();
     query_alone.path_and_query = Some(PathAndQuery::from_static("?a=b"));
     let joined = base.resolve(Uri::from_parts(query_alone).unwrap()).unwrap();
-    // As it goes over the wire; two of them are equal with the slash and without.
+    // Compares the path as it is sent. Two paths are equal with and without the slash.
     assert_eq!(joined.path_and_query().unwrap().as_str(), "/?a=b");
 }
 
@@ -171,7 +171,7 @@ proptest! {
     ) {
         const SECRET: &str = "S3cret-Passw0rd";
         let url = match place {
-            // As a password, behind a broken sign of user info, and in a query.
+            // The key stands in a password, behind malformed user info, and in a query.
             0 => format!("{scheme}{user}:{SECRET}{joint}{host}"),
             1 => format!("{scheme}{user}@x@{SECRET}"),
             _ => format!("{scheme}{host}/?{user}{SECRET}"),

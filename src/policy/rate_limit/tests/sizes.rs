@@ -22,7 +22,7 @@ fn keeps_the_fewest_remaining_permits_of_a_thousand_members() {
     let members: Vec<_> = members.iter().map(|member| ("ratelimit", member.as_str())).collect();
     assert_eq!(read(&members), least);
 
-    // Of members with equal permits, those with the longest wait are kept.
+    // Keeps the members with the longest wait among members with equal permits.
     let members: Vec<_> = (0..1_000).map(|reset_after| format!("a;r=1;t={reset_after}")).collect();
     let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), longest);
