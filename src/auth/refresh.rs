@@ -289,3 +289,6 @@ impl Held {
         !self.rejected && self.expires.is_none_or(|expires| now < expires)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+use super::*;
+use crate::error::BoxError;
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_fetched_again_unchanged_can_be_rejected_as_early_as_before() {
+    let backoff = ExponentialBackoff::new(secs(10), secs(10)).unwrap().with_jitter(Jitter::none());
+    // The refresh starts after 8 s, four fifths of the lifetime.
+    let fetch = || async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("a")?).with_lifetime(secs(10))) };
+    let refresher = Arc::new(Refresher::new(RefreshingKey::new(fetch).with_backoff(backoff)));
+    let key = refresher.lease().await.unwrap();
+    assert!(refresher.reject(&key), "the first rejection counts immediately");
+    refresher.lease().await.unwrap();
+    tokio::time::sleep(secs(9)).await;
+    assert!(!refresher.reject(&key), "the second rejection counts after a backoff of 10 s");
+    refresher.lease().await.unwrap();
+    tokio::time::sleep(secs(2)).await;
+    assert!(refresher.reject(&key), "the refresh after 9 s does not postpone it");
+}
