@@ -97,7 +97,7 @@ async fn reads_the_file_immediately_after_a_401() {
     );
     advance(secs(1)).await;
     let results = run_concurrently(100, || send_with_resend(client.clone())).await;
-    assert!(results.iter().all(|results| results.as_ref().unwrap().status() == 200));
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
 }
 
 #[test]

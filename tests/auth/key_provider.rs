@@ -42,7 +42,7 @@ async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
     send(&client).await.unwrap();
     advance(secs(799)).await;
     send(&client).await.unwrap();
-    assert_eq!(fetches.count(), 1, "the refresh starts after four fifths of the lifetime");
+    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the lifetime");
     advance(secs(1)).await;
     let before = Instant::now();
     for _ in 0..3 {
@@ -217,7 +217,7 @@ async fn reused_service_sends_the_current_key_with_each_request() {
     assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// An example is a client in a static, used by tests that each have their own runtime.
+/// For example, tests with a runtime each may share a client in a static.
 #[test]
 fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
     let server = Server::accepting("key");

@@ -36,7 +36,6 @@ fn layer_and_service_are_clone_send_and_sync() {
     let layer = bearer_layer(URI);
     assert_clone_send_sync(&layer);
     assert_clone_send_sync(&layer.layer(ScriptedService::new([Status(200)])).clone());
-    let _: Request<Full<Bytes>> = get(URI);
 }
 
 /// A key is allocated at the first request. Later requests share it.

@@ -1,4 +1,4 @@
-//! Tests of the auth layer, its key sources and its signatures, over services in place of a server.
+//! Tests of the auth layer, its key sources and its signatures. Test services stand in for the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod custom_credential;

@@ -72,7 +72,7 @@ async fn rejects_a_uri_without_an_origin_before_sending() {
 
 #[test]
 fn rejects_a_plaintext_origin_at_construction() {
-    for (url, shown) in [
+    for (url, displayed) in [
         ("http://api.example.com", "http://api.example.com:80"),
         ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
         ("http://192.168.0.1/v1", "http://192.168.0.1:80"),
@@ -85,7 +85,7 @@ fn rejects_a_plaintext_origin_at_construction() {
         assert_eq!(
             error.to_string(),
             format!(
-                "invalid origin `{shown}`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there"
+                "invalid origin `{displayed}`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there"
             )
         );
         assert_eq!(error.field(), "origin");
@@ -153,7 +153,8 @@ async fn sends_no_key_to_the_target_of_a_cross_origin_redirect() {
     }
 }
 
-/// Follows redirects with all headers of the request, as a redirect layer does that does not know the key's header.
+/// Follows redirects and repeats all headers of the request, as a redirect layer without a list of sensitive headers
+/// does.
 async fn follow_redirects<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
 where
     S: Service<Request<Content>, Response = Response<Body>, Error = Error>,

@@ -26,7 +26,7 @@ fn assert_redacted(value: &dyn Debug, secrets: &[&str]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn logs_errors_and_debug_output_contain_no_refreshed_key() {
+async fn logs_errors_and_debug_output_contain_no_key_of_a_provider_or_file() {
     let (log, subscriber) = capture::Capture::subscriber(LevelFilter::TRACE);
     // This subscriber is global. Otherwise tracing could have disabled an event for this thread already, because
     // another test emitted it first without a subscriber.
@@ -75,7 +75,7 @@ async fn logs_errors_and_debug_output_contain_no_refreshed_key() {
     std::fs::remove_file(&path).unwrap();
     assert_redacted(&file.last_error(), PROVIDER_KEYS);
 
-    // A whole preset that sends the key in the query.
+    // The stack of a preset, with the key in the query.
     let preset =
         preset::currency_rates(URI).unwrap().with_keys(keys).with_key_placement("query:k".parse().unwrap());
     assert_redacted(&preset, PROVIDER_KEYS);
@@ -161,13 +161,13 @@ async fn construction_errors_contain_no_key() {
     for invalid in ["s3cret-0123456789\n", "s3cret 0123456789", "s3cret-0123456789ü", "\0s3cret-0123456789"]
     {
         let error = ApiKey::new(invalid).unwrap_err();
-        let shown = format!("{error} {error:?}");
-        assert!(!shown.contains("s3cret") && !shown.contains("0123456789"), "{shown}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret") && !text.contains("0123456789"), "{text}");
     }
     for url in ["http://me:s3cret@host", "s3cret-0123456789@host", "ftp://host?key=s3cret-0123456789"] {
         let error = Origin::parse(url).unwrap_err();
-        let shown = format!("{error} {error:?}");
-        assert!(!shown.contains("s3cret"), "{shown}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("s3cret"), "{text}");
     }
     let error = AuthLayer::new(key(), origin("http://host")).unwrap_err();
     assert!(!format!("{error} {error:?}").contains(KEY));

@@ -12,13 +12,13 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn hundred_concurrent_401s_cause_one_refresh_and_one_resend_each() {
+async fn concurrent_401s_cause_one_refresh_and_one_resend_each() {
     for latency in [Duration::ZERO, millis(300)] {
         let server = Server::accepting("key-2").with_latency(millis(20));
         let (provider, fetches) = key_provider(latency, &[Fetch::Expiring(3_600)]);
         let client = client(provider, &server);
         let results = run_concurrently(100, || send_with_resend(client.clone())).await;
-        assert!(results.iter().all(|results| results.as_ref().unwrap().status() == 200));
+        assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
         assert_eq!(fetches.count(), 2, "one fetch for the first key and one for its replacement");
         let keys = server.keys();
         assert_eq!((keys.len(), keys.iter().filter(|key| *key == "key-1").count()), (200, 100));
@@ -141,7 +141,7 @@ async fn resends_stay_within_the_quota() {
         .layer(layer(provider))
         .service(server.clone());
     let results = run_concurrently(30, || send_with_resend(service.clone())).await;
-    assert!(results.iter().all(|results| results.as_ref().unwrap().status() == 200));
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
     server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
 
@@ -174,10 +174,10 @@ async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
     *stored.lock().unwrap() = "key-2";
     server.accept("key-2");
     let results = run_concurrently(20, || send_with_resend(client.clone())).await;
-    assert!(results.iter().all(|results| results.as_ref().unwrap().status() == 200));
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
     assert_eq!(fetches.count(), 3, "all requests share one more fetch");
 
-    // This fetch returns a new key, so it is not repeated.
+    // A fetch is not repeated if it returns another key than the rejected one.
     tokio::time::sleep(secs(60)).await;
     *stored.lock().unwrap() = "key-3";
     tokio::time::sleep(secs(20)).await;

@@ -272,13 +272,13 @@ async fn ignores_the_key_replaced_extension_unless_the_status_is_401() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_concurrent_401s_in_a_preset_cause_one_refresh() {
+async fn concurrent_401s_in_a_preset_cause_one_refresh() {
     let server = Server::accepting("key-2").with_latency(millis(20));
     let (provider, fetches) = key_provider(millis(300), &[Fetch::Lasting]);
     let preset = preset::realtime_messaging(URI).unwrap().with_keys(provider).with_retry(resend_only().0);
     let service = preset.layer().unwrap().layer(server.clone());
     let results = run_concurrently(50, || service.clone().oneshot(request("POST", URI))).await;
-    assert!(results.iter().all(|results| results.as_ref().unwrap().status() == 200));
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
     let keys = server.keys();
     assert_eq!(
         (fetches.count(), keys.len()),

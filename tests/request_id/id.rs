@@ -111,7 +111,7 @@ async fn two_layers_generate_different_random_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn thousand_concurrent_calls_have_distinct_ids() {
+async fn concurrent_calls_have_distinct_ids() {
     let (layer, server) = (RequestIdLayer::new(), ScriptedService::new([Status(200)]));
     let calls: Vec<_> =
         (0..1_000).map(|_| tokio::spawn(layer.clone().layer(server.clone()).oneshot(get(URI)))).collect();

@@ -1,4 +1,4 @@
-//! Tests of the request id layer, over services in place of a server. The log of a call is tested in `tests/telemetry`.
+//! Tests of the request id layer. Test services stand in for the server. `tests/telemetry` tests the log of a call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod id;
@@ -24,6 +24,7 @@ use tower_outbound::{
     limit::{RateLimitLayer, TokenBucket},
     request_id::{RequestId, RequestIdLayer},
     retry::RetryLayer,
+    test_util::ScriptedResponse,
     timeout::TimeoutLayer,
 };
 

@@ -1,4 +1,4 @@
-//! The server's request id: the headers that it is read from, and the attempts and reports that keep it.
+//! The request id of the server: its headers, and the reports that contain it.
 
 use super::*;
 
@@ -41,9 +41,8 @@ async fn reads_the_server_id_from_the_first_known_header() {
 async fn reads_the_next_header_if_the_id_in_the_first_is_too_long() {
     for (length, is_kept) in [(128, true), (129, false), (65_536, false)] {
         let long = "x".repeat(length);
-        let scripted = tower_outbound::test_util::ScriptedResponse::status(200)
-            .with_header("x-request-id", &long)
-            .with_header("cf-ray", "e");
+        let scripted =
+            ScriptedResponse::status(200).with_header("x-request-id", &long).with_header("cf-ray", "e");
         let response =
             RequestIdLayer::new().layer(ScriptedService::new([scripted])).oneshot(get(URI)).await.unwrap();
         let id = report(&response).server_request_id().unwrap();
@@ -94,7 +93,7 @@ async fn error_keeps_the_server_id_of_the_last_response() {
     assert_eq!(error.report().unwrap().server_request_id().unwrap(), "theirs");
 }
 
-/// A layer in between, such as a cache, returns its own response.
+/// A layer above the retry layer, such as a cache, returns its own response.
 #[tokio::test(start_paused = true)]
 async fn keeps_the_server_id_of_the_last_attempt_if_the_response_is_replaced() {
     let service = ServiceBuilder::new()

@@ -143,12 +143,12 @@ async fn logs_only_the_call_at_level_info() {
 async fn events_of_the_crate_are_in_the_call_span() {
     let capture = capture_spans(&[Status(503), Status(503), Status(503)], "GET", URI).await;
     let events = capture.lines();
-    let messages: Vec<_> =
+    let messages_and_scopes: Vec<_> =
         events.iter().map(|event| (event.message.as_str(), event.scope.as_slice())).collect();
     let call = ["call"].as_slice();
     let (attempt_ended, retrying) = (("attempt ended", call), ("retrying", call));
     assert_eq!(
-        messages,
+        messages_and_scopes,
         [
             attempt_ended,
             retrying,

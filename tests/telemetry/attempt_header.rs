@@ -42,7 +42,7 @@ async fn numbers_attempts_without_the_retry_layer() {
     numbered().layer(server.clone()).oneshot(request).await.unwrap();
     assert_eq!(attempt_numbers(&server), [Some("1".to_owned())], "the layer replaces the caller's header");
 
-    // Another retry layer is between the two layers.
+    // A custom retry is between the request id layer and the attempt span layer.
     let server = ScriptedService::new([Status(503), Status(503), Status(200)]);
     let retry = tower::service_fn({
         let inner = numbered().layer(server.clone());
@@ -70,7 +70,7 @@ async fn numbers_attempts_without_the_retry_layer() {
 /// The first attempt fails in `poll_ready`. It has a number, but the second attempt is no resend, because nothing was
 /// sent.
 #[tokio::test(start_paused = true)]
-async fn attempt_that_fails_before_sending_causes_no_resend_count() {
+async fn counts_no_resend_if_the_first_attempt_was_not_sent() {
     /// Returns an error from the first `poll_ready`, counted over all clones.
     #[derive(Clone, Default)]
     struct FailsFirstReady(Arc<AtomicBool>);

@@ -73,7 +73,7 @@ async fn events_name_service_and_request_id_if_the_call_span_is_disabled() {
 
 #[tokio::test(start_paused = true)]
 async fn creates_no_spans_at_level_warn() {
-    let (capture, _guard) = Capture::at(tracing::level_filters::LevelFilter::WARN);
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
     let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
     layers.layer(ScriptedService::new([Status(500)])).oneshot(get(URI)).await.unwrap();
     assert!(capture.spans("call").is_empty() && capture.spans("attempt").is_empty());

@@ -76,11 +76,12 @@ async fn capture_spans(script: &[Scripted], method: &str, uri: &str) -> Capture 
     capture
 }
 
+/// Returns the fields as pairs of name and value, sorted by name.
 fn pairs(fields: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Sends one request through a stack without attempt spans and returns its log events down to `level`.
+/// Sends one request through a stack without attempt spans and returns its log events at `level` and above.
 async fn capture_events(level: LevelFilter, script: &[Scripted], method: &str, uri: &str) -> Capture {
     let (capture, _guard) = Capture::at(level);
     let service = ServiceBuilder::new()

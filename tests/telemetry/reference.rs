@@ -82,7 +82,7 @@ async fn lose_and_restore_store() -> bool {
     false
 }
 
-/// Causes all events of keys. A provider returns a key that the server rejects, and then fails. The key in a file
+/// Causes all events about keys: a provider returns a key that the server rejects, and then fails, and a key file
 /// changes.
 async fn replace_keys() {
     let called = AtomicBool::new(false);

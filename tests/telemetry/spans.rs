@@ -73,7 +73,7 @@ async fn spans_record_the_error_type_of_failures_only() {
 }
 
 #[tokio::test]
-async fn attempt_span_handles_unknown_methods_and_relative_uris() {
+async fn attempt_span_marks_unknown_methods_and_omits_missing_uri_parts() {
     let (capture, _guard) = Capture::all();
     for (method, uri) in [("PURGE", "http://[::1]/a"), ("GET", "/v1?key=s3cret"), ("GET", "http://API.test")]
     {
@@ -196,7 +196,7 @@ async fn spans_of_a_dropped_call_record_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempt_span_records_a_deadline_of_the_layer_above() {
+async fn attempt_span_records_that_the_deadline_ended_the_attempt() {
     let (capture, _guard) = Capture::all();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(1)).unwrap())

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn slow_attempt_returns_a_timeout_that_is_no_deadline() {
+async fn slow_attempt_returns_a_timeout_but_no_deadline_error() {
     let start = Instant::now();
     let error =
         per_attempt(secs(2)).layer(ScriptedService::new([NoResponse])).oneshot(get(URI)).await.unwrap_err();

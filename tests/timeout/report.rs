@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The inner service or the timeout of the attempt ends the call before its deadline.
+/// The error comes from the inner service or from the per-attempt timeout.
 #[tokio::test(start_paused = true)]
 async fn error_before_the_deadline_has_a_report_without_a_stop_reason() {
     for response in [Refused, NoResponse] {
@@ -35,8 +35,8 @@ async fn attempt_timeout_sets_the_request_id_in_its_error() {
 async fn keeps_the_report_of_a_nested_call() {
     let inner =
         RetryLayer::new().with_max_attempts(2).unwrap().layer(ScriptedService::new([Refused, Refused]));
-    let below = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));
-    let error = total(secs(9)).layer(below).oneshot(get(URI)).await.unwrap_err();
+    let nested = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));
+    let error = total(secs(9)).layer(nested).oneshot(get(URI)).await.unwrap_err();
     assert_eq!(error.report().unwrap().attempt_count(), 2);
 }
 

@@ -74,10 +74,11 @@ async fn deadline_covers_readiness_and_the_wait_for_the_limiter() {
     assert_eq!(start.elapsed(), Duration::ZERO, "a call that cannot meet its deadline fails immediately");
 }
 
-/// The attempt's timer also expires at the deadline at the latest. The deadline does not depend on it.
+/// A per-attempt timeout also ends at the deadline. The total timeout has its own timer, because nothing may poll the
+/// other one.
 #[tokio::test(start_paused = true)]
 async fn deadline_does_not_depend_on_the_timer_of_the_attempt() {
-    // The timeout of the attempt is above the total timeout, so it does not know the deadline.
+    // The per-attempt timeout is above the total timeout, so it does not know the deadline.
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
         .layer(per_attempt(secs(10)))
@@ -115,7 +116,7 @@ async fn deadline_does_not_depend_on_the_timer_of_the_attempt() {
     assert!(error.is_deadline());
     assert_eq!(start.elapsed(), secs(5));
 
-    // The attempt has ended, but the layer between never completes.
+    // The attempt has ended, but the service around it never completes.
     let inner = per_attempt(secs(2)).layer(ScriptedService::new([Delayed(100, 200)]));
     let service =
         ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
