@@ -1,14 +1,16 @@
-//! Keys that change: their sources, the effect of a 401, and single-flight refreshes.
+//! Tests of the auth layer, its key sources and its signatures. Test services stand in for the server.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod file;
-mod forms;
+mod custom_credential;
+mod key_file;
+mod key_provider;
 mod layer;
-mod provider;
-mod refused;
-mod resent;
-mod secret;
-mod sign;
+mod origin;
+mod placement;
+mod redaction;
+mod rejected_keys;
+mod resend;
+mod signature;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -25,7 +27,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt, future::BoxFuture};
-use http::{Request, Response, header::AUTHORIZATION};
+use http::{Request, Response, header::AUTHORIZATION, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
@@ -40,27 +42,33 @@ use tower_outbound::{
 
 use self::support::{Content, get, millis, request, secs};
 
+const KEY: &str = "s3cret-0123456789";
 const URI: &str = "https://api.example.com/v1";
 
-/// A server that records the key and time of each request, and responds 401 unless the key starts with `accepts`.
+fn key() -> ApiKey {
+    ApiKey::new(KEY).unwrap()
+}
+
+/// A server that records the key and time of each request, and returns 401 unless the key starts with `accepted`.
 #[derive(Clone)]
 struct Server {
     seen: Arc<Mutex<Vec<(Instant, String)>>>,
-    accepts: Arc<Mutex<&'static str>>,
+    accepted: Arc<Mutex<&'static str>>,
     latency: Duration,
 }
 
 impl Server {
     fn accepting(key: &'static str) -> Self {
-        Self { seen: Arc::default(), accepts: Arc::new(Mutex::new(key)), latency: Duration::ZERO }
+        Self { seen: Arc::default(), accepted: Arc::new(Mutex::new(key)), latency: Duration::ZERO }
     }
 
-    fn after(self, latency: Duration) -> Self {
+    fn with_latency(self, latency: Duration) -> Self {
         Self { latency, ..self }
     }
 
+    /// Replaces the accepted key.
     fn accept(&self, key: &'static str) {
-        *self.accepts.lock().unwrap() = key;
+        *self.accepted.lock().unwrap() = key;
     }
 
     fn keys(&self) -> Vec<String> {
@@ -84,13 +92,13 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let key = request.headers().get(AUTHORIZATION).map_or("", |value| value.to_str().unwrap());
         let key = key.trim_start_matches("Bearer ").to_owned();
-        let status = if key.starts_with(*self.accepts.lock().unwrap()) { 200 } else { 401 };
+        let status = if key.starts_with(*self.accepted.lock().unwrap()) { 200 } else { 401 };
         self.seen.lock().unwrap().push((Instant::now(), key));
         let latency = self.latency;
         async move {
             assert_eq!(request.into_body().collect().await.unwrap().to_bytes(), "hello");
             if !latency.is_zero() {
-                // In steps, as for a connection, a request and a response.
+                // Wakes the task several times, as a real connection does.
                 for _ in 0..4 {
                     tokio::time::sleep(latency / 4).await;
                 }
@@ -101,11 +109,11 @@ impl<B: Body<Data: Send, Error: Debug> + Send + 'static> Service<Request<B>> for
     }
 }
 
-/// The result of one call of a provider.
+/// The result of one fetch by a key provider.
 #[derive(Clone, Copy)]
 enum Fetch {
-    /// Returns `key-1` at the first call and `key-2` at the second, valid for this many seconds.
-    Gives(u64),
+    /// Returns a key that expires after this many seconds: `key-1` at the first fetch, `key-2` at the second.
+    Expiring(u64),
     /// Returns a key that does not expire.
     Lasting,
     Fails,
@@ -113,43 +121,71 @@ enum Fetch {
     Hangs,
 }
 
+/// The number of fetches that a key provider has started.
 #[derive(Debug, Clone)]
-struct Asked(Arc<AtomicUsize>);
+struct FetchCount(Arc<AtomicUsize>);
 
-impl Asked {
-    fn times(&self) -> usize {
+impl FetchCount {
+    fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Returns a provider that takes `latency` and follows `script`, repeating its last step, and the count of its calls. Its
-/// backoff is 1 s, 2 s, 4 s.
-fn provided(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, Asked) {
-    let asked = Asked(Arc::default());
-    let count = asked.clone();
+/// Returns a provider and the count of its fetches. Each fetch takes `latency` and has the next result of `script`,
+/// whose last result repeats. The provider's backoff is 1 s, 2 s, 4 s and so on, up to 20 s.
+fn key_provider(latency: Duration, script: &'static [Fetch]) -> (RefreshingKey, FetchCount) {
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
     let provider = move || {
-        let number = count.0.fetch_add(1, Ordering::Relaxed);
+        let number = counter.0.fetch_add(1, Ordering::Relaxed);
         async move {
-            // In steps, as for a connection, a request and a response.
+            // Wakes the task several times, as a real connection does.
             for _ in 0..4 {
                 tokio::time::sleep(latency / 4).await;
             }
             let fresh = FreshKey::new(ApiKey::new(format!("key-{}", number + 1)).unwrap());
             match script[number.min(script.len() - 1)] {
-                Fetch::Gives(lifetime) => Ok(fresh.with_lifetime(secs(lifetime))),
+                Fetch::Expiring(lifetime) => Ok(fresh.with_lifetime(secs(lifetime))),
                 Fetch::Lasting => Ok(fresh),
-                Fetch::Fails => Err(BoxError::from("the vault is shut")),
-                Fetch::Panics => panic!("in the provider"),
+                Fetch::Fails => Err(BoxError::from("the vault is unavailable")),
+                Fetch::Panics => panic!("the provider panics"),
                 Fetch::Hangs => std::future::pending().await,
             }
         }
     };
     let backoff = ExponentialBackoff::new(secs(1), secs(20)).unwrap().with_jitter(Jitter::none());
-    (RefreshingKey::new(provider).with_backoff(backoff), asked)
+    (RefreshingKey::new(provider).with_backoff(backoff), fetches)
 }
 
 fn layer(keys: impl Into<KeySource>) -> AuthLayer {
     AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap()
+}
+
+fn origin(url: &str) -> Origin {
+    Origin::parse(url).unwrap()
+}
+
+fn bearer_layer(url: &str) -> AuthLayer {
+    AuthLayer::new(key(), origin(url)).unwrap()
+}
+
+/// Returns a layer that sends the key in the query parameter `api_key`.
+fn query_layer() -> AuthLayer {
+    bearer_layer(URI).with_placement("query:api_key".parse().unwrap())
+}
+
+/// Returns a layer that calls `credential` with the head of each request.
+fn closure_layer(
+    credential: impl Fn(&mut Parts) -> Result<(), BoxError> + Send + Sync + 'static,
+) -> AuthLayer {
+    AuthLayer::from_fn(credential, origin(URI)).unwrap()
+}
+
+/// Sends a request through the layer and returns the head that the inner service received.
+async fn forwarded_head(layer: &AuthLayer, request: Request<Content>) -> Parts {
+    let server = support::ScriptedService::new([support::Scripted::Status(200)]);
+    layer.layer(server.clone()).oneshot(request).await.unwrap();
+    server.seen().remove(0).head
 }
 
 type Client = Auth<Server>;
@@ -162,8 +198,8 @@ async fn send(client: &Client) -> Result<Response<Content>, Error> {
     client.clone().oneshot(get(URI)).await
 }
 
-/// Sends a request through a retry layer that only resends it with another key.
-async fn send_again<S>(service: S) -> Result<Response<Content>, Error>
+/// Sends a request through a retry layer that allows one attempt. It only resends a request whose key was replaced.
+async fn send_with_resend<S>(service: S) -> Result<Response<Content>, Error>
 where
     S: Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Error> + Clone,
 {
@@ -171,14 +207,14 @@ where
 }
 
 /// Runs `count` calls concurrently, each in its own task.
-async fn together<F>(count: usize, mut call: impl FnMut() -> F) -> Vec<F::Output>
+async fn run_concurrently<F>(count: usize, mut call: impl FnMut() -> F) -> Vec<F::Output>
 where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     let calls: Vec<_> = (0..count).map(|_| tokio::spawn(call())).collect();
-    let mut ended = Vec::new();
+    let mut results = Vec::new();
     for call in calls {
-        ended.push(call.await.unwrap());
+        results.push(call.await.unwrap());
     }
-    ended
+    results
 }

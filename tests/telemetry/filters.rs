@@ -1,19 +1,12 @@
-//! Filters of a subscriber's, which know an event by its metadata, are asked of the events themselves.
-
-use tower_outbound::limit::SlidingWindow;
-use tracing::Metadata;
-use tracing_subscriber::{
-    Registry,
-    filter::{LevelFilter, filter_fn},
-    layer::{Layer as _, SubscriberExt},
-};
+//! Filters of a subscriber. A filter decides by the metadata of the event or span.
 
 use super::*;
 
-/// What is heard through this filter of a call that is throttled and then not found, and of one that succeeds.
-async fn heard_by(wanted: fn(&Metadata<'_>) -> bool) -> Vec<String> {
+/// Makes a call whose attempts return 429 and 404, and a call that returns 200. Returns the messages of the events that
+/// pass the filter.
+async fn messages_through(filter: fn(&Metadata<'_>) -> bool) -> Vec<String> {
     let (capture, _) = Capture::subscriber(LevelFilter::OFF);
-    let filtered = capture.clone().with_filter(filter_fn(wanted));
+    let filtered = capture.clone().with_filter(filter_fn(filter));
     let _guard = tracing::subscriber::set_default(Registry::default().with(filtered));
     let quota = Quota::per_minute(2).unwrap();
     let service = ServiceBuilder::new()
@@ -25,12 +18,12 @@ async fn heard_by(wanted: fn(&Metadata<'_>) -> bool) -> Vec<String> {
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.unwrap();
     }
-    capture.lines().into_iter().map(|line| line.message).collect()
+    capture.lines().into_iter().map(|event| event.message).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_wants_events_alone_hears_them_all() {
-    let call = [
+async fn filter_that_excludes_spans_passes_all_events() {
+    let messages = [
         "paused by the server",
         "attempt ended",
         "retrying",
@@ -41,12 +34,48 @@ async fn whoever_wants_events_alone_hears_them_all() {
         "attempt ended",
         "call completed",
     ];
-    assert_eq!(heard_by(|_| true).await, call);
-    assert_eq!(heard_by(|metadata| metadata.is_event()).await, call);
+    assert_eq!(messages_through(|_| true).await, messages);
+    assert_eq!(messages_through(|metadata| metadata.is_event()).await, messages);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_may_be_chosen_by_its_fields() {
-    let chosen = heard_by(|metadata| metadata.is_event() && metadata.fields().field("ended").is_some()).await;
-    assert_eq!(chosen, ["no further attempt", "call completed", "call completed"]);
+async fn filter_can_select_events_by_their_fields() {
+    let messages =
+        messages_through(|metadata| metadata.is_event() && metadata.fields().field("ended").is_some()).await;
+    assert_eq!(messages, ["no further attempt", "call completed", "call completed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_name_service_and_request_id_if_the_call_span_is_disabled() {
+    let capture = capture_events(LevelFilter::WARN, &[Status(500)], "POST", URI).await;
+    let [event] = &capture.ours()[..] else { panic!("expected one event") };
+    assert_eq!((event.fields["service"].as_str(), event.fields["request_id"].len()), ("rates", 36));
+    assert!(event.scope.is_empty());
+
+    // The events of attempts and retries name them, too.
+    let is_event = |metadata: &Metadata<'_>| metadata.is_event();
+    let (capture, _) = Capture::subscriber(LevelFilter::OFF);
+    let filtered = Registry::default().with(filter_fn(is_event)).with(capture.clone());
+    let guard = tracing::subscriber::set_default(filtered);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates"))
+        .layer(RetryLayer::new())
+        .service(ScriptedService::new([Status(503), Status(404)]));
+    service.oneshot(get(URI)).await.unwrap();
+    drop(guard);
+    let events = capture.ours();
+    assert_eq!(events.len(), 5, "{events:?}");
+    for event in events {
+        let (service, request_id) = (event.fields["service"].as_str(), &event.fields["request_id"]);
+        assert_eq!((service, request_id.len()), ("rates", 36), "{}", event.message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn creates_no_spans_at_level_warn() {
+    let (capture, _guard) = Capture::at(LevelFilter::WARN);
+    let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
+    layers.layer(ScriptedService::new([Status(500)])).oneshot(get(URI)).await.unwrap();
+    assert!(capture.spans("call").is_empty() && capture.spans("attempt").is_empty());
+    assert_eq!(capture.lines().len(), 1);
 }

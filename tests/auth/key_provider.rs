@@ -1,3 +1,5 @@
+//! Keys from a provider: refreshes, their timing and their failures.
+
 use std::error::Error as _;
 
 use tokio::time::{advance, timeout};
@@ -15,15 +17,15 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn concurrent_requests_share_one_refresh() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(millis(100), &[Fetch::Gives(60)]);
-    let client = client(provided, &server);
+    let (provider, fetches) = key_provider(millis(100), &[Fetch::Expiring(60)]);
+    let client = client(provider, &server);
     for round in 1..=3 {
-        let ended = together(50, || {
+        let statuses = run_concurrently(50, || {
             let client = client.clone();
             async move { send(&client).await.unwrap().status() }
         });
-        assert!(ended.await.iter().all(|status| *status == 200));
-        assert_eq!(asked.times(), round, "one refresh for all 50 requests");
+        assert!(statuses.await.iter().all(|status| *status == 200));
+        assert_eq!(fetches.count(), round, "one refresh for all 50 requests");
         let (keys, expected) = (server.keys(), format!("key-{round}"));
         assert_eq!(keys.len(), 50 * round);
         assert!(keys[50 * (round - 1)..].iter().all(|key| *key == expected), "{keys:?}");
@@ -32,41 +34,41 @@ async fn concurrent_requests_share_one_refresh() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_the_old_key_while_a_refresh_ahead_of_its_expiry_runs() {
+async fn sends_the_old_key_during_a_refresh_before_its_expiry() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(millis(500), &[Fetch::Gives(1_000)]);
-    let keys = KeySource::from(provided);
+    let (provider, fetches) = key_provider(millis(500), &[Fetch::Expiring(1_000)]);
+    let keys = KeySource::from(provider);
     let client = client(keys.clone(), &server);
     send(&client).await.unwrap();
     advance(secs(799)).await;
     send(&client).await.unwrap();
-    assert_eq!(asked.times(), 1, "the refresh starts a fifth of the lifetime ahead, not earlier");
+    assert_eq!(fetches.count(), 1, "the refresh starts only after four fifths of the lifetime");
     advance(secs(1)).await;
     let before = Instant::now();
     for _ in 0..3 {
         send(&client).await.unwrap();
     }
     assert_eq!(
-        (before.elapsed(), asked.times()),
+        (before.elapsed(), fetches.count()),
         (Duration::ZERO, 2),
-        "no request waits, and one starts the refresh"
+        "the first request starts the refresh, and no request waits for it"
     );
     tokio::time::sleep(millis(500)).await;
     send(&client).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-1", "key-1", "key-1", "key-1", "key-2"]);
-    assert_eq!((asked.times(), keys.last_error().is_none()), (2, true));
+    assert_eq!((fetches.count(), keys.last_error().is_none()), (2, true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_completes_during_a_call() {
-    let given = Asked(Arc::default());
-    let count = given.clone();
+async fn refresh_completes_during_the_call_that_started_it() {
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
     let keys = KeySource::from(RefreshingKey::new(move || {
-        let count = count.clone();
+        let counter = counter.clone();
         async move {
             tokio::time::sleep(millis(500)).await;
-            count.0.fetch_add(1, Ordering::Relaxed);
-            let key = ApiKey::new(format!("key-{}", count.times()))?;
+            counter.0.fetch_add(1, Ordering::Relaxed);
+            let key = ApiKey::new(format!("key-{}", counter.count()))?;
             Ok::<_, BoxError>(FreshKey::new(key).with_lifetime(secs(1_000)))
         }
     }));
@@ -74,50 +76,50 @@ async fn a_refresh_completes_during_a_call() {
     advance(secs(850)).await;
     let slow = support::ScriptedService::new([support::Scripted::Delayed(600, 200)]);
     layer(keys.clone()).layer(slow).oneshot(get(URI)).await.unwrap();
-    assert_eq!(given.times(), 2, "fetched before the next request");
+    assert_eq!(fetches.count(), 2, "the key is fetched before the next request");
     assert_eq!(keys.current().await.unwrap().expose(), "key-2");
 }
 
 #[test]
-fn a_call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
+fn call_outside_a_runtime_leaves_the_refresh_to_the_next_call() {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let asked = Asked(Arc::default());
-    let count = asked.clone();
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
     let provider = move || {
-        let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
         async move {
             let key = FreshKey::new(ApiKey::new(format!("key-{number}"))?);
-            if number == 2 { Err(BoxError::from("the vault is shut")) } else { Ok(key) }
+            if number == 2 { Err(BoxError::from("the vault is unavailable")) } else { Ok(key) }
         }
     };
     let backoff = ExponentialBackoff::new(Duration::from_nanos(1), Duration::from_nanos(1)).unwrap();
     let keys = KeySource::from(RefreshingKey::new(provider).with_backoff(backoff));
     runtime.block_on(async {
         let key = keys.current().await.unwrap();
-        assert!(keys.reject(&key), "another key is fetched");
+        assert!(keys.reject(&key), "the next call fetches another key");
         assert!(keys.current().await.is_err());
     });
     let server = Server::accepting("key-");
     let mut client = client(keys.clone(), &server);
     let call = Service::<Request<Content>>::call(&mut client, get(URI));
-    assert_eq!((server.keys(), asked.times()), (vec!["key-1".to_owned()], 2));
+    assert_eq!((server.keys(), fetches.count()), (vec!["key-1".to_owned()], 2));
     runtime.block_on(async {
-        assert_eq!((call.await.unwrap().status().as_u16(), asked.times()), (200, 2));
+        assert_eq!((call.await.unwrap().status().as_u16(), fetches.count()), (200, 2));
         advance(millis(1)).await;
         assert_eq!(keys.current().await.unwrap().expose(), "key-3");
     });
 }
 
-/// If the key expires between readiness and the request, the latest key is sent, and the server's response decides.
+/// Both keys expire between `poll_ready` and `call`. The layer sends the newer one, which the server may still accept.
 #[tokio::test(start_paused = true)]
 async fn sends_the_newer_of_two_expired_keys() {
     let server = Server::accepting("key-");
-    let asked = Asked(Arc::default());
-    let count = asked.clone();
-    // The provider responds immediately, so the request that starts the refresh has the new key.
+    let fetches = FetchCount(Arc::default());
+    let counter = fetches.clone();
+    // The provider returns immediately, so the request that starts the refresh already carries the new key.
     let provider = RefreshingKey::new(move || {
-        let number = count.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = counter.0.fetch_add(1, Ordering::Relaxed) + 1;
         let lifetime = if number == 1 { secs(10) } else { secs(1) };
         async move {
             Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("key-{number}"))?).with_lifetime(lifetime))
@@ -128,18 +130,19 @@ async fn sends_the_newer_of_two_expired_keys() {
     client.call(get(URI)).await.unwrap();
     advance(millis(8_500)).await;
     std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut client, cx)).await.unwrap();
-    assert_eq!(asked.times(), 2);
+    assert_eq!(fetches.count(), 2);
     advance(millis(1_500)).await;
     client.call(get(URI)).await.unwrap();
     assert_eq!(server.keys(), ["key-1", "key-2"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_continues_after_some_waiting_calls_are_dropped() {
+async fn refresh_continues_after_some_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
-    let client = client(provided, &server);
-    // The first call starts the refresh, and all three wait. The first two are dropped halfway.
+    let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
+    let client = client(provider, &server);
+    // All three calls wait for the refresh that the first one started. The first two are dropped after half of its
+    // time.
     let mut first = spawn(send(&client));
     let mut second = spawn(send(&client));
     let mut third = spawn(send(&client));
@@ -153,33 +156,33 @@ async fn a_refresh_continues_after_some_waiting_calls_are_dropped() {
     advance(secs(1)).await;
     assert!(third.is_woken());
     assert_eq!(third.await.unwrap().status(), 200);
-    assert_eq!((asked.times(), server.keys().len()), (1, 1));
+    assert_eq!((fetches.count(), server.keys().len()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_continues_after_all_waiting_calls_are_dropped() {
+async fn refresh_continues_after_all_waiting_calls_are_dropped() {
     let server = Server::accepting("key");
     for pause in [millis(100), secs(3), millis(10_200), secs(59)] {
-        let (provided, asked) = provided(secs(2), &[Fetch::Gives(60)]);
-        let client = client(provided, &server);
+        let (provider, fetches) = key_provider(secs(2), &[Fetch::Expiring(60)]);
+        let client = client(provider, &server);
         assert!(timeout(millis(10), send(&client)).await.is_err());
         tokio::time::sleep(pause).await;
         let before = Instant::now();
         assert_eq!(send(&client).await.unwrap().status(), 200);
         let waited = secs(2).saturating_sub(pause + millis(10));
-        // After 48 of the 60 s, a refresh ahead of the expiry is running.
-        let in_all = if pause > secs(50) { 2 } else { 1 };
-        assert_eq!((before.elapsed(), asked.times()), (waited, in_all), "{pause:?}");
+        // The next refresh starts after 48 s of the 60 s that the key is valid.
+        let expected = if pause > secs(50) { 2 } else { 1 };
+        assert_eq!((before.elapsed(), fetches.count()), (waited, expected), "{pause:?}");
     }
 }
 
-/// Regular single calls: no request is in flight between two of them that could poll a refresh.
+/// Between these calls, no request is in flight that could poll the refresh.
 #[tokio::test(start_paused = true)]
 async fn occasional_calls_never_wait_for_the_next_key() {
-    for every in [secs(10), secs(15), secs(100)] {
-        let server = Server::accepting("key").after(millis(20));
-        let (provided, asked) = provided(millis(100), &[Fetch::Gives(3_600)]);
-        let keys = KeySource::from(provided);
+    for interval in [secs(10), secs(15), secs(100)] {
+        let server = Server::accepting("key").with_latency(millis(20));
+        let (provider, fetches) = key_provider(millis(100), &[Fetch::Expiring(3_600)]);
+        let keys = KeySource::from(provider);
         let client = client(keys.clone(), &server);
         send(&client).await.unwrap();
         let start = Instant::now();
@@ -187,63 +190,64 @@ async fn occasional_calls_never_wait_for_the_next_key() {
             let before = Instant::now();
             send(&client).await.unwrap();
             assert!(before.elapsed() < millis(30), "{:?} at {:?}", before.elapsed(), start.elapsed());
-            tokio::time::sleep(every).await;
+            tokio::time::sleep(interval).await;
         }
-        assert_eq!((asked.times(), keys.last_error().is_none()), (3, true), "{every:?}");
+        assert_eq!((fetches.count(), keys.last_error().is_none()), (3, true), "{interval:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reused_service_gets_a_current_key_for_each_request() {
-    /// Sends a request with this instance, not with a clone.
+async fn reused_service_sends_the_current_key_with_each_request() {
+    /// Sends a request through this instance instead of a clone.
     async fn send(client: &mut Client, uri: &str) {
         let ready = ServiceExt::<Request<Content>>::ready(client).await.unwrap();
         ready.call(get(uri)).await.unwrap();
     }
-    let elsewhere = "https://other.example.com/";
+    let other_origin = "https://other.example.com/";
     let server = Server::accepting("");
-    let (provided, asked) = provided(millis(10), &[Fetch::Gives(100), Fetch::Fails, Fetch::Gives(100)]);
-    let mut client = client(provided, &server);
-    send(&mut client, elsewhere).await;
+    let (provider, fetches) =
+        key_provider(millis(10), &[Fetch::Expiring(100), Fetch::Fails, Fetch::Expiring(100)]);
+    let mut client = client(provider, &server);
+    send(&mut client, other_origin).await;
     // The key has expired, and the next refresh fails.
     advance(secs(200)).await;
-    send(&mut client, elsewhere).await;
+    send(&mut client, other_origin).await;
     advance(secs(200)).await;
     send(&mut client, URI).await;
-    assert_eq!((asked.times(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
+    assert_eq!((fetches.count(), server.keys()), (3, vec![String::new(), String::new(), "key-3".to_owned()]));
 }
 
-/// For example a client in a static, and a runtime for each test.
+/// For example, tests with a runtime each may share a client in a static.
 #[test]
-fn starts_another_refresh_after_the_runtime_of_the_first_one_ended() {
+fn starts_another_refresh_if_the_runtime_of_the_first_has_ended() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(secs(1), &[Fetch::Gives(60)]);
-    let client = client(provided, &server);
+    let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(60)]);
+    let client = client(provider, &server);
     let runtime =
         || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     assert!(runtime().block_on(async { timeout(millis(10), send(&client)).await }).is_err());
     assert_eq!(runtime().block_on(send(&client)).unwrap().status(), 200);
-    assert_eq!(asked.times(), 2);
+    assert_eq!(fetches.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn backs_off_after_a_failed_refresh_and_uses_the_old_key_while_it_is_valid() {
+async fn backs_off_after_a_failed_refresh_while_the_old_key_is_valid() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(Duration::ZERO, &[Fetch::Gives(100), Fetch::Fails]);
-    let keys = KeySource::from(provided);
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Expiring(100), Fetch::Fails]);
+    let keys = KeySource::from(provider);
     let client = client(keys.clone(), &server);
     let started = Instant::now();
-    // The refresh is due at 80 s, then after a backoff of 1, 2, 4 and 8 s, with the next request.
-    for (at, times) in
+    // The first request from 80 s on starts a refresh. The next ones follow after a backoff of 1, 2, 4 and 8 s.
+    for (at, expected) in
         [(0, 1), (79, 1), (80, 2), (80, 2), (81, 3), (82, 3), (83, 4), (86, 4), (87, 5), (95, 6)]
     {
         advance((started + secs(at)) - Instant::now()).await;
         assert_eq!(send(&client).await.unwrap().status(), 200, "{at}");
-        assert_eq!(asked.times(), times, "{at}");
+        assert_eq!(fetches.count(), expected, "{at}");
     }
     assert!(server.keys().iter().all(|key| key == "key-1"));
-    assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is shut");
-    // From 100 s on no key is valid.
+    assert_eq!(keys.last_error().unwrap().source().unwrap().to_string(), "the vault is unavailable");
+    // At 100 s the key expires.
     advance((started + secs(100)) - Instant::now()).await;
     let error = send(&client).await.unwrap_err();
     assert!(error.is_auth() && !error.is_service() && !error.is_timeout(), "{error:?}");
@@ -251,74 +255,74 @@ async fn backs_off_after_a_failed_refresh_and_uses_the_old_key_while_it_is_valid
     assert_eq!(cause.retry_in(), Some(secs(11)), "the backoff of 16 s began at 95 s");
     assert_eq!(
         format!("{error:#}"),
-        "credential could not be attached: the key provider failed, next attempt in 11s: the vault is shut"
+        "credential could not be attached: the key provider failed, next attempt in 11s: the vault is unavailable"
     );
     assert_eq!(
-        (asked.times(), server.keys().len()),
+        (fetches.count(), server.keys().len()),
         (6, 10),
-        "no refresh was started, and no request was sent"
+        "the call starts no refresh and sends no request"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_requests_that_wait_for_a_failed_refresh_fail() {
+async fn failed_refresh_fails_all_waiting_requests() {
     let server = Server::accepting("key");
-    let (provided, asked) = provided(secs(1), &[Fetch::Fails, Fetch::Gives(60)]);
-    let client = client(provided, &server);
-    let ended = together(20, || {
+    let (provider, fetches) = key_provider(secs(1), &[Fetch::Fails, Fetch::Expiring(60)]);
+    let client = client(provider, &server);
+    let errors = run_concurrently(20, || {
         let client = client.clone();
         async move { send(&client).await.unwrap_err() }
     });
-    for error in ended.await {
+    for error in errors.await {
         let cause: &KeyError = support::cause(&error).unwrap();
         assert_eq!((error.is_auth(), cause.retry_in()), (true, Some(secs(1))));
         assert_eq!(error.retry_after(), Some(secs(1)));
     }
-    assert_eq!(asked.times(), 1);
+    assert_eq!(fetches.count(), 1);
     advance(secs(1)).await;
     assert_eq!(send(&client).await.unwrap().status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
+async fn refresh_fails_if_the_provider_hangs_panics_or_returns_an_expired_key() {
     let server = Server::accepting("key");
-    for (fetch, said, after) in [
+    for (fetch, message, expected) in [
         (Fetch::Hangs, "gave no key within 10s", secs(10)),
         (Fetch::Panics, "panicked", Duration::ZERO),
-        (Fetch::Gives(0), "has expired", Duration::ZERO),
+        (Fetch::Expiring(0), "has expired", Duration::ZERO),
     ] {
-        let script = Box::leak(Box::new([fetch, Fetch::Gives(60)]));
-        let (provided, asked) = provided(Duration::ZERO, script);
-        let client = client(provided, &server);
+        let script = Box::leak(Box::new([fetch, Fetch::Expiring(60)]));
+        let (provider, fetches) = key_provider(Duration::ZERO, script);
+        let client = client(provider, &server);
         let before = Instant::now();
         let error = send(&client).await.unwrap_err();
-        assert!(error.is_auth() && format!("{error:#}").contains(said), "{error:#}");
-        assert_eq!(before.elapsed(), after, "{said}");
+        assert!(error.is_auth() && format!("{error:#}").contains(message), "{error:#}");
+        assert_eq!(before.elapsed(), expected, "{message}");
         advance(secs(1)).await;
-        assert_eq!(send(&client).await.unwrap().status(), 200, "{said}");
-        assert_eq!(asked.times(), 2);
+        assert_eq!(send(&client).await.unwrap().status(), 200, "{message}");
+        assert_eq!(fetches.count(), 2);
     }
 }
 
-/// A permit that expires during the wait for a key is replaced.
+/// The limiter replaces a permit that expires while its request waits for a key.
 #[tokio::test(start_paused = true)]
-async fn requests_that_waited_for_a_key_stay_within_the_quota() {
+async fn requests_that_wait_for_a_key_stay_within_the_quota() {
     let server = Server::accepting("key");
-    let (provided, _) = provided(secs(9), &[Fetch::Lasting]);
+    let (provider, _) = key_provider(secs(9), &[Fetch::Lasting]);
     let quota = Quota::new(10, secs(10)).unwrap().with_burst(5).unwrap();
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::new(TokenBucket::new(quota)))
-        .layer(layer(provided))
+        .layer(layer(provider))
         .service(server.clone());
-    let ended = together(40, || service.clone().oneshot(get(URI))).await;
-    assert!(ended.iter().all(Result::is_ok));
+    let results = run_concurrently(40, || service.clone().oneshot(get(URI))).await;
+    assert!(results.iter().all(Result::is_ok));
     server.times().into_iter().collect::<Arrivals>().assert_within(quota);
 }
 
 #[tokio::test]
 async fn sends_no_key_to_another_origin() {
     let server = Server::accepting("");
-    let (provided, _) = provided(Duration::ZERO, &[Fetch::Fails]);
-    let response = client(provided, &server).oneshot(get("https://other.example.com")).await.unwrap();
+    let (provider, _) = key_provider(Duration::ZERO, &[Fetch::Fails]);
+    let response = client(provider, &server).oneshot(get("https://other.example.com")).await.unwrap();
     assert_eq!((response.status().as_u16(), server.keys()), (200, vec![String::new()]));
 }

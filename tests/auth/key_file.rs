@@ -1,0 +1,176 @@
+//! Keys that are read from a file.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+use tokio::time::advance;
+use tower_outbound::preset;
+
+use super::*;
+
+/// A key file that is removed on drop.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, key: &str) -> Self {
+        let file = Self(env::temp_dir().join(format!("tower-outbound-{name}-{}", std::process::id())));
+        file.write(key);
+        file
+    }
+
+    fn write(&self, key: &str) {
+        fs::write(&self.0, key).unwrap();
+    }
+}
+
+impl AsRef<Path> for KeyFile {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_a_changed_file_after_the_check_interval() {
+    let file = KeyFile::new("rotates", "key-1\n");
+    let server = Server::accepting("key");
+    let client = client(KeySource::from_file_every(&file.0, secs(30)).unwrap(), &server);
+    send(&client).await.unwrap();
+    file.write("key-2\n");
+    advance(secs(29)).await;
+    send(&client).await.unwrap();
+    advance(secs(1)).await;
+    send(&client).await.unwrap();
+    // Kubernetes updates a mounted secret by replacing the file.
+    let new_file = KeyFile::new("rotates-new-file", "key-3");
+    fs::rename(&new_file, &file).unwrap();
+    advance(secs(30)).await;
+    send(&client).await.unwrap();
+    assert_eq!(server.keys(), ["key-1", "key-1", "key-2", "key-3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeps_the_old_key_and_reports_an_error_if_the_file_is_unusable() {
+    let file = KeyFile::new("vanishes", "key-1");
+    let server = Server::accepting("key");
+    let keys = KeySource::from_file(&file.0).unwrap();
+    let client = client(keys.clone(), &server);
+    for content in [None, Some(""), Some("two words of s3cret"), Some("key-1")] {
+        match content {
+            Some(content) => file.write(content),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        advance(KeySource::FILE_INTERVAL).await;
+        send(&client).await.unwrap();
+        let error = keys.last_error().map(|error| format!("{error} {error:?}"));
+        match content {
+            Some("key-1") => assert!(error.is_none(), "the file is valid again"),
+            _ => assert!(error.is_some_and(|error| error.contains("vanishes") && !error.contains("s3cret"))),
+        }
+    }
+    assert!(server.keys().iter().all(|key| key == "key-1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_the_file_immediately_after_a_401() {
+    let file = KeyFile::new("rejected", "key-1");
+    let server = Server::accepting("key-2");
+    let client = client(KeySource::from_file_every(&file.0, secs(3_600)).unwrap(), &server);
+    let response = send_with_resend(client.clone()).await.unwrap();
+    assert_eq!(
+        (response.status().as_u16(), server.keys().len()),
+        (401, 1),
+        "the file has the same key, so the 401 is returned"
+    );
+    file.write("key-2");
+    assert_eq!(
+        send_with_resend(client.clone()).await.unwrap().status(),
+        401,
+        "the file is read at most once a second"
+    );
+    advance(secs(1)).await;
+    let results = run_concurrently(100, || send_with_resend(client.clone())).await;
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
+}
+
+#[test]
+fn rejects_a_missing_file_at_construction() {
+    assert_eq!(KeySource::from_file("no/such/file").unwrap_err().field(), "api key");
+    let preset = preset::currency_rates("https://host").unwrap().with_key_file("no/such/file");
+    assert!(preset.layer().unwrap_err().to_string().contains("no/such/file"));
+}
+
+/// The second rejected request waits for the read that the first one started. A named pipe blocks that read.
+#[cfg(unix)]
+#[test]
+fn request_that_is_rejected_during_a_file_read_gets_the_new_key() {
+    use std::{io::Write, process::Command, sync::mpsc, thread};
+
+    let file = KeyFile::new("slow", "key-1");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let keys = KeySource::from_file(&file.0).unwrap();
+    let old = runtime.block_on(keys.current()).unwrap();
+    fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file.0).status().unwrap().success());
+
+    let (sender, receiver) = mpsc::channel();
+    let spawn_rejected_request = |sender: mpsc::Sender<ApiKey>| {
+        let (keys, old) = (keys.clone(), old.clone());
+        thread::spawn(move || {
+            assert!(keys.reject(&old));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            sender.send(runtime.block_on(keys.current()).unwrap())
+        })
+    };
+    let first = spawn_rejected_request(sender.clone());
+    // Opening the pipe blocks until the first request opens it for reading.
+    let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    let second = spawn_rejected_request(sender);
+    // Neither request gets a key before the read ends.
+    assert!(receiver.recv_timeout(millis(50)).is_err());
+    pipe.write_all(b"key-2").unwrap();
+    drop(pipe);
+    for key in [receiver.recv().unwrap(), receiver.recv().unwrap()] {
+        assert_eq!(key.expose(), "key-2");
+    }
+    first.join().unwrap().unwrap();
+    second.join().unwrap().unwrap();
+}
+
+/// The read of a named pipe begins before the rejection and returns the old key. By then, a file with a new key has
+/// replaced the pipe.
+#[cfg(unix)]
+#[test]
+fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
+    use std::{io::Write, process::Command, thread};
+
+    let file = KeyFile::new("outdated", "key-1");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let keys = KeySource::from_file_every(&file.0, Duration::ZERO).unwrap();
+    let old = runtime.block_on(keys.current()).unwrap();
+    fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file.0).status().unwrap().success());
+
+    let reader = thread::spawn({
+        let keys = keys.clone();
+        move || tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(keys.current())
+    });
+    // Opening the pipe blocks until the reader opens it.
+    let mut pipe = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    assert!(keys.reject(&old));
+    let mut waiting = tokio_test::task::spawn(keys.current());
+    assert!(waiting.poll().is_pending());
+    let new_file = KeyFile::new("outdated-new-file", "key-2");
+    fs::rename(&new_file, &file).unwrap();
+    pipe.write_all(b"key-1").unwrap();
+    drop(pipe);
+    assert_eq!(reader.join().unwrap().unwrap().expose(), "key-2");
+    assert_eq!(runtime.block_on(waiting).unwrap().expose(), "key-2");
+}

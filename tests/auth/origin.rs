@@ -1,0 +1,175 @@
+//! The origins that a key is sent to.
+
+use std::error::Error as _;
+
+use http::{HeaderValue, Uri, header::LOCATION, request::Parts};
+use support::{
+    Scripted::{Headers, Status},
+    ScriptedService,
+};
+use tower_outbound::Body;
+
+use super::*;
+
+#[tokio::test]
+async fn sends_the_key_only_to_its_scheme_host_and_port() {
+    let (https, other_port, loopback) =
+        ("https://api.example.com", "https://api.example.com:8443", "http://127.0.0.1:8080");
+    for (allowed, uri, has_key) in [
+        (https, "https://api.example.com", true),
+        (https, "https://api.example.com/", true),
+        (https, "https://api.example.com/v1/x?q=1", true),
+        (https, "https://api.example.com:443/v1", true),
+        (https, "https://API.Example.COM/v1", true),
+        ("https://API.example.com:443/base", "https://api.example.com/v1", true),
+        (https, "http://api.example.com/v1", false),
+        (https, "http://api.example.com:443/v1", false),
+        (https, "https://api.example.com:8443/v1", false),
+        (https, "https://api.example.com:80/v1", false),
+        (https, "https://example.com/v1", false),
+        (https, "https://www.api.example.com/v1", false),
+        (https, "https://api.example.com.evil.test/v1", false),
+        (https, "https://api.example.com./v1", false),
+        (https, "https://evil.test/https://api.example.com", false),
+        (https, "https://evil.test/?u=https://api.example.com", false),
+        (https, "https://api.example.com@evil.test/", false),
+        (https, "https://evil.test:443/", false),
+        (other_port, "https://api.example.com:8443/v1", true),
+        (other_port, "https://api.example.com/v1", false),
+        (other_port, "https://api.example.com:443/v1", false),
+        (loopback, "http://127.0.0.1:8080/v1", true),
+        (loopback, "http://127.0.0.1:8081/v1", false),
+        (loopback, "http://127.0.0.1/v1", false),
+        (loopback, "https://127.0.0.1:8080/v1", false),
+        (loopback, "http://localhost:8080/v1", false),
+        ("http://localhost", "http://localhost:80/v1", true),
+        ("http://[::1]:8080", "http://[::1]:8080/v1", true),
+        ("http://[::1]:8080", "http://127.0.0.1:8080/v1", false),
+    ] {
+        let head = forwarded_head(&bearer_layer(allowed), get(uri)).await;
+        let value = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let expected = has_key.then(|| format!("Bearer {KEY}"));
+        assert_eq!(value, expected.as_deref().map(str::as_bytes), "{allowed} {uri}");
+        assert_eq!(head.uri, uri.parse::<Uri>().unwrap(), "the URI is unchanged");
+    }
+}
+
+#[tokio::test]
+async fn rejects_a_uri_without_an_origin_before_sending() {
+    let server = ScriptedService::new([Status(200)]);
+    for uri in ["/v1/x", "/", "*"] {
+        let error = bearer_layer(URI).layer(server.clone()).oneshot(get(uri)).await.unwrap_err();
+        assert!(error.is_auth() && !error.is_service(), "{error:?}");
+        assert_eq!(error.to_string(), "credential could not be attached");
+        let cause = error.source().unwrap().to_string();
+        assert!(cause.contains("names no origin"), "{cause}");
+    }
+    assert_eq!(server.calls(), 0);
+    // A URI of `CONNECT` has a host and a port but no scheme. It is forwarded without the key.
+    let head = forwarded_head(&bearer_layer(URI), request("CONNECT", "api.example.com:443")).await;
+    assert!(!head.headers.contains_key(AUTHORIZATION));
+}
+
+#[test]
+fn rejects_a_plaintext_origin_at_construction() {
+    for (url, displayed) in [
+        ("http://api.example.com", "http://api.example.com:80"),
+        ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
+        ("http://192.168.0.1/v1", "http://192.168.0.1:80"),
+        ("http://0.0.0.0:80", "http://0.0.0.0:80"),
+        ("http://[::]:80", "http://[::]:80"),
+        ("http://localhost.evil.test", "http://localhost.evil.test:80"),
+        ("http://127.0.0.1.evil.test", "http://127.0.0.1.evil.test:80"),
+    ] {
+        let error = AuthLayer::new(key(), origin(url)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "invalid origin `{displayed}`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there"
+            )
+        );
+        assert_eq!(error.field(), "origin");
+    }
+}
+
+#[tokio::test]
+async fn with_plaintext_sends_the_key_without_tls_to_that_origin_only() {
+    let url = "http://gateway.internal:8080";
+    let layer = AuthLayer::new(key(), origin(url).with_plaintext()).unwrap();
+    assert!(forwarded_head(&layer, get(url)).await.headers.contains_key(AUTHORIZATION));
+    for other in ["http://other.internal:8080", "https://gateway.internal:8080", "http://gateway.internal"] {
+        assert!(!forwarded_head(&layer, get(other)).await.headers.contains_key(AUTHORIZATION), "{other}");
+    }
+}
+
+#[tokio::test]
+async fn sends_the_key_without_tls_to_loopback_addresses() {
+    for url in [
+        "http://localhost",
+        "http://LOCALHOST:3000",
+        "http://127.0.0.1",
+        "http://127.255.255.254:1",
+        "http://[::1]",
+        "http://[::1]:8080/v1",
+        "http://[0:0:0:0:0:0:0:1]",
+    ] {
+        assert!(
+            forwarded_head(&bearer_layer(url), get(url)).await.headers.contains_key(AUTHORIZATION),
+            "{url}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn sends_no_key_to_the_target_of_a_cross_origin_redirect() {
+    const TO_OTHER_HOST: &[(&str, &str)] = &[("location", "https://evil.test/collect?from=api")];
+    const BACK_TO_ORIGIN: &[(&str, &str)] = &[("location", "https://api.example.com/v2")];
+    const TO_PLAINTEXT: &[(&str, &str)] = &[("location", "http://api.example.com/v2")];
+    let closure = closure_layer(|head: &mut Parts| -> Result<(), BoxError> {
+        head.headers.insert("x-api-key", KEY.parse()?);
+        Ok(())
+    });
+    for (script, expected) in [
+        (vec![Headers(307, TO_OTHER_HOST), Status(200)], vec![true, false]),
+        (
+            vec![Headers(307, TO_OTHER_HOST), Headers(307, BACK_TO_ORIGIN), Status(200)],
+            vec![true, false, true],
+        ),
+        (vec![Headers(301, TO_PLAINTEXT), Status(200)], vec![true, false]),
+    ] {
+        let has_key = |server: &ScriptedService| -> Vec<bool> {
+            let heads = server.seen().into_iter().map(|seen| seen.head);
+            heads.map(|head| format!("{:?} {}", header_values(&head), head.uri).contains(KEY)).collect()
+        };
+        let server = ScriptedService::new(script.clone());
+        follow_redirects(bearer_layer(URI).layer(server.clone()), get(URI)).await;
+        assert_eq!(has_key(&server), expected, "bearer");
+        let server = ScriptedService::new(script.clone());
+        follow_redirects(query_layer().layer(server.clone()), get(URI)).await;
+        assert_eq!(has_key(&server), expected, "query");
+        let server = ScriptedService::new(script);
+        follow_redirects(closure.layer(server.clone()), get(URI)).await;
+        assert_eq!(has_key(&server), expected, "closure");
+    }
+}
+
+/// Follows redirects and repeats all headers of the request, as a redirect layer without a list of sensitive headers
+/// does.
+async fn follow_redirects<S>(mut service: S, mut next: Request<Content>) -> Response<Body>
+where
+    S: Service<Request<Content>, Response = Response<Body>, Error = Error>,
+{
+    for _ in 0..5 {
+        let headers = next.headers().clone();
+        let response = service.ready().await.unwrap().call(next).await.unwrap();
+        let Some(location) = response.headers().get(LOCATION) else { return response };
+        next = get(location.to_str().unwrap());
+        *next.headers_mut() = headers;
+    }
+    panic!("too many redirects");
+}
+
+/// Returns the header values. `Debug` of a `HeaderMap` would hide the sensitive ones.
+fn header_values(head: &Parts) -> Vec<String> {
+    head.headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+}

@@ -1,0 +1,203 @@
+//! The effect of a 401 on the key: replacement, backoff and the `KeyReplaced` extension for the retry layer.
+
+use http::HeaderValue;
+use tokio::time::advance;
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Quota,
+    limit::{RateLimitLayer, TokenBucket},
+    test_util::Arrivals,
+};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_401s_cause_one_refresh_and_one_resend_each() {
+    for latency in [Duration::ZERO, millis(300)] {
+        let server = Server::accepting("key-2").with_latency(millis(20));
+        let (provider, fetches) = key_provider(latency, &[Fetch::Expiring(3_600)]);
+        let client = client(provider, &server);
+        let results = run_concurrently(100, || send_with_resend(client.clone())).await;
+        assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
+        assert_eq!(fetches.count(), 2, "one fetch for the first key and one for its replacement");
+        let keys = server.keys();
+        assert_eq!((keys.len(), keys.iter().filter(|key| *key == "key-1").count()), (200, 100));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn returns_a_second_401_without_another_refresh() {
+    let server = Server::accepting("no key");
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    let client = client(provider, &server);
+    let response = send_with_resend(client.clone()).await.unwrap();
+    assert_eq!((response.status().as_u16(), server.keys().len(), fetches.count()), (401, 2, 2));
+    assert!(response.extensions().get::<KeyReplaced>().is_none(), "the second 401 causes no resend");
+    // The backoff after the second 401 prevents another fetch.
+    for _ in 0..10 {
+        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
+    }
+    assert_eq!((server.keys().len(), fetches.count()), (12, 2));
+    // The backoff grows, so ten calls per second for a minute cause at most nine fetches.
+    for _ in 0..600 {
+        advance(millis(100)).await;
+        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
+    }
+    assert!((5..=9).contains(&fetches.count()), "{}", fetches.count());
+}
+
+#[tokio::test(start_paused = true)]
+async fn replaces_a_long_used_key_immediately() {
+    let server = Server::accepting("key-1");
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    let client = client(provider, &server);
+    send(&client).await.unwrap();
+    for (round, next) in ["key-2", "key-3", "key-4"].into_iter().enumerate() {
+        advance(secs(3_600)).await;
+        server.accept(next);
+        assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200, "{next}");
+        assert_eq!(fetches.count(), round + 2);
+    }
+    // The backoff is the shortest one again, because the earlier rejections were long ago.
+    advance(secs(1)).await;
+    server.accept("key-5");
+    assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_401_to_the_old_key_does_not_replace_the_new_key() {
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    let keys = KeySource::from(provider);
+    let old = keys.current().await.unwrap();
+    assert!(keys.reject(&old) && keys.reject(&old), "both requests are to be resent");
+    let new = keys.current().await.unwrap();
+    assert!(keys.reject(&old), "the key is replaced already, so the request is to be resent");
+    assert_eq!(keys.current().await.unwrap(), new);
+    assert_eq!(fetches.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_during_a_refresh_starts_no_second_refresh() {
+    let (provider, fetches) = key_provider(secs(1), &[Fetch::Expiring(1_000)]);
+    let keys = KeySource::from(provider);
+    let old = keys.current().await.unwrap();
+    advance(secs(850)).await;
+    // The key is due for a refresh. This call starts it and gets the old key.
+    assert_eq!(keys.current().await.unwrap(), old);
+    assert!(keys.reject(&old));
+    assert_ne!(keys.current().await.unwrap(), old, "calls wait for the new key once the old one is rejected");
+    assert_eq!(fetches.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn returns_the_401_if_the_refresh_fails() {
+    let server = Server::accepting("no key");
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails]);
+    let client = client(provider, &server);
+    assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
+    assert_eq!((server.keys().len(), fetches.count()), (2, 2));
+    assert_eq!(send_with_resend(client).await.unwrap().status(), 401);
+    assert_eq!((server.keys().len(), fetches.count()), (3, 2), "no fetch during the backoff");
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_starts_a_refresh_again_after_the_backoff() {
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting, Fetch::Fails, Fetch::Lasting]);
+    let keys = KeySource::from(provider);
+    let key = keys.current().await.unwrap();
+    assert!(keys.reject(&key));
+    assert!(keys.current().await.is_err(), "the refresh fails");
+    advance(millis(999)).await;
+    assert!(!keys.reject(&key), "the backoff lasts one second");
+    advance(millis(1)).await;
+    assert!(keys.reject(&key));
+    assert_eq!(keys.current().await.unwrap().expose(), "key-3");
+    assert_eq!(fetches.count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sets_no_key_replaced_extension_for_a_fixed_key_or_the_callers_key() {
+    let server = Server::accepting("no key");
+    let fixed = client(ApiKey::new("fixed").unwrap(), &server);
+    let response = send(&fixed).await.unwrap();
+    assert!(response.status() == 401 && response.extensions().get::<KeyReplaced>().is_none());
+
+    let (provider, fetches) = key_provider(Duration::ZERO, &[Fetch::Lasting]);
+    let mut request = get(URI);
+    request.headers_mut().insert(AUTHORIZATION, HeaderValue::from_static("Bearer own"));
+    let response = client(provider, &server).oneshot(request).await.unwrap();
+    assert!(response.status() == 401 && response.extensions().get::<KeyReplaced>().is_none());
+    assert_eq!((server.keys(), fetches.count()), (vec!["fixed".to_owned(), "own".to_owned()], 1));
+}
+
+/// Each resend acquires its own permit.
+#[tokio::test(start_paused = true)]
+async fn resends_stay_within_the_quota() {
+    let server = Server::accepting("key-2");
+    let (provider, _) = key_provider(millis(100), &[Fetch::Lasting]);
+    let quota = Quota::new(10, secs(10)).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(RateLimitLayer::new(TokenBucket::new(quota)))
+        .layer(layer(provider))
+        .service(server.clone());
+    let results = run_concurrently(30, || send_with_resend(service.clone())).await;
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
+    server.times().into_iter().collect::<Arrivals>().assert_within(quota);
+}
+
+/// Returns a provider, the key in its vault, and the count of its fetches. A fetch reads the key at its start and takes
+/// 10 s. Keys expire after 100 s, so that a refresh starts after 80 s.
+fn slow_provider() -> (RefreshingKey, Arc<Mutex<&'static str>>, FetchCount) {
+    let (stored, fetches) = (Arc::new(Mutex::new("key-1")), FetchCount(Arc::default()));
+    let (vault, counter) = (Arc::clone(&stored), fetches.clone());
+    let provider = move || {
+        counter.0.fetch_add(1, Ordering::Relaxed);
+        let key = *vault.lock().unwrap();
+        async move {
+            tokio::time::sleep(secs(10)).await;
+            Ok::<_, BoxError>(FreshKey::new(ApiKey::new(key)?).with_lifetime(secs(100)))
+        }
+    };
+    (RefreshingKey::new(provider).with_timeout(secs(30)).unwrap(), stored, fetches)
+}
+
+#[tokio::test(start_paused = true)]
+async fn fetches_again_if_the_key_is_rejected_during_the_fetch() {
+    let (provider, stored, fetches) = slow_provider();
+    let server = Server::accepting("key-1");
+    let client = client(provider, &server);
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(80)).await;
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(fetches.count(), 2, "the refresh has started");
+    *stored.lock().unwrap() = "key-2";
+    server.accept("key-2");
+    let results = run_concurrently(20, || send_with_resend(client.clone())).await;
+    assert!(results.iter().all(|result| result.as_ref().unwrap().status() == 200));
+    assert_eq!(fetches.count(), 3, "all requests share one more fetch");
+
+    // A fetch is not repeated if it returns another key than the rejected one.
+    tokio::time::sleep(secs(60)).await;
+    *stored.lock().unwrap() = "key-3";
+    tokio::time::sleep(secs(20)).await;
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+    server.accept("key-3");
+    assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 200);
+    assert_eq!(fetches.count(), 4);
+}
+
+/// The server rejects the only key in the vault.
+#[tokio::test(start_paused = true)]
+async fn fetches_at_most_twice_while_the_vault_has_only_the_rejected_key() {
+    let (provider, _, fetches) = slow_provider();
+    let server = Server::accepting("key-1");
+    let client = client(provider, &server);
+    send(&client).await.unwrap();
+    tokio::time::sleep(secs(80)).await;
+    send(&client).await.unwrap();
+    server.accept("no key");
+    assert_eq!(send_with_resend(client.clone()).await.unwrap().status(), 401);
+    assert_eq!((fetches.count(), server.keys().len()), (3, 4));
+}

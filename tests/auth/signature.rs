@@ -1,0 +1,141 @@
+//! Signatures over the head and the body of a request.
+
+use http::{HeaderValue, request::Parts};
+use http_body_util::StreamBody;
+use support::{Broken, Scripted, ScriptedService, request};
+use tokio::time::sleep;
+use tower::ServiceBuilder;
+use tower_outbound::{
+    Body,
+    auth::{AppCredentials, Sign, SignLayer, Signing},
+    body::BodyTooLarge,
+    preset,
+    retry::RetryLayer,
+};
+
+use super::*;
+
+/// Writes the app id, the method, the path and the body that it receives as the signature, in plain text.
+struct PlainTextSigner {
+    credentials: AppCredentials,
+    limit: Option<usize>,
+}
+
+impl Sign for PlainTextSigner {
+    fn body_limit(&self) -> Option<usize> {
+        self.limit
+    }
+
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+        Box::pin(async move {
+            sleep(millis(10)).await; // the latency of a remote key service
+            let signature =
+                format!("{} {} {} {body:?}", self.credentials.app_id(), head.method, head.uri.path());
+            head.headers.insert("x-signature", signature.parse()?);
+            Ok(())
+        })
+    }
+}
+
+fn signer(limit: Option<usize>) -> PlainTextSigner {
+    let key = |text| ApiKey::new(text).unwrap();
+    PlainTextSigner { credentials: AppCredentials::new("app", key("k3y"), key("s3cret")).unwrap(), limit }
+}
+
+fn sign_layer(limit: Option<usize>) -> SignLayer {
+    SignLayer::new(signer(limit), Origin::parse(URI).unwrap()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn signer_receives_the_body_only_if_it_sets_a_limit() {
+    for (limit, signature) in [(None, "app POST /v1 None"), (Some(5), "app POST /v1 Some(b\"hello\")")] {
+        let server = ScriptedService::new([Scripted::Status(200)]);
+        sign_layer(limit).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap();
+        let seen = server.seen().remove(0);
+        assert_eq!(seen.head.headers["x-signature"], signature);
+        assert_eq!(seen.body.unwrap(), "hello");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn debug_output_contains_no_secret() {
+    let layer = sign_layer(None);
+    let mut service = layer.layer(ScriptedService::new([Scripted::NoResponse]));
+    let (layer_debug, service_debug) = (format!("{layer:?}"), format!("{service:?}"));
+    assert!(
+        layer_debug.starts_with("SignLayer { origins: ")
+            && service_debug.starts_with("SignService { inner: "),
+        "{layer_debug} {service_debug}"
+    );
+    ServiceExt::<Request<Content>>::ready(&mut service).await.unwrap();
+    let mut call = tokio_test::task::spawn(service.call(request("POST", URI)));
+    assert_eq!(format!("{:?}", *call), "SignFuture { .. }");
+    tokio_test::assert_pending!(call.poll());
+    tokio::time::advance(millis(11)).await;
+    tokio_test::assert_pending!(call.poll());
+    assert!(!format!("{layer:?} {service:?} {call:?}").contains("s3cret"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejects_a_body_over_the_limit_before_sending() {
+    let server = ScriptedService::new([Scripted::Status(200)]);
+    let error = sign_layer(Some(4)).layer(server.clone()).oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!((error.is_auth(), support::cause::<BodyTooLarge>(&error).unwrap().limit()), (true, 4));
+    assert_eq!(server.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signs_each_attempt_of_a_streamed_body() {
+    let frames = ["he", "llo"].map(|data| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from(data))));
+    let body = Body::new(StreamBody::new(futures_util::stream::iter(frames)));
+    let server = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).layer(sign_layer(Some(64))).service(server.clone());
+    let request = Request::put(URI).body(body).unwrap();
+    assert_eq!(service.oneshot(request).await.unwrap().status(), 200);
+    let seen = server.seen();
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(seen.head.headers["x-signature"], "app PUT /v1 Some(b\"hello\")");
+        assert_eq!(seen.body.unwrap(), "hello");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn signs_only_for_allowed_origins() {
+    let other = "https://other.example.com/v1";
+    let server = ScriptedService::new([Scripted::Status(200)]);
+    sign_layer(None).layer(server.clone()).oneshot(get(other)).await.unwrap();
+    let allowed = sign_layer(None).with_allowed_origin(Origin::parse(other).unwrap()).unwrap();
+    allowed.layer(server.clone()).oneshot(get(other)).await.unwrap();
+    let signed: Vec<_> =
+        server.seen().iter().map(|seen| seen.head.headers.contains_key("x-signature")).collect();
+    assert_eq!(signed, [false, true]);
+    assert!(sign_layer(None).layer(server.clone()).oneshot(get("/v1")).await.unwrap_err().is_auth());
+    assert_eq!(server.calls(), 2);
+    assert!(SignLayer::new(signer(None), Origin::parse("http://host").unwrap()).is_err());
+    assert!(sign_layer(None).with_allowed_origin(Origin::parse("http://host").unwrap()).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn preset_signs_every_attempt() {
+    struct FailingSigner;
+    impl Sign for FailingSigner {
+        fn sign<'a>(&'a self, _: &'a mut Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+            Box::pin(async { Err(Broken.into()) })
+        }
+    }
+    let preset = preset::realtime_messaging(URI).unwrap();
+    let server = ScriptedService::new([Scripted::Status(503), Scripted::Status(200)]);
+    let layer = preset.clone().with_signature(signer(Some(64))).layer().unwrap();
+    layer.layer(server.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!(server.calls(), 2);
+    let expected = HeaderValue::from_static("app GET /v1 Some(b\"hello\")");
+    assert!(server.seen().iter().all(|seen| seen.head.headers["x-signature"] == expected));
+
+    let error =
+        preset.with_signature(FailingSigner).layer().unwrap().layer(server.clone()).oneshot(get(URI)).await;
+    let error = error.unwrap_err();
+    assert!(error.is_auth() && support::cause::<Broken>(&error).is_some());
+    assert_eq!(server.calls(), 2);
+}

@@ -1,0 +1,97 @@
+//! The id in responses, errors and reports.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn response_and_error_carry_a_report_with_the_id() {
+    let server = ScriptedService::new([
+        Headers(503, &[("request-id", "theirs-1")]),
+        Headers(200, &[("request-id", "theirs-2")]),
+    ]);
+    let service =
+        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(RetryLayer::new()).service(server.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let report = report(&response);
+    assert_eq!(report.request_id(), Some(id_of(&server.seen()[0].head)));
+    assert_eq!(report.server_request_id().unwrap(), "theirs-2");
+    assert_eq!((report.attempt_count(), report.stop_reason()), (2, Some(StopReason::Success)));
+
+    for with_retry in [false, true] {
+        let server = ScriptedService::new([Io(ConnectionReset)]);
+        let layer = RequestIdLayer::new();
+        let error = match with_retry {
+            true => layer.layer(RetryLayer::new().layer(server.clone())).oneshot(get(URI)).await,
+            false => layer.layer(server.clone()).oneshot(get(URI)).await,
+        }
+        .unwrap_err();
+        assert!(error.is_service());
+        assert_eq!(error.request_id(), Some(id_of(&server.seen()[0].head)));
+        assert_eq!(error.report().unwrap().request_id(), error.request_id());
+        assert_eq!(error.report().unwrap().attempt_count(), if with_retry { 3 } else { 0 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn timeout_and_refusal_carry_the_id() {
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(TimeoutLayer::total(secs(1)).unwrap())
+        .service(ScriptedService::new([NoResponse]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline() && error.request_id().is_some_and(|id| id.len() == 36));
+
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
+        .service(ScriptedService::new([Status(200)]));
+    service.clone().oneshot(get(URI)).await.unwrap();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_rate_limited() && error.request_id().is_some());
+}
+
+#[tokio::test]
+async fn does_not_add_the_id_to_the_headers_of_the_response() {
+    let response =
+        RequestIdLayer::new().layer(ScriptedService::new([Status(200)])).oneshot(get(URI)).await.unwrap();
+    assert!(response.headers().is_empty(), "{:?}", response.headers());
+    assert_eq!(report(&response).server_request_id(), None);
+    assert!(report(&response).request_id().is_some());
+}
+
+/// The inner layer decides for the call context and for the report, because both layers share them.
+#[tokio::test]
+async fn inner_of_two_layers_sets_the_service_name_and_the_id() {
+    let outer = RequestIdLayer::new().with_service("outer").with_header(header("x-outer-id"));
+    let inner = RequestIdLayer::new()
+        .with_service("inner")
+        .with_header(header("x-inner-id"))
+        .with_server_headers([header("x-theirs")]);
+    let server = ScriptedService::new([Headers(200, &[("x-request-id", "ignored"), ("x-theirs", "theirs")])]);
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(server.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let head = &server.seen()[0].head;
+    assert_eq!(head.extensions.get::<CallContext>().unwrap().service().as_deref(), Some("inner"));
+    let report = report(&response);
+    assert_eq!(
+        (report.service().as_deref(), report.request_id()),
+        (Some("inner"), Some(head.headers["x-inner-id"].clone()))
+    );
+    assert_ne!(head.headers["x-inner-id"], head.headers["x-outer-id"]);
+    assert_eq!(report.server_request_id().unwrap(), "theirs");
+    let debug = format!("{report:?}");
+    assert!(debug.contains(r#"service: Some("inner")"#), "{debug}");
+}
+
+#[test]
+fn debug_output_of_a_running_call_contains_no_query_or_user_info() {
+    let uri = "https://me:passw0rd@api.example.com/v1?key=s3cret";
+    let pending = tower::service_fn(|_: Request<Content>| {
+        std::future::pending::<Result<Response<Content>, Infallible>>()
+    });
+    let mut service = RequestIdLayer::new().layer(pending);
+    let mut call = task::spawn(service.call(get(uri)));
+    assert_pending!(call.poll());
+    let debug = format!("{call:?}");
+    assert!(!debug.contains("s3cret") && !debug.contains("passw0rd"), "{debug}");
+}

@@ -1,0 +1,162 @@
+//! The events of attempts, retries and the limiter.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn logs_each_attempt_at_debug_with_the_documented_fields() {
+    let throttled = &[("retry-after", "2"), ("request-id", "theirs")];
+    let script = [Headers(429, throttled), Io(ConnectionReset), Delayed(30, 200)];
+    let capture = capture_events(LevelFilter::DEBUG, &script, "GET", URI).await;
+    let events = capture.of(ATTEMPT);
+    assert_eq!(events.len(), 3, "{events:?}");
+    let common = ["attempt", "elapsed_ms"];
+    let with_common = |specific: &[&'static str]| {
+        let mut fields = [common.as_slice(), specific].concat();
+        fields.sort_unstable();
+        fields
+    };
+    assert_eq!(
+        field_names(&events[0]),
+        with_common(&[
+            "server_request_id",
+            "http.response.status_code",
+            "network.protocol.version",
+            "requested_delay_ms"
+        ])
+    );
+    assert_eq!(field_names(&events[1]), with_common(&["error.type", "delivery"]));
+    assert_eq!(
+        field_names(&events[2]),
+        with_common(&["http.response.status_code", "network.protocol.version"])
+    );
+    for (index, event) in events.iter().enumerate() {
+        assert_eq!((event.level, event.message.as_str()), (Level::DEBUG, "attempt ended"));
+        assert_eq!(event.fields["attempt"], (index + 1).to_string());
+        assert_eq!(event.scope, ["call"], "the span of the call has the id");
+    }
+    assert_eq!(
+        (
+            events[0].fields["http.response.status_code"].as_str(),
+            events[0].fields["requested_delay_ms"].as_str()
+        ),
+        ("429", "2000.0")
+    );
+    assert_eq!(events[0].fields["server_request_id"], "theirs");
+    assert_eq!(
+        (&*events[1].fields["error.type"], &*events[1].fields["delivery"]),
+        ("reset", "maybe_processed")
+    );
+    assert_eq!(events[2].fields["network.protocol.version"], "1.1");
+    assert_eq!(events[2].fields["http.response.status_code"], "200");
+    assert_eq!(events[2].fields["elapsed_ms"].parse::<f64>().unwrap().round(), 30.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attempts_have_the_documented_error_types() {
+    for (response, error_type, delivery) in [
+        (Refused, "connect_refused", "not_sent"),
+        (Io(ConnectionReset), "reset", "maybe_processed"),
+        (NoResponse, "attempt_timeout", "maybe_processed"),
+    ] {
+        let capture = capture_events(LevelFilter::DEBUG, &[response, Status(200)], "GET", URI).await;
+        let fields = &capture.of(ATTEMPT)[0].fields;
+        assert_eq!((&*fields["error.type"], &*fields["delivery"]), (error_type, delivery));
+    }
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
+        .service(ScriptedService::new([Status(503)]));
+    service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(capture.of(ATTEMPT)[1].fields["error.type"], "rate_limited");
+    assert_eq!(capture.of(CALL)[0].fields["error.type"], "rate_limited");
+
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let auth = AuthLayer::new(ApiKey::new("k").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(auth)
+        .service(ScriptedService::new([Status(200)]));
+    service.oneshot(get("/v1")).await.unwrap_err();
+    assert_eq!(capture.of(CALL)[0].fields["error.type"], "auth");
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_each_backoff_and_the_end_of_the_retries_at_debug() {
+    let capture =
+        capture_events(LevelFilter::DEBUG, &[Status(503), Status(503), Status(503)], "GET", URI).await;
+    let events = capture.of(RETRY);
+    let summaries: Vec<_> =
+        events.iter().map(|event| (event.level, event.message.as_str(), field_names(event))).collect();
+    let retrying = (Level::DEBUG, "retrying", sorted(["delay_ms", "reason"]));
+    let stopped = (Level::DEBUG, "no further attempt", sorted(["ended"]));
+    assert_eq!(summaries, [retrying.clone(), retrying, stopped]);
+    assert_eq!(events[2].fields["ended"], "exhausted");
+    let delay: f64 = events[0].fields["delay_ms"].parse().unwrap();
+    assert!((50.0..=100.0).contains(&delay));
+    assert_eq!(events[0].fields["reason"], "transient");
+    let success = capture_events(LevelFilter::DEBUG, &[Status(200)], "GET", URI).await;
+    assert!(success.of(RETRY).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_waits_for_the_limiter_at_debug_and_pauses_at_info() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates".to_owned()))
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
+        .service(ScriptedService::new([Headers(429, &[("retry-after", "3")]), Status(200)]));
+    let _ = tokio::join!(service.clone().oneshot(get(URI)), async {
+        tokio::time::sleep(millis(1)).await;
+        service.oneshot(get(URI)).await
+    });
+    let events = capture.of(LIMIT);
+    assert_eq!((events[0].level, field_names(&events[0])), (Level::INFO, vec!["pause_ms", "service"]));
+    assert_eq!(events[0].fields["pause_ms"], "3000.0");
+    assert!(events.len() > 1, "the second call waited");
+    for event in &events[1..] {
+        assert_eq!((event.level, field_names(event)), (Level::DEBUG, vec!["service", "waited_ms"]));
+    }
+    assert!(events.iter().all(|event| event.fields["service"] == "rates"));
+    let calls = capture.of(CALL);
+    let waited: Vec<_> = calls.iter().filter_map(|event| event.fields.get("waited_ms").cloned()).collect();
+    assert!(waited.iter().any(|waited| waited.parse::<f64>().unwrap() >= 2_999.0), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_only_the_call_at_level_info() {
+    let capture =
+        capture_events(LevelFilter::INFO, &[Status(503), Status(503), Status(503)], "GET", URI).await;
+    let events = capture.ours();
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!((events[0].target.as_str(), events[0].level), (CALL, Level::WARN));
+    let capture = capture_events(LevelFilter::INFO, &[Status(503), Status(200)], "GET", URI).await;
+    assert_eq!((capture.ours().len(), capture.of(CALL).len()), (1, 1));
+    let capture = capture_events(LevelFilter::WARN, &[Status(503), Status(200)], "GET", URI).await;
+    assert!(capture.ours().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_the_crate_are_in_the_call_span() {
+    let capture = capture_spans(&[Status(503), Status(503), Status(503)], "GET", URI).await;
+    let events = capture.lines();
+    let messages_and_scopes: Vec<_> =
+        events.iter().map(|event| (event.message.as_str(), event.scope.as_slice())).collect();
+    let call = ["call"].as_slice();
+    let (attempt_ended, retrying) = (("attempt ended", call), ("retrying", call));
+    assert_eq!(
+        messages_and_scopes,
+        [
+            attempt_ended,
+            retrying,
+            attempt_ended,
+            retrying,
+            attempt_ended,
+            ("no further attempt", call),
+            ("call failed", call)
+        ]
+    );
+}

@@ -1,0 +1,260 @@
+//! The event at the end of a call.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn logs_a_completed_call_once_without_the_fields_of_its_span() {
+    let script = [Status(503), Headers(200, &[("request-id", "theirs")])];
+    let capture =
+        capture_events(LevelFilter::DEBUG, &script, "PUT", "https://api.example.com:8443/v1/x?q=1").await;
+    let calls = capture.of(CALL);
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    let event = &calls[0];
+    assert_eq!((event.level, event.message.as_str()), (Level::INFO, "call completed"));
+    assert_eq!(
+        field_names(event),
+        sorted([
+            "http.request.method",
+            "url.path",
+            "http.response.status_code",
+            "attempts",
+            "elapsed_ms",
+            "server_request_id",
+        ])
+    );
+    for (field, value) in [
+        ("server_request_id", "theirs"),
+        ("http.request.method", "PUT"),
+        ("url.path", "/v1/x"),
+        ("http.response.status_code", "200"),
+        ("attempts", "2"),
+    ] {
+        assert_eq!(event.fields[field], value, "{field}");
+    }
+    let span = capture.span(event.span.unwrap());
+    assert_eq!((span.name, span.fields["service"].as_str()), ("call", "rates"));
+    assert_eq!(span.fields["request_id"].len(), 36);
+    let elapsed: f64 = event.fields["elapsed_ms"].parse().unwrap();
+    assert!((50.0..=102.0).contains(&elapsed), "{elapsed}");
+    assert!((elapsed * 10.0).fract() == 0.0, "{elapsed} has one decimal place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn omits_empty_fields_and_names_the_server_if_the_call_has_no_service() {
+    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    RequestIdLayer::new()
+        .layer(ScriptedService::new([Status(200)]))
+        .oneshot(get("https://api.example.com/v1"))
+        .await
+        .unwrap();
+    let calls = capture.of(CALL);
+    assert_eq!(
+        field_names(&calls[0]),
+        sorted([
+            "http.request.method",
+            "server.address",
+            "server.port",
+            "url.path",
+            "http.response.status_code",
+            "elapsed_ms",
+        ])
+    );
+    assert_eq!(capture.ours().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_completed_calls_at_the_configured_level_and_failed_ones_at_warn() {
+    for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
+        let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+        let layer = RequestIdLayer::new().with_log_level(level);
+        let service = layer.layer(ScriptedService::new([Status(200), Status(500)]));
+        for _ in 0..2 {
+            service.clone().oneshot(get(URI)).await.unwrap();
+        }
+        let events: Vec<_> =
+            capture.of(CALL).iter().map(|event| (event.level, event.message.clone())).collect();
+        assert_eq!(events, [(level, "call completed".into()), (Level::WARN, "call failed".into())]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_a_failed_call_at_warn_and_a_rejected_request_at_info() {
+    let (warn, info) = (Level::WARN, Level::INFO);
+    for (script, method, level, status, error_type, attempts, stop_reason) in [
+        ([Status(404), Status(404), Status(404)], "GET", info, Some("404"), None, 1, None),
+        ([Status(401), Status(401), Status(401)], "GET", info, Some("401"), None, 1, None),
+        ([Status(400), Status(400), Status(400)], "POST", info, Some("400"), None, 1, None),
+        ([Status(501), Status(501), Status(501)], "GET", warn, Some("501"), None, 1, Some("not_retryable")),
+        ([Status(503), Status(503), Status(503)], "GET", warn, Some("503"), None, 3, Some("exhausted")),
+        ([Status(503), Status(503), Status(503)], "POST", warn, Some("503"), None, 1, Some("not_idempotent")),
+        ([Status(429), Status(429), Status(429)], "GET", warn, Some("429"), None, 3, Some("exhausted")),
+        ([Status(408), Status(408), Status(408)], "POST", warn, Some("408"), None, 1, Some("not_idempotent")),
+        (
+            [Headers(429, &[("retry-after", "999")]), Status(200), Status(200)],
+            "GET",
+            warn,
+            Some("429"),
+            None,
+            1,
+            Some("requested_delay_too_long"),
+        ),
+        (
+            [Headers(429, &[("retry-after", "90")]), Status(200), Status(200)],
+            "GET",
+            warn,
+            Some("429"),
+            None,
+            1,
+            Some("deadline"),
+        ),
+        (
+            [Status(503), Io(BrokenPipe), Io(BrokenPipe)],
+            "GET",
+            warn,
+            None,
+            Some("closed"),
+            3,
+            Some("exhausted"),
+        ),
+        (
+            [NoResponse, NoResponse, NoResponse],
+            "GET",
+            warn,
+            None,
+            Some("attempt_timeout"),
+            3,
+            Some("exhausted"),
+        ),
+        (
+            [NoResponse, NoResponse, NoResponse],
+            "POST",
+            warn,
+            None,
+            Some("attempt_timeout"),
+            1,
+            Some("not_idempotent"),
+        ),
+        ([Status(500), NoResponse, Status(400)], "GET", info, Some("400"), None, 3, None),
+    ] {
+        let capture = capture_events(LevelFilter::DEBUG, &script, method, URI).await;
+        let calls = capture.of(CALL);
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        let event = &calls[0];
+        let message = if level == warn { "call failed" } else { "call completed" };
+        assert_eq!((event.level, event.message.as_str()), (level, message), "{script:?}");
+        let field = |name: &str| event.fields.get(name).map(String::as_str);
+        assert_eq!(field("http.response.status_code"), status, "{script:?}");
+        assert_eq!(field("error.type"), error_type, "{script:?}");
+        let attempts_field = (attempts > 1).then(|| attempts.to_string());
+        assert_eq!(field("attempts"), attempts_field.as_deref(), "{script:?}");
+        assert_eq!(field("ended"), stop_reason, "{script:?}");
+        assert_eq!(capture.of(ATTEMPT).len(), attempts, "one event for each attempt: {script:?}");
+    }
+}
+
+/// A failed gRPC call has the HTTP status 200.
+#[tokio::test(start_paused = true)]
+async fn grpc_status_is_in_the_event_of_the_call_and_in_the_attempt_span() {
+    for (code, status, message) in [
+        ("0", "OK", "call completed"),
+        ("7", "PERMISSION_DENIED", "call completed"),
+        ("14", "UNAVAILABLE", "call failed"),
+    ] {
+        let script = [ScriptedResponse::status(200).with_header("grpc-status", code)];
+        let (capture, _guard) = Capture::all();
+        let layers = (RequestIdLayer::new(), AttemptSpanLayer::new());
+        layers.layer(ScriptedService::new(script)).oneshot(request("POST", URI)).await.unwrap();
+        let event = capture.lines().pop().unwrap();
+        let fields = [&event.fields, &capture.spans("attempt")[0].fields];
+        for fields in fields {
+            assert_eq!(
+                (&*fields["http.response.status_code"], &*fields["rpc.response.status_code"]),
+                ("200", status)
+            );
+        }
+        assert_eq!(event.message, message);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_grpc_server_failures_at_warn() {
+    for code in 0..=16 {
+        let response = ScriptedResponse::status(200).with_header("grpc-status", &code.to_string());
+        let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+        RequestIdLayer::new()
+            .layer(ScriptedService::new([response]))
+            .oneshot(request("POST", URI))
+            .await
+            .unwrap();
+        let expected = if [2, 4, 12, 13, 14, 15].contains(&code) { Level::WARN } else { Level::INFO };
+        assert_eq!(capture.of(CALL)[0].level, expected, "{code}");
+    }
+}
+
+/// The body of the request cannot be replayed, so the call returns the 401 without a resend.
+#[tokio::test(start_paused = true)]
+async fn logs_a_401_at_info_if_the_resend_is_impossible() {
+    let (capture, _guard) = Capture::at(LevelFilter::DEBUG);
+    let key_replaced =
+        tower::util::MapResponse::new(ScriptedService::new([Status(401)]), |mut response: Response<_>| {
+            response.extensions_mut().insert(KeyReplaced);
+            response
+        });
+    let layers = (RequestIdLayer::new(), RetryLayer::new().with_replay_limit(1));
+    layers.layer(key_replaced).oneshot(request("POST", URI)).await.unwrap();
+    let event = &capture.of(CALL)[0];
+    assert_eq!((event.level, event.fields["ended"].as_str()), (Level::INFO, "not_replayable"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_redirects_and_upgrades_at_info() {
+    for status in [101, 204, 301, 304] {
+        let capture = capture_events(LevelFilter::DEBUG, &[Status(status)], "GET", URI).await;
+        assert_eq!(capture.of(CALL)[0].level, Level::INFO, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_no_event_for_a_dropped_call() {
+    let (capture, _guard) = Capture::at(LevelFilter::TRACE);
+    let mut call =
+        task::spawn(RequestIdLayer::new().layer(ScriptedService::new([NoResponse])).oneshot(get(URI)));
+    assert_pending!(call.poll());
+    drop(call);
+    assert!(capture.ours().is_empty());
+}
+
+/// Uses the default format of tracing-subscriber, with the timestamp.
+#[tokio::test(start_paused = true)]
+async fn event_of_a_plain_get_has_at_most_240_characters() {
+    let text = Arc::new(Mutex::new(Vec::new()));
+    let writer = {
+        let text = Arc::clone(&text);
+        move || SharedBuffer(Arc::clone(&text))
+    };
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(writer).finish();
+    let guard = tracing::subscriber::set_default(subscriber);
+    let preset = StackBuilder::new("https://api.example.com").unwrap().with_name("rates");
+    let preset = preset.with_api_key(ApiKey::new("k3y").unwrap());
+    let service = preset.layer().unwrap().layer(ScriptedService::new([Delayed(1_234, 200)]));
+    service.oneshot(get("https://api.example.com/v1/rates/EUR?q=1")).await.unwrap();
+    drop(guard);
+    let text = String::from_utf8(text.lock().unwrap().clone()).unwrap();
+    let [line] = &text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert!(line.len() <= 240, "{}: {line}", line.len());
+    assert!(line.contains("call completed") && line.contains("elapsed_ms=123"), "{line}");
+    assert_eq!((line.matches("request_id=").count(), line.matches("service=").count()), (1, 1), "{line}");
+}
+
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for SharedBuffer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

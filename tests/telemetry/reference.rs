@@ -1,0 +1,107 @@
+//! Compares all log events and spans with the tables in the documentation of `request_id`.
+
+use super::*;
+
+/// Parses the rows of the two tables in `docs`.
+fn documented_rows(docs: &str) -> BTreeSet<Row> {
+    let mut kind = None;
+    let mut rows = BTreeSet::new();
+    let mut lines = docs.lines();
+    while let Some(line) = lines.next() {
+        let Some(line) = line.strip_prefix("//! |").filter(|line| line.matches(" | ").count() > 2) else {
+            kind = None;
+            continue;
+        };
+        let cells: Vec<_> = line.trim().trim_end_matches(['|', ' ']).split(" | ").collect();
+        let [target, level, name, _, ref fields @ ..] = cells[..] else { panic!("too few cells: {line}") };
+        let fields = fields.concat();
+        if kind.is_none() {
+            let separator = lines.next().and_then(|line| line.strip_prefix("//! |-"));
+            assert!(target == "target" && separator.is_some(), "row outside a table: {line}");
+            kind = Some(if name == "span" { "span" } else { "event" });
+            continue;
+        }
+        let plain = |cell: &str| cell.trim_matches('`').to_owned();
+        let fields = fields.split_whitespace().map(plain).collect();
+        rows.insert((kind.unwrap(), plain(target), level.to_owned(), plain(name), fields));
+    }
+    rows
+}
+
+#[test]
+#[should_panic(expected = "row outside a table")]
+fn parser_rejects_a_row_outside_a_table() {
+    let head = "//! | target | level | event | when | fields |\n//! |---|---|---|---|---|\n";
+    let row = "//! | `a` | info | b | c | `d` |\n";
+    assert_eq!(documented_rows(&[head, row].concat()).len(), 1);
+    documented_rows(&[head, "//!\n", row].concat());
+}
+
+/// The calls cause every documented span and event.
+#[tokio::test(start_paused = true)]
+async fn documentation_lists_all_spans_and_events_with_their_fields() {
+    let (capture, _guard) = Capture::all();
+    let script = [
+        Headers(429, &[("retry-after", "3")]),
+        Status(200),
+        Status(404),
+        Status(503),
+        Status(503),
+        Status(503),
+    ];
+    let quota = Quota::per_minute(2).unwrap().with_burst(1).unwrap();
+    let preset = preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("k3y").unwrap());
+    let preset = preset.with_quota(quota).with_total_timeout(secs(600));
+    let service = preset.layer().unwrap().layer(ScriptedService::new(script));
+    for _ in 0..3 {
+        service.clone().oneshot(get(URI)).await.unwrap();
+    }
+    replace_keys().await;
+    let has_store_events = lose_and_restore_store().await;
+    let (emitted, documented) =
+        (capture.rows(), documented_rows(include_str!("../../src/request_id/mod.rs")));
+    assert_eq!(documented.len(), 16);
+    // The feature `otel` raises the level of the attempt span.
+    let with_feature_level =
+        |(kind, target, level, name, fields): Row| match cfg!(feature = "otel") && name == "attempt" {
+            true => (kind, target, "info".to_owned(), name, fields),
+            false => (kind, target, level, name, fields),
+        };
+    let mut documented: BTreeSet<_> = documented.into_iter().map(with_feature_level).collect();
+    if !has_store_events {
+        documented.retain(|row| !format!("{row:?}").contains("limiter's store"));
+    }
+    assert_eq!(emitted, documented);
+}
+
+/// Stops and restarts the Redis server of a shared limiter. Returns `false` if redis-server is not installed.
+async fn lose_and_restore_store() -> bool {
+    #[cfg(all(feature = "metrics", feature = "redis"))]
+    return support::store::lost_and_found().await;
+    #[cfg(not(all(feature = "metrics", feature = "redis")))]
+    false
+}
+
+/// Causes all events about keys: a provider returns a key that the server rejects, and then fails, and a key file
+/// changes.
+async fn replace_keys() {
+    let called = AtomicBool::new(false);
+    let provider = RefreshingKey::new(move || {
+        let first = !called.swap(true, Relaxed);
+        let key = ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from);
+        ready(if first { key } else { Err("closed".into()) })
+    });
+    let file = env::temp_dir().join(format!("tower-outbound-reference-{}", std::process::id()));
+    fs::write(&file, "key-1").unwrap();
+    let changing = KeySource::from_file_every(&file, secs(1)).unwrap();
+    for keys in [KeySource::from(provider), changing] {
+        let preset = preset::currency_rates(URI).unwrap().with_keys(keys);
+        let service = preset.layer().unwrap().layer(ScriptedService::new([Status(401)]));
+        for _ in 0..2 {
+            let _ = service.clone().oneshot(get(URI)).await;
+            fs::write(&file, "key-2").unwrap();
+            tokio::time::advance(secs(2)).await;
+        }
+    }
+    fs::remove_file(&file).unwrap();
+}

@@ -1,0 +1,91 @@
+//! Behaviour that the total and the per-attempt timeout share.
+
+use super::*;
+
+#[test]
+fn rejects_zero_and_names_the_setting() {
+    for (result, field) in [
+        (TimeoutLayer::total(Duration::ZERO), "total timeout"),
+        (TimeoutLayer::per_attempt(Duration::ZERO), "attempt timeout"),
+    ] {
+        let error = result.unwrap_err();
+        assert_eq!((error.field(), error.value()), (field, "0ns"));
+        assert_eq!(error.to_string(), format!("invalid {field} `0ns`: expected more than zero"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_wins_over_a_timeout_in_the_same_tick() {
+    for layer in [total(millis(100)), per_attempt(millis(100))] {
+        let response = layer.layer(ScriptedService::new([Delayed(100, 200)])).oneshot(get(URI)).await;
+        assert_eq!(response.unwrap().status(), 200, "{layer:?}");
+        assert!(layer.layer(ScriptedService::new([Delayed(101, 200)])).oneshot(get(URI)).await.is_err());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_wins_over_the_timeout_if_the_task_is_polled_late() {
+    for layer in [total(millis(100)), per_attempt(millis(100))] {
+        let server = ScriptedService::new([Delayed(50, 200)]);
+        let mut call = task::spawn(layer.layer(server).oneshot(get(URI)));
+        assert_pending!(call.poll());
+        tokio::time::advance(secs(60)).await;
+        assert!(call.is_woken());
+        assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
+    }
+}
+
+#[test]
+fn immediate_response_needs_no_runtime() {
+    for layer in [total(secs(1)), per_attempt(secs(1))] {
+        let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
+        let mut call = task::spawn(layer.layer(service).oneshot(Request::new(())));
+        assert_ready_ok!(call.poll());
+    }
+    // The other layers need no runtime, either.
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(total(secs(1)))
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap())))
+        .layer(per_attempt(secs(1)))
+        .service(ScriptedService::new([Status(200)]));
+    assert_ready_ok!(task::spawn(service.oneshot(get(URI))).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_call_drops_the_inner_future() {
+    for layer in [total(secs(1)), per_attempt(secs(1))] {
+        let server = ScriptedService::new([NoResponse]);
+        let mut call = task::spawn(layer.layer(server.clone()).oneshot(get(URI)));
+        assert_pending!(call.poll());
+        drop(call);
+        assert_eq!(server.instances(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn accepts_the_longest_duration() {
+    for layer in [total(Duration::MAX), per_attempt(Duration::MAX)] {
+        let response = layer.layer(ScriptedService::new([Delayed(60_000, 200)])).oneshot(get(URI)).await;
+        assert_eq!(response.unwrap().status(), 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keeps_the_source_of_an_error_of_the_inner_service() {
+    let error = total(secs(1)).layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_service() && !error.is_timeout());
+    assert!(support::cause::<std::io::Error>(&error).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn total_timeout_does_not_cover_the_response_body() {
+    let service = service_fn(|_: Request<Content>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("slow")))
+    });
+    let response = total(secs(1)).layer(service).oneshot(get(URI)).await.unwrap();
+    tokio::time::advance(secs(60)).await;
+    let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap();
+    assert_eq!(body.to_bytes(), "slow");
+}

@@ -1,0 +1,44 @@
+//! The timeout of one attempt.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn slow_attempt_returns_a_timeout_but_no_deadline_error() {
+    let start = Instant::now();
+    let error =
+        per_attempt(secs(2)).layer(ScriptedService::new([NoResponse])).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(start.elapsed(), secs(2));
+    assert!(error.is_timeout() && !error.is_deadline());
+    assert_eq!(error.to_string(), "no response within 2s");
+    assert!(error.report().is_none(), "no layer in this stack creates a report");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shortens_to_the_time_left_until_the_deadline() {
+    for (total_millis, attempt_millis, expected, is_deadline) in [
+        (1000, 5000, 1000, true),
+        (5000, 1000, 1000, false),
+        (1000, 1000, 1000, true), // the error names the deadline if both expire together
+    ] {
+        let service = ServiceBuilder::new()
+            .layer(total(millis(total_millis)))
+            .layer(per_attempt(millis(attempt_millis)))
+            .service(ScriptedService::new([NoResponse]));
+        let start = Instant::now();
+        let error = service.oneshot(get(URI)).await.unwrap_err();
+        assert_eq!(start.elapsed(), millis(expected), "{total_millis} {attempt_millis}");
+        assert!(error.is_timeout());
+        assert_eq!(error.is_deadline(), is_deadline, "{total_millis} {attempt_millis}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_post_after_an_attempt_timeout() {
+    let server = ScriptedService::new([NoResponse]);
+    let service =
+        ServiceBuilder::new().layer(RetryLayer::new()).layer(per_attempt(secs(1))).service(server.clone());
+    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert!(error.is_timeout());
+    assert_eq!(server.calls(), 1);
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
+}

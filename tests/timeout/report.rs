@@ -1,0 +1,51 @@
+//! Reports and request ids of calls that time out.
+
+use super::*;
+
+/// The error comes from the inner service or from the per-attempt timeout.
+#[tokio::test(start_paused = true)]
+async fn error_before_the_deadline_has_a_report_without_a_stop_reason() {
+    for response in [Refused, NoResponse] {
+        let service = ServiceBuilder::new()
+            .layer(total(secs(9)))
+            .layer(per_attempt(secs(1)))
+            .service(ScriptedService::new([response]));
+        let error = service.oneshot(get(URI)).await.unwrap_err();
+        assert_eq!((error.is_service(), error.is_deadline()), (matches!(response, Refused), false));
+        assert!(error.report().is_some_and(|report| report.stop_reason().is_none()), "{response:?}");
+    }
+}
+
+/// Layers between the request id layer and the timeout see the id in the error.
+#[tokio::test(start_paused = true)]
+async fn attempt_timeout_sets_the_request_id_in_its_error() {
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .map_err(|error: Error| {
+            assert!(error.request_id().is_some() && error.is_timeout());
+            error
+        })
+        .layer(per_attempt(secs(1)))
+        .service(ScriptedService::new([NoResponse]));
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_timeout());
+}
+
+/// The inner service makes another call, whose error already has a report.
+#[tokio::test(start_paused = true)]
+async fn keeps_the_report_of_a_nested_call() {
+    let inner =
+        RetryLayer::new().with_max_attempts(2).unwrap().layer(ScriptedService::new([Refused, Refused]));
+    let nested = service_fn(move |_: Request<Content>| inner.clone().oneshot(get(URI)));
+    let error = total(secs(9)).layer(nested).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn total_timeout_alone_reports_no_attempts() {
+    let service = total(secs(1)).layer(ScriptedService::new([Status(200)]));
+    let response = service.oneshot(get(URI)).await.unwrap();
+    assert!(response.extensions().get::<Report>().is_none_or(|report| report.attempt_count() == 0));
+    let unresponsive = service_fn(|_: Request<Content>| pending::<Result<Response<Content>, Infallible>>());
+    let error = total(secs(1)).layer(unresponsive).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 0);
+}

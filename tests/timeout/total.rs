@@ -1,0 +1,163 @@
+//! The total timeout of a call, which sets its deadline.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn slow_call_returns_a_deadline_error() {
+    let server = ScriptedService::new([NoResponse]);
+    let start = Instant::now();
+    let error = total(millis(1500)).layer(server.clone()).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(start.elapsed(), millis(1500));
+    assert!(error.is_timeout() && error.is_deadline() && !error.is_service());
+    assert_eq!(error.to_string(), "deadline of 1.5s exceeded");
+    assert!(error.source().is_none());
+    assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
+    assert_eq!(server.instances(), 1, "the clone that ran the attempt is dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn third_attempt_gets_the_time_that_two_attempts_have_left() {
+    let service = ServiceBuilder::new()
+        .layer(total(secs(5)))
+        .layer(RetryLayer::new())
+        .layer(per_attempt(secs(2)))
+        .service(ScriptedService::new([NoResponse]));
+    let start = Instant::now();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(start.elapsed(), secs(5));
+    assert!(error.is_deadline());
+    assert_eq!(error.to_string(), "deadline of 5s exceeded after 3 attempts");
+    let report = error.report().unwrap();
+    assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
+    let attempts = report.attempts();
+    assert_eq!(attempts.len(), 3);
+    assert!(attempts.iter().all(|attempt| attempt.outcome == Some(Outcome::Timeout)));
+    assert_eq!(attempts[2].ended, Some(secs(5)));
+    let third = attempts[2].ended.unwrap() - attempts[2].started;
+    assert!(third < secs(1), "{third:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_contains_the_attempt_that_the_deadline_interrupted() {
+    let service = ServiceBuilder::new()
+        .layer(total(secs(5)))
+        .layer(RetryLayer::new())
+        .service(ScriptedService::new([Status(503), NoResponse]));
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline());
+    let report = error.report().unwrap();
+    assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
+    let attempts = report.attempts();
+    assert_eq!(attempts.len(), 2);
+    assert_eq!(attempts[0].outcome, Some(Outcome::Response(http::StatusCode::SERVICE_UNAVAILABLE)));
+    assert_eq!((attempts[1].number, attempts[1].outcome, attempts[1].ended), (2, None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_covers_readiness_and_the_wait_for_the_limiter() {
+    let never_ready = tower::limit::ConcurrencyLimit::new(ScriptedService::new([Status(200)]), 0);
+    let service = ServiceBuilder::new().layer(total(secs(3))).layer(RetryLayer::new()).service(never_ready);
+    let start = Instant::now();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_deadline());
+    assert_eq!(start.elapsed(), secs(3));
+
+    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap());
+    let service = ServiceBuilder::new()
+        .layer(total(secs(3)))
+        .layer(RateLimitLayer::new(bucket))
+        .service(ScriptedService::new([Status(200)]));
+    service.clone().oneshot(get(URI)).await.unwrap();
+    let start = Instant::now();
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert!(error.is_rate_limited() && error.retry_after() > Some(secs(3)), "{error:?}");
+    assert_eq!(start.elapsed(), Duration::ZERO, "a call that cannot meet its deadline fails immediately");
+}
+
+/// A per-attempt timeout also ends at the deadline. The total timeout has its own timer, because nothing may poll the
+/// other one.
+#[tokio::test(start_paused = true)]
+async fn deadline_does_not_depend_on_the_timer_of_the_attempt() {
+    // The per-attempt timeout is above the total timeout, so it does not know the deadline.
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(per_attempt(secs(10)))
+        .layer(RetryLayer::new())
+        .layer(total(secs(5)))
+        .service(ScriptedService::new([Status(503), NoResponse]));
+    let start = Instant::now();
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
+
+    // The future of the attempt is leaked, so nothing polls its timer.
+    for limit in [secs(2), secs(10)] {
+        let inner = per_attempt(limit).layer(ScriptedService::new([NoResponse]));
+        let service = ServiceBuilder::new().layer(total(secs(5))).service(service_fn(
+            move |request: Request<Content>| leak_after_first_poll(inner.clone().oneshot(request)),
+        ));
+        let start = Instant::now();
+        assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+        assert_eq!(start.elapsed(), secs(5), "{limit:?}");
+    }
+
+    // Another task polls the future of the attempt, so its timer wakes that task.
+    let inner = per_attempt(secs(2)).layer(ScriptedService::new([NoResponse]));
+    let service =
+        ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
+            let mut response = Box::pin(inner.clone().oneshot(request));
+            async move {
+                assert!(tokio::time::timeout(millis(50), response.as_mut()).await.is_err());
+                tokio::spawn(response);
+                pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+            }
+        }));
+    let start = Instant::now();
+    let error = tokio::time::timeout(secs(60), service.oneshot(get(URI))).await.unwrap().unwrap_err();
+    assert!(error.is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
+
+    // The attempt has ended, but the service around it never completes.
+    let inner = per_attempt(secs(2)).layer(ScriptedService::new([Delayed(100, 200)]));
+    let service =
+        ServiceBuilder::new().layer(total(secs(5))).service(service_fn(move |request: Request<Content>| {
+            let response = inner.clone().oneshot(request);
+            async move {
+                let _ = response.await;
+                pending::<Result<Response<Full<Bytes>>, Infallible>>().await
+            }
+        }));
+    let start = Instant::now();
+    assert!(service.oneshot(get(URI)).await.unwrap_err().is_deadline());
+    assert_eq!(start.elapsed(), secs(5));
+}
+
+/// Polls `future` once, then leaks it and stays pending.
+fn leak_after_first_poll<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> impl Future<Output = T> + Send {
+    let mut future = Some(Box::pin(future));
+    std::future::poll_fn(move |cx| match future.take() {
+        Some(mut polled) => {
+            assert!(polled.as_mut().poll(cx).is_pending());
+            std::mem::forget(polled);
+            Poll::Pending
+        }
+        None => Poll::Pending,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn inner_service_receives_the_earlier_of_two_deadlines() {
+    let start = Instant::now();
+    for (outer, inner, expected) in [(2, 60, 2), (60, 2, 2)] {
+        let server = ScriptedService::new([Status(200)]);
+        let service = ServiceBuilder::new()
+            .layer(total(secs(outer)))
+            .layer(total(secs(inner)))
+            .layer(per_attempt(secs(1)))
+            .service(server.clone());
+        service.oneshot(get(URI)).await.unwrap();
+        let deadline = server.seen()[0].head.extensions.get::<CallContext>().unwrap().deadline().unwrap();
+        assert_eq!(deadline - start, secs(expected));
+    }
+}
