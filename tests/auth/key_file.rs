@@ -7,8 +7,9 @@ use std::{
 
 use tokio::time::advance;
 use tower_outbound::preset;
+use tracing::level_filters::LevelFilter;
 
-use super::*;
+use super::{support::capture::Capture, *};
 
 /// A key file that is removed on drop.
 struct KeyFile(PathBuf);
@@ -173,4 +174,29 @@ fn reads_the_file_again_if_its_key_is_rejected_during_the_read() {
     drop(pipe);
     assert_eq!(reader.join().unwrap().unwrap().expose(), "key-2");
     assert_eq!(runtime.block_on(waiting).unwrap().expose(), "key-2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn logs_a_changed_key_and_the_first_of_several_failed_reads() {
+    let file = KeyFile::new("logged", "key-1");
+    let keys = KeySource::from_file(&file.0).unwrap();
+    let (log, _guard) = Capture::at(LevelFilter::INFO);
+    let events = || ["key changed", "key refresh failed"].map(|event| log.text().matches(event).count());
+    for (content, expected) in [
+        (Some("key-1"), [0, 0]),
+        (Some("key-2"), [1, 0]),
+        (Some("key-2"), [1, 0]),
+        (None, [1, 1]),
+        (None, [1, 1]),
+        (Some("key-2"), [1, 1]),
+        (None, [1, 2]),
+    ] {
+        match content {
+            Some(content) => file.write(content),
+            None => drop(fs::remove_file(&file)),
+        }
+        advance(KeySource::FILE_INTERVAL).await;
+        keys.current().await.unwrap();
+        assert_eq!(events(), expected, "{content:?} {}", log.text());
+    }
 }
