@@ -1,4 +1,4 @@
-//! The safety margin of a quota. Timers, polls, readiness and the network share it, a quarter each.
+//! The safety margin of a quota. Late timers, late polls, slow readiness and the network share it, a quarter each.
 
 use std::{
     convert::Infallible,
@@ -20,7 +20,7 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::{Pause, support::cases::cases};
+use crate::{Pause, millis, support::cases::cases};
 
 /// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;
@@ -115,8 +115,8 @@ impl<F: Future> Call<F> {
     }
 }
 
-/// Two crowds of calls, some time apart. The first queues behind a pause, so that the head's timer grants to many tasks
-/// at once, which are polled later.
+/// Two crowds of calls, some time apart. The first crowd queues behind a pause, so that the head grants permits to many
+/// calls at once, which are polled later.
 #[derive(Debug, Clone)]
 struct Crowds {
     first: Vec<Delayed>,
@@ -207,7 +207,7 @@ proptest! {
     #![proptest_config(cases(250))]
 
     #[test]
-    fn token_bucket_holds_the_window_at_the_server_when_all_quarters_are_used_up(
+    fn token_bucket_holds_the_window_if_all_quarters_are_used_up(
         (quota, crowds) in calls(),
         steps in steps(),
     ) {
@@ -215,7 +215,7 @@ proptest! {
     }
 
     #[test]
-    fn sliding_window_holds_the_window_at_the_server_when_all_quarters_are_used_up(
+    fn sliding_window_holds_the_window_if_all_quarters_are_used_up(
         (quota, crowds) in calls(),
         steps in steps(),
     ) {
@@ -288,6 +288,75 @@ async fn permit_expires_when_it_is_held_longer_than_a_quarter_of_the_margin() {
             granted(quota, poll, ready).await,
             expected,
             "polled after {poll:?}, ready after {ready:?}"
+        );
+    }
+}
+
+/// Becomes ready some time after its first poll, without waking the caller, and records when it is called.
+#[derive(Clone)]
+struct SlowService {
+    delay: Duration,
+    first_polled_at: Option<Instant>,
+    called_at: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Service<Request<()>> for SlowService {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let first = *self.first_polled_at.get_or_insert_with(Instant::now);
+        if first.elapsed() >= self.delay { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.called_at.lock().unwrap().push(Instant::now());
+        ready(Ok(Response::new(())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_holds_however_late_polls_and_readiness_are() {
+    let window = Duration::from_secs(10);
+    let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
+    for (poll_delay, ready_delay) in
+        [(0, 0), (249, 249), (251, 0), (0, 251), (499, 499), (1_099, 1_000), (3_000, 3_000)]
+    {
+        let limiter = SlidingWindow::new(quota).with_initial_burst(0);
+        let called_at = Arc::default();
+        let service = |delay| {
+            let service = SlowService {
+                delay: millis(delay),
+                first_polled_at: None,
+                called_at: Arc::clone(&called_at),
+            };
+            RateLimitLayer::new(limiter.clone()).layer(service)
+        };
+        let mut waiting: Vec<_> = [0, ready_delay, 0, 0]
+            .map(|delay| Some(task::spawn(service(delay).oneshot(Request::new(())))))
+            .into();
+        let mut poll = |calls: &[usize]| {
+            for call in calls {
+                let slot: &mut Option<task::Spawn<_>> = &mut waiting[*call];
+                slot.take_if(|call| call.poll().is_ready());
+            }
+        };
+        poll(&[0, 1]);
+        tokio::time::advance(millis(11_001)).await;
+        poll(&[0]);
+        tokio::time::advance(millis(poll_delay)).await;
+        // From here on, each call is polled as early as possible.
+        for _ in 0..60_000 {
+            poll(&[1, 2, 3]);
+            tokio::time::advance(millis(1)).await;
+        }
+        let called_at = called_at.lock().unwrap().clone();
+        assert_eq!(called_at.len(), 4, "polled {poll_delay} ms late, ready after {ready_delay} ms");
+        let arrivals: Arrivals = called_at.iter().copied().collect();
+        assert!(
+            arrivals.most_in(window) <= 2,
+            "polled {poll_delay} ms late, ready after {ready_delay} ms: {called_at:?}"
         );
     }
 }
