@@ -149,7 +149,7 @@ async fn a_custom_policy_of_the_backoff_crate_may_return_any_delays() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_builds_delays_of_backon_is_a_backoff() {
-    // By default three delays, which double from 1 s.
+    // The default builds three delays, which double from 1 s.
     let builder = ExponentialBuilder::default();
     assert_backoff_of_1_2_4_s(move || builder.build()).await;
     let total = ExponentialBuilder::new().without_max_times().with_total_delay(Some(secs(14)));

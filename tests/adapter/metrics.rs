@@ -1,5 +1,5 @@
-//! Metrics, read from the debugging recorder of `metrics-util`. The table in the docs of `adapter::metrics` is compared with
-//! them.
+//! Metrics, read from the debugging recorder of `metrics-util` and compared with the table in the docs of
+//! `adapter::metrics`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,7 +103,7 @@ fn stack(
         .service(ScriptedService::new(script.iter().copied()))
 }
 
-/// Records a value for every metric but those of a limiter's store.
+/// Records a value for every metric except those of a limiter's store.
 async fn record_everything() {
     let service = stack(&[Headers(429, &[("retry-after", "3")]), Status(200), Status(404), Status(200)]);
     for _ in 0..2 {
@@ -209,20 +209,20 @@ async fn the_durations_of_a_call_and_of_each_attempt_are_recorded_separately() {
         .map(drop)
         .unwrap();
     let series = recorder.series();
-    let of = |name: &str| &series[name][..];
+    let values = |name: &str| &series[name][..];
     let host = "server.address=api.example.com server.port=8443 service=rates";
     let failed = format!(
         "http.client.request.duration error.type=503 http.request.method=PUT http.response.status_code=503 {host}"
     );
     let succeeded =
         format!("http.client.request.duration http.request.method=PUT http.response.status_code=200 {host}");
-    assert_eq!((of(&failed), of(&succeeded)), (&[0.040][..], &[0.070][..]));
-    let [call] = of("call.duration service=rates") else { panic!("{series:?}") };
-    let [wait] = of("limit.wait.duration service=rates") else { panic!("{series:?}") };
+    assert_eq!((values(&failed), values(&succeeded)), (&[0.040][..], &[0.070][..]));
+    let [call] = values("call.duration service=rates") else { panic!("{series:?}") };
+    let [wait] = values("limit.wait.duration service=rates") else { panic!("{series:?}") };
     assert!(*call >= 0.110 + wait && *wait > 0.5 && *call < 1.2, "{call} {wait}");
-    assert_eq!(of("limit.grants service=rates"), [2.0]);
-    assert_eq!(of("limit.queue service=rates"), [0.0]);
-    assert_eq!(of("retry.retries reason=transient service=rates"), [1.0]);
+    assert_eq!(values("limit.grants service=rates"), [2.0]);
+    assert_eq!(values("limit.queue service=rates"), [0.0]);
+    assert_eq!(values("retry.retries reason=transient service=rates"), [1.0]);
     assert_eq!(series.len(), 7, "{series:?}");
 }
 
@@ -303,7 +303,7 @@ async fn a_request_whose_permit_is_replaced_counts_as_one_grant() {
     let series = recorder.series();
     assert_eq!(series["limit.grants"], [1.0], "{series:#?}");
     let [wait] = series["limit.wait.duration"][..] else {
-        panic!("expected one wait, for the second permit: {series:#?}")
+        panic!("expected only the wait of the second permit: {series:#?}")
     };
     assert!(wait > 10.0, "{wait}");
 }

@@ -172,7 +172,7 @@ async fn attempts_are_client_spans_with_the_attributes_of_the_conventions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_call_has_status_error_and_a_dropped_call_has_none() {
+async fn a_failed_call_sets_the_span_status_and_a_dropped_call_does_not() {
     let (pipeline, _) = call(&[Status(404)], "GET").await;
     for span in pipeline.spans() {
         assert_eq!(span.status, Status::error(""), "{}", span.name);

@@ -64,7 +64,7 @@ fn a_disabled_level_allocates_nothing_for_spans_and_events() {
 }
 
 /// Measures one call of a whole stack. The server returns these statuses in order, a 429 with `Retry-After`. The call
-/// causes every kind of log event, such as a wait for the limiter and the refresh of a key.
+/// causes the log events of all layers, such as a wait for the limiter and the refresh of a key.
 fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -39,7 +39,7 @@ fn rate_limit_and_auth_allocate_only_the_credential_header() {
     assert_eq!(allocations(auth.layer(NoOp)), with_header);
 }
 
-/// Grants every permit, if it can decide immediately in `try_acquire_with`, and otherwise in `acquire_with`.
+/// Grants every permit, in `try_acquire_with` if it decides immediately, otherwise in `acquire_with`.
 #[derive(Debug, Clone)]
 struct CustomLimiter {
     decides_immediately: bool,

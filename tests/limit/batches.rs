@@ -7,8 +7,8 @@ use tower_outbound::limit::{Limiter, PermitRequest};
 
 use crate::{costing, millis, refilling};
 
-/// Returns the throughput of a queue of about one second, as a share of the rate. `phase` is the start in microseconds
-/// after a tick of tokio's timer.
+/// Empties a queue that takes about a second. Returns the throughput as a share of the rate. The queue starts `phase`
+/// microseconds after a tick of tokio's timer.
 async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
     tokio::time::sleep(millis(3)).await;
     tokio::time::advance(Duration::from_micros(phase)).await;
@@ -24,8 +24,8 @@ async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
         })
         .collect();
     let mut last = start;
-    for wait in waiting {
-        last = last.max(wait.await.unwrap());
+    for waiter in waiting {
+        last = last.max(waiter.await.unwrap());
     }
     f64::from(calls * cost) / f64::from(rate) / (last - start).as_secs_f64()
 }
@@ -71,13 +71,13 @@ async fn batching_delays_no_waiter_beyond_its_max_wait() {
             }));
             tokio::task::yield_now().await;
         }
-        for wait in waiting {
-            wait.await.unwrap();
+        for waiter in waiting {
+            waiter.await.unwrap();
         }
     }
 }
 
-/// Queues so many waiters at once, with a refill of one permit per millisecond. Returns how late each grant is.
+/// Queues `calls` waiters at once, with a refill of one permit per millisecond. Returns how late each grant is.
 async fn lateness(calls: u64) -> Vec<Duration> {
     // Starts at a tick of tokio's timer, long after the limiter was created.
     let bucket = refilling(1_000, 100).with_initial_burst(0);

@@ -25,9 +25,9 @@ type Log = Arc<Mutex<Vec<&'static str>>>;
 
 /// Grants every permit without an issuer, and records the calls.
 #[derive(Debug, Clone, Default)]
-struct WithoutIssuer(Log);
+struct LimiterWithoutIssuer(Log);
 
-impl Limiter for WithoutIssuer {
+impl Limiter for LimiterWithoutIssuer {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         self.0.lock().unwrap().push("acquire");
         Acquire::ready(Ok(Permit::new(request.cost())))
@@ -36,16 +36,16 @@ impl Limiter for WithoutIssuer {
 
 /// Grants every permit, and records the calls and the outcomes.
 #[derive(Debug, Clone, Default)]
-struct Recording(Log);
+struct RecordingLimiter(Log);
 
-impl Limiter for Recording {
+impl Limiter for RecordingLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         self.0.lock().unwrap().push("acquire");
         Acquire::ready(Ok(Permit::new(request.cost()).with_issuer(Arc::new(self.clone()))))
     }
 }
 
-impl PermitIssuer for Recording {
+impl PermitIssuer for RecordingLimiter {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.0.lock().unwrap().push("is_expired");
         permit.granted_at().elapsed() > millis(10)
@@ -89,18 +89,18 @@ async fn a_custom_limiter_learns_the_outcome_of_every_permit() {
         (200, 10, &["acquire", "is_expired", "completed"]),
         (200, 11, &["acquire", "is_expired", "wasted", "acquire", "completed"]),
     ] {
-        let (direct, any) = (Recording::default(), Recording::default());
+        let (direct, any) = (RecordingLimiter::default(), RecordingLimiter::default());
         call(direct.clone(), status, delay).await;
         call(AnyLimiter::new(any.clone()), status, delay).await;
-        for recording in [&direct, &any] {
-            assert_eq!(*recording.0.lock().unwrap(), log, "{status} after {delay} ms");
+        for limiter in [&direct, &any] {
+            assert_eq!(*limiter.0.lock().unwrap(), log, "{status} after {delay} ms");
         }
     }
     // Without an issuer a permit expires as soon as time has passed.
     for (status, delay, log) in
         [(429, 0, &["acquire"][..]), (0, 0, &["acquire"]), (200, 1, &["acquire", "acquire"])]
     {
-        let limiter = WithoutIssuer::default();
+        let limiter = LimiterWithoutIssuer::default();
         call(limiter.clone(), status, delay).await;
         assert_eq!(*limiter.0.lock().unwrap(), log, "{status} after {delay} ms");
     }
@@ -108,12 +108,12 @@ async fn a_custom_limiter_learns_the_outcome_of_every_permit() {
 
 #[tokio::test(start_paused = true)]
 async fn a_released_permit_counts_as_not_sent() {
-    let recording = Recording::default();
-    let mut permit = recording.acquire_with(&PermitRequest::new()).await.unwrap();
+    let limiter = RecordingLimiter::default();
+    let mut permit = limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     permit.mark_sent(Instant::now());
     assert!(format!("{permit:?}").starts_with("Permit { cost: 1, granted_at: Instant"), "{permit:?}");
     permit.release();
-    assert_eq!(*recording.0.lock().unwrap(), ["acquire", "wasted"]);
+    assert_eq!(*limiter.0.lock().unwrap(), ["acquire", "wasted"]);
 }
 
 /// The result of `try_acquire_with`.
@@ -124,18 +124,18 @@ enum Decision {
     Undecided,
 }
 
-/// Decides immediately, and records the calls and the outcomes.
+/// Returns the decision from `try_acquire_with`, and records the calls and the outcomes.
 #[derive(Debug, Clone)]
-struct Deciding {
+struct DecidingLimiter {
     decision: Decision,
     issuer: Arc<Issuer>,
 }
 
-/// The record is separate from the limiter, so that the permits' expiry stays the default.
+/// Records for a `DecidingLimiter`. It keeps the default expiry: a permit expires as soon as time has passed.
 #[derive(Debug, Default)]
 struct Issuer(Mutex<Vec<&'static str>>);
 
-impl Deciding {
+impl DecidingLimiter {
     fn new(decision: Decision) -> Self {
         Self { decision, issuer: Arc::default() }
     }
@@ -153,7 +153,7 @@ impl Deciding {
     }
 }
 
-impl Limiter for Deciding {
+impl Limiter for DecidingLimiter {
     fn acquire_with(&self, request: &PermitRequest) -> Acquire {
         self.record("acquire");
         Acquire::new(ready(Ok(self.grant(request))))
@@ -179,7 +179,7 @@ impl PermitIssuer for Issuer {
     }
 }
 
-/// Polls a call once, which ends it. Returns whether it succeeded.
+/// Makes a call that ends at its first poll. Returns whether it succeeded.
 fn poll_call(limiter: impl SelectLimiter + Clone) -> bool {
     let mut future = task::spawn(RateLimitLayer::new(limiter).layer(ok_service()).call(Request::new(())));
     let outcome = assert_ready!(future.poll());
@@ -197,7 +197,7 @@ fn the_layer_calls_try_acquire_first_and_acquire_only_if_undecided() {
         (Decision::Refuse, &["try_acquire"]),
         (Decision::Undecided, &["try_acquire", "acquire", "completed"]),
     ] {
-        let limiter = Deciding::new(decision);
+        let limiter = DecidingLimiter::new(decision);
         for succeeded in [poll_call(limiter.clone()), poll_call(AnyLimiter::new(limiter.clone()))] {
             assert_eq!(succeeded, decision != Decision::Refuse);
         }
@@ -207,7 +207,7 @@ fn the_layer_calls_try_acquire_first_and_acquire_only_if_undecided() {
 
 #[tokio::test(start_paused = true)]
 async fn the_layer_replaces_an_expired_permit_with_try_acquire() {
-    let limiter = Deciding::new(Decision::Grant);
+    let limiter = DecidingLimiter::new(Decision::Grant);
     let delayed = ReadyAfter::new(Duration::from_secs(1));
     let mut future = task::spawn(RateLimitLayer::new(limiter.clone()).layer(delayed).call(Request::new(())));
     assert_pending!(future.poll());

@@ -53,7 +53,7 @@ async fn permit_expires_after_a_quarter_of_the_margin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_and_max_queue_do_not_bound_the_renewal_of_a_permit() {
+async fn max_wait_and_max_queue_do_not_apply_when_a_permit_is_replaced() {
     for (delay, granted) in [(50, 1), (51, 2)] {
         let limiter = TokenBucket::new(one_per_second());
         let layer = RateLimitLayer::new(limiter.clone()).with_max_wait(Duration::ZERO).with_max_queue(0);

@@ -27,7 +27,7 @@ async fn a_new_request_does_not_overtake_waiters() {
     tokio::time::advance(Duration::from_millis(1_500)).await;
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
-    assert!(waiting.is_woken(), "the new request makes the queue grant the permit to its head");
+    assert!(waiting.is_woken(), "the new request grants the permit to the head and wakes it");
     assert_ready_ok!(waiting.poll());
 }
 
@@ -92,8 +92,8 @@ async fn a_grant_wakes_at_most_two_waiters_however_long_the_queue() {
     let mut waiting: Vec<Pin<Box<_>>> =
         (0..WAITERS).map(|_| Box::pin(bucket.acquire_with(&PermitRequest::new()))).collect();
     let mut cx = Context::from_waker(&waker);
-    for wait in &mut waiting {
-        assert!(wait.as_mut().poll(&mut cx).is_pending());
+    for waiter in &mut waiting {
+        assert!(waiter.as_mut().poll(&mut cx).is_pending());
     }
     // Polls only the front of the queue, because only the head has a timer.
     let mut granted = 0;
@@ -149,12 +149,12 @@ async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
     let bucket = refilling(1, 10);
     while bucket.try_acquire().is_ok() {}
     let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire_with(&PermitRequest::new())));
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     tokio::time::advance(millis(60_000)).await;
-    for wait in &mut waiting {
-        assert_ready_ok!(wait.poll());
+    for waiter in &mut waiting {
+        assert_ready_ok!(waiter.poll());
     }
     assert_ready_ok!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
 }
@@ -169,9 +169,9 @@ enum Step {
     PollWoken,
     /// Drops the future at this index, modulo their number.
     Drop(usize),
-    /// Sleeps for so many milliseconds.
+    /// Sleeps for this time, in milliseconds.
     Sleep(u64),
-    /// Pauses the limiter for so many milliseconds.
+    /// Pauses the limiter for this time, in milliseconds.
     Pause(u64),
 }
 
@@ -188,7 +188,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Queues, polls and drops futures in any state: unpolled, queued, at the head, woken, or in a pause.
-async fn run(steps: &[Step]) -> Result<(), TestCaseError> {
+async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
     let bucket = refilling(1, 3);
     let mut waiting: Vec<task::Spawn<_>> = Vec::new();
     let mut granted = Vec::new();
@@ -221,7 +221,7 @@ async fn run(steps: &[Step]) -> Result<(), TestCaseError> {
                     let after = bucket.snapshot();
                     prop_assert_eq!(after.granted, before.granted, "a dropped waiter spends nothing");
                     let lost = before.in_flight - after.in_flight;
-                    prop_assert!(lost <= u64::from(woken), "{} lost", lost);
+                    prop_assert!(lost <= u64::from(woken), "{} permits lost", lost);
                 }
             }
             // Unlike `advance`, a sleep lets the runtime fire the timers.
@@ -231,8 +231,8 @@ async fn run(steps: &[Step]) -> Result<(), TestCaseError> {
     }
     // The remaining waiters are granted eventually, and no other permit is in flight.
     bucket.resume();
-    for wait in futures_util::future::join_all(waiting).await {
-        granted.push(wait.unwrap());
+    for permit in futures_util::future::join_all(waiting).await {
+        granted.push(permit.unwrap());
     }
     prop_assert_eq!(bucket.snapshot().in_flight, granted.len() as u64);
     tokio::time::sleep(millis(4_000)).await;
@@ -247,6 +247,6 @@ proptest! {
     #[test]
     fn a_dropped_waiter_loses_at_most_its_own_permit(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.unwrap().block_on(run(&steps))?;
+        runtime.unwrap().block_on(run_steps(&steps))?;
     }
 }

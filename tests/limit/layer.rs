@@ -37,8 +37,8 @@ async fn does_not_hold_the_inner_service_ready_during_the_wait() {
     let mut other = inner;
     assert!(task::spawn(other.ready()).poll().is_ready(), "the slot is free");
     drop(other);
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
     }
 }
 

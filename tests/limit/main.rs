@@ -52,7 +52,7 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
 };
 
-/// A token bucket without a margin. It refills `limit - burst` permits in a window of so many seconds.
+/// A token bucket without a margin. It refills `limit - burst` permits in each `window` of seconds.
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
     TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())

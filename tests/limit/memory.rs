@@ -68,16 +68,16 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     window.try_acquire_many(ALL).unwrap();
     let mut waiting: Vec<_> =
         (0..1_000).map(|_| task::spawn(window.acquire_with(&costing(u32::MAX)))).collect();
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     let wait = window.try_acquire_many(ALL).unwrap_err().wait().unwrap();
     assert!(wait > Duration::from_millis(1_062) * 1_001, "{wait:?}");
     let bounded = PermitRequest::new().with_cost(ALL).with_max_wait(Duration::from_secs(1_000));
     window.acquire_with(&bounded).await.unwrap_err();
-    for wait in waiting.iter_mut().take(3) {
+    for waiter in waiting.iter_mut().take(3) {
         tokio::time::advance(Duration::from_millis(1_063)).await;
-        assert_ready_ok!(wait.poll());
+        assert_ready_ok!(waiter.poll());
     }
 
     // The largest cost that a bucket can grant is its burst.
@@ -86,8 +86,8 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     bucket.try_acquire_many(burst).unwrap();
     let mut waiting: Vec<_> =
         (0..1_000).map(|_| task::spawn(bucket.acquire_with(&costing(burst.get())))).collect();
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     assert!(bucket.try_acquire_many(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
 }

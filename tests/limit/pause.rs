@@ -30,8 +30,8 @@ async fn a_pause_in_the_past_has_no_effect() {
         (0..50).map(|_| tokio::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
     tokio::task::yield_now().await;
     limiter.set_quotas([]);
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
     }
     assert!(start.elapsed() > Duration::from_millis(10_500), "{:?}", start.elapsed());
 }
@@ -49,8 +49,8 @@ async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
     // Without a quota the slow start doubles with each step of 100 ms, so the eleventh request leaves after 3 3/8 steps.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
         left.push(start.elapsed().as_millis());
     }
     assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
@@ -83,8 +83,8 @@ async fn a_pause_and_its_end_wake_only_the_head_of_the_queue<L: Algorithm>() {
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();
     let mut waiting: Vec<_> =
         (0..50).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     limiter.pause(Duration::from_secs(10));
     assert!(!waiting.iter().skip(1).any(task::Spawn::is_woken), "the pause wakes only the head");

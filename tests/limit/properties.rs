@@ -18,21 +18,21 @@ use tower_outbound::{
 
 use crate::{Pause, costing, permits, support::cases::cases};
 
-/// How long a caller arrives after the one before, the cost of its request, and how long it waits before it gives up.
+/// The time between a caller and the one before it, the cost of its request, and when it gives up.
 #[derive(Debug, Clone)]
 struct Caller {
     gap: Duration,
     cost: u32,
-    patience: Option<Duration>,
+    gives_up_after: Option<Duration>,
 }
 
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
-    let caller = caller.prop_map(|(gap, cost, patience)| Caller {
-        // Most callers arrive together with the one before.
+    let caller = caller.prop_map(|(gap, cost, gives_up_after)| Caller {
+        // Half of the callers arrive together with the one before.
         gap: Duration::from_millis(gap.saturating_sub(200)),
         cost,
-        patience: patience.map(Duration::from_millis),
+        gives_up_after: gives_up_after.map(Duration::from_millis),
     });
     prop::collection::vec(caller, 1..60)
 }
@@ -72,12 +72,12 @@ where
             let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
             tasks.push(tokio::spawn(async move {
                 let wait = limiter.acquire_with(&costing(caller.cost));
-                // Without a patience, a waiter that is not granted within a day fails the assertion below.
-                let patience = caller.patience.unwrap_or(Duration::from_secs(86_400));
-                match tokio::time::timeout(patience, wait).await {
+                // A caller that never gives up fails the assertion below if it is not granted within a day.
+                let limit = caller.gives_up_after.unwrap_or(Duration::from_secs(86_400));
+                match tokio::time::timeout(limit, wait).await {
                     Ok(Ok(_)) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
                     Ok(Err(refusal)) => assert!(matches!(refusal.reason(), Reason::TooCostly { .. })),
-                    Err(_) => assert!(caller.patience.is_some(), "never granted"),
+                    Err(_) => assert!(caller.gives_up_after.is_some(), "never granted"),
                 }
             }));
         }
@@ -95,9 +95,9 @@ where
         let most = arrivals.most_in(quota.window());
         prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
     }
-    // Callers with a patience are ignored: if it ends at the time of the grant, the caller may poll its future before its turn.
-    let patient = grants.iter().filter(|(number, _, _)| callers[*number].patience.is_none());
-    prop_assert!(patient.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
+    // Ignores callers that may give up, because one whose timeout ends at the time of the grant may be polled before its turn.
+    let never_give_up = grants.iter().filter(|(number, _, _)| callers[*number].gives_up_after.is_none());
+    prop_assert!(never_give_up.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
 }
 
@@ -172,7 +172,7 @@ where
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {
-        // Without a refusal, the request took its permits at once.
+        // Without a refusal, the request took its permits immediately.
         let Some(refusal) = try_acquire(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
         let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));

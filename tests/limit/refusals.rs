@@ -87,7 +87,7 @@ async fn a_request_after_its_deadline_is_refused_and_spends_nothing() {
 
 /// A forecast does not include the gap that a costly waiter leaves in a window. The gap is known when the waiter is the head.
 #[tokio::test(start_paused = true)]
-async fn the_refusal_of_a_head_carries_the_wait_from_that_moment() {
+async fn a_head_is_refused_with_the_wait_that_it_still_needs() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
     let two = permits(2);
     window.try_acquire().unwrap();

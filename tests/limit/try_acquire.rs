@@ -17,7 +17,7 @@ use crate::{costing, ok_service, permits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A quota that refills one permit per second.
+/// A quota with this burst, which refills one permit per second.
 fn quota(burst: u32) -> Quota {
     Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
 }
@@ -68,7 +68,7 @@ async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
     advance(4 * SECOND).await;
     assert_undecided(&bucket, &PermitRequest::new());
 
-    // The new request wakes the waiter and yields to it. The third permit belongs to no one.
+    // The new request wakes the waiter and yields to it. The third permit stays available.
     let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
     assert_pending!(newcomer.poll());
     assert!(waiting.is_woken() && bucket.snapshot().available == 1);

@@ -127,7 +127,7 @@ async fn a_call_is_in_flight_until_its_response_failure_or_drop<L: Algorithm>() 
     assert_eq!((in_flight(), limiter.snapshot().available), (0, 2));
 }
 
-/// How long a request comes after the one before, and how long it and its response are under way, in milliseconds.
+/// The time between a request and the one before it, and the times that it and its response travel, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Journey {
     gap: u64,
@@ -138,7 +138,7 @@ struct Journey {
 fn journeys() -> impl Strategy<Value = Vec<Journey>> {
     let journey = (0..300_u64, 0..800_u64, 0..800_u64);
     let journey = journey.prop_map(|(gap, request, response)| Journey {
-        // Most requests come together with the one before.
+        // Two thirds of the requests are sent together with the one before.
         gap: gap.saturating_sub(200),
         request,
         response,

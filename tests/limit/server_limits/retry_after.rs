@@ -102,7 +102,7 @@ async fn waiters_leave_a_pause_in_fifo_order_at_the_rate_of_the_quota<L: Algorit
         waiter.await.unwrap();
     }
     assert_eq!(*order.lock().unwrap(), (0..20).collect::<Vec<_>>());
-    // The first waiter may have left just before the pause, because its second was over when the response arrived.
+    // The first waiter may have left just before the pause, because one second had passed when the response arrived.
     let arrivals = server.arrivals.lock().unwrap().clone();
     let after: Vec<_> = arrivals.into_iter().filter(|at| *at - server.start > seconds(2)).collect();
     assert!(after.len() >= 19 && after[0] - server.start >= seconds(11), "{after:?}");
