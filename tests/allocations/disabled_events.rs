@@ -26,8 +26,8 @@ use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
 
 use crate::{Content, NoOp, URI, allocations, serial};
 
-/// Allocations for the subject of the log event: the parts of the request that the event shows, in a box. The call keeps
-/// them unless the level is disabled for the whole process.
+/// A call allocates one box for its subject: the parts of the request that its log event shows. It allocates none if the
+/// event's level is disabled for the whole process.
 const SUBJECT: u64 = 1;
 
 /// Disables every level. Without a subscriber, the maximum level of the previous one would still apply.

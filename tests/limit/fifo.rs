@@ -163,11 +163,11 @@ async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
 enum Step {
     /// Adds a future. It joins the queue at its first poll.
     Join,
-    /// Polls the future at this index, modulo their number.
+    /// Polls the future at this index modulo the number of futures.
     Poll(usize),
     /// Polls every woken future.
     PollWoken,
-    /// Drops the future at this index, modulo their number.
+    /// Drops the future at this index modulo the number of futures.
     Drop(usize),
     /// Sleeps for this time, in milliseconds.
     Sleep(u64),

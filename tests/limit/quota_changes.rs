@@ -100,7 +100,7 @@ async fn changing_the_quota_and_back_grants_no_extra_permits() {
     assert_eq!(grants.len(), 100);
 }
 
-/// The wait for a million permits at one per year is capped, and does not overflow.
+/// The wait for a million permits at one per year is capped instead of overflowing.
 #[tokio::test(start_paused = true)]
 async fn a_change_to_a_quota_of_years_and_back_keeps_spent_permits() {
     let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap().without_margin();

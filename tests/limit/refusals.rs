@@ -85,7 +85,8 @@ async fn a_request_after_its_deadline_is_refused_and_spends_nothing() {
     bucket.acquire_with(&now).await.unwrap();
 }
 
-/// A forecast does not include the gap that a costly waiter leaves in a window. The gap is known when the waiter is the head.
+/// The forecast of a sliding window ignores the gap before a cost that does not fit. The gap is known when the waiter is
+/// the head.
 #[tokio::test(start_paused = true)]
 async fn a_head_is_refused_with_the_wait_that_it_still_needs() {
     let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());

@@ -80,7 +80,7 @@ async fn reads_headers_of_a_thousand_members<L: Algorithm>() {
         ("ratelimit", &list, 2),
         // A malformed end makes the whole value invalid.
         ("ratelimit", &format!("{list}, ;"), 100),
-        // Every number lacks its reset.
+        // A thousand remaining counts without a reset are invalid.
         ("x-ratelimit-remaining", &numbers, 100),
         ("ratelimit", &"x".repeat(60_000), 100),
     ];
