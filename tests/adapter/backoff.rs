@@ -1,4 +1,4 @@
-//! The schedules of other crates' types, with the real crates and on paused time.
+//! Retry delays from the crates `backoff` and `backon`, on tokio's paused clock.
 
 use std::time::Duration;
 
@@ -14,78 +14,77 @@ use tower_outbound::{
 };
 
 const URI: &str = "https://api.example.com/v1";
-/// Fails for good; asks for a pause of 7 s, and then fails; answers to the third attempt.
-const DOWN: &[Scripted] = &[Status(503)];
-const ASKS: &[Scripted] = &[Headers(503, &[("retry-after", "7")]), Status(503)];
-const THIRD: &[Scripted] = &[Status(503), Status(503), Status(200)];
+const ALWAYS_503: &[Scripted] = &[Status(503)];
+const RETRY_AFTER_7_THEN_503: &[Scripted] = &[Headers(503, &[("retry-after", "7")]), Status(503)];
+const THIRD_SUCCEEDS: &[Scripted] = &[Status(503), Status(503), Status(200)];
 
-/// Bound by nothing but its schedules.
-fn unbound(schedule: impl retry::Backoff + 'static) -> RetryLayer {
-    RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(schedule)
+/// Returns a layer whose attempts are limited by the backoff alone.
+fn limited_only_by(backoff: impl retry::Backoff + 'static) -> RetryLayer {
+    RetryLayer::new().with_max_attempts(u32::MAX).unwrap().without_budget().with_custom_backoff(backoff)
 }
 
-/// The pauses between the attempts of a call, as the service saw them, and the call's own report.
+/// Makes one call. Returns the delays between its attempts, measured by the service, and its report.
 async fn call(layer: &RetryLayer, script: &[Scripted]) -> (Vec<Duration>, Report) {
-    let probe = ScriptedService::new(script.iter().copied());
-    let response = layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let service = ScriptedService::new(script.iter().copied());
+    let response = layer.layer(service.clone()).oneshot(get(URI)).await.unwrap();
     let report = Report::from_response(&response).unwrap().clone();
-    (probe.seen().windows(2).map(|pair| pair[1].at - pair[0].at).collect(), report)
+    (service.seen().windows(2).map(|pair| pair[1].at - pair[0].at).collect(), report)
 }
 
-async fn pauses(layer: &RetryLayer, script: &[Scripted]) -> Vec<Duration> {
+async fn delays(layer: &RetryLayer, script: &[Scripted]) -> Vec<Duration> {
     call(layer, script).await.0
 }
 
-/// Of a schedule of 1 s, 2 s, 4 s and no more.
-async fn holds_its_place(schedule: impl retry::Backoff + Clone + 'static) {
-    let layer = unbound(schedule.clone());
-    // The second and the third call begin anew, whether the one before used it up or not.
-    for (script, expected, ended) in [
-        (DOWN, &[1, 2, 4][..], StopReason::Exhausted),
-        (THIRD, &[1, 2], StopReason::Success),
-        (DOWN, &[1, 2, 4], StopReason::Exhausted),
+/// Checks a backoff with the delays 1 s, 2 s and 4 s: over several calls, with requested delays and after throttling.
+async fn assert_backoff_of_1_2_4_s(backoff: impl retry::Backoff + Clone + 'static) {
+    let layer = limited_only_by(backoff.clone());
+    // Each call starts with the first delay, whether or not the call before it used them all.
+    for (script, expected, stop_reason) in [
+        (ALWAYS_503, &[1, 2, 4][..], StopReason::Exhausted),
+        (THIRD_SUCCEEDS, &[1, 2], StopReason::Success),
+        (ALWAYS_503, &[1, 2, 4], StopReason::Exhausted),
     ] {
-        let (pauses, report) = call(&layer, script).await;
-        assert_eq!(pauses, expected.iter().copied().map(secs).collect::<Vec<_>>());
-        assert_eq!(report.stop_reason(), Some(ended));
+        let (delays, report) = call(&layer, script).await;
+        assert_eq!(delays, expected.iter().copied().map(secs).collect::<Vec<_>>());
+        assert_eq!(report.stop_reason(), Some(stop_reason));
     }
-    // So do calls that overlap.
-    let (one, other) = tokio::join!(pauses(&layer, DOWN), pauses(&layer, DOWN));
-    assert_eq!(one, other);
+    // Concurrent calls have independent delays.
+    let (first, second) = tokio::join!(delays(&layer, ALWAYS_503), delays(&layer, ALWAYS_503));
+    assert_eq!(first, second);
 
-    // The server's ask goes before, with up to half of the schedule's second on top, and takes its turn.
-    let (pauses, report) = call(&layer, ASKS).await;
-    assert!((secs(7)..=millis(7_501)).contains(&pauses[0]), "{pauses:?}");
-    assert_eq!(pauses[1..], [secs(2), secs(4)]);
+    // A longer requested delay replaces the first delay of the backoff, and is jittered by up to half of it.
+    let (delays, report) = call(&layer, RETRY_AFTER_7_THEN_503).await;
+    assert!((secs(7)..=millis(7_501)).contains(&delays[0]), "{delays:?}");
+    assert_eq!(delays[1..], [secs(2), secs(4)]);
     let reasons: Vec<_> = report.attempts().iter().map(|attempt| attempt.delay_reason).collect();
     let transient = Some(DelayReason::Transient);
     assert_eq!(reasons, [Some(DelayReason::Requested), transient, transient, None]);
-    // And one below the schedule's own back-off shortens nothing.
-    let (pauses, _) = call(&layer, &[Status(503), Headers(503, &[("retry-after", "1")]), Status(200)]).await;
-    assert_eq!(pauses, [secs(1), secs(2)]);
+    // A requested delay below the backoff does not shorten it.
+    let (delays, _) = call(&layer, &[Status(503), Headers(503, &[("retry-after", "1")]), Status(200)]).await;
+    assert_eq!(delays, [secs(1), secs(2)]);
 
-    // The layer's attempts still bound it.
-    let (pauses, report) = call(&RetryLayer::new().with_custom_backoff(schedule.clone()), DOWN).await;
-    assert_eq!((pauses, report.stop_reason()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
+    // The layer's number of attempts still applies.
+    let (delays, report) = call(&RetryLayer::new().with_custom_backoff(backoff.clone()), ALWAYS_503).await;
+    assert_eq!((delays, report.stop_reason()), (vec![secs(1), secs(2)], Some(StopReason::Exhausted)));
 
-    // A throttling has a sequence of its own.
-    let layer = layer.with_custom_throttled_backoff(schedule);
-    let (pauses, _) = call(&layer, &[Status(503), Status(429), Status(503), Status(429), Status(200)]).await;
-    assert_eq!(pauses, [1, 1, 2, 2].map(secs));
+    // Throttled attempts count separately from other failures.
+    let layer = layer.with_custom_throttled_backoff(backoff);
+    let (delays, _) = call(&layer, &[Status(503), Status(429), Status(503), Status(429), Status(200)]).await;
+    assert_eq!(delays, [1, 1, 2, 2].map(secs));
 }
 
-/// Tokio's, so that it can be paused.
+/// Follows tokio's clock, which the tests pause.
 #[derive(Debug, Clone, Copy, Default)]
-struct Paused;
+struct TokioClock;
 
-impl Clock for Paused {
+impl Clock for TokioClock {
     fn now(&self) -> std::time::Instant {
         tokio::time::Instant::now().into_std()
     }
 }
 
-/// 1 s, doubled up to 1 min, without jitter.
-fn doubled<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::ExponentialBackoff<C> {
+/// Doubles from 1 s to 1 min, without jitter.
+fn doubling<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::ExponentialBackoff<C> {
     exponential::ExponentialBackoffBuilder::new()
         .with_initial_interval(secs(1))
         .with_multiplier(2.0)
@@ -96,45 +95,45 @@ fn doubled<C: Clock + Default>(max_elapsed: Option<Duration>) -> exponential::Ex
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_back_offs_come_out_and_end_when_they_end() {
-    // 7 s of back-off fit, 15 s don't.
-    holds_its_place(from_backoff(doubled::<Paused>(Some(secs(14))))).await;
+async fn a_policy_of_the_backoff_crate_delays_retries_until_it_returns_none() {
+    // The first three delays take 7 s, and with the fourth it would be 15 s.
+    assert_backoff_of_1_2_4_s(from_backoff(doubling::<TokioClock>(Some(secs(14))))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_used_before_begins_anew() {
-    let mut used = doubled::<Paused>(Some(secs(14)));
+async fn a_used_policy_of_the_backoff_crate_is_reset() {
+    let mut used = doubling::<TokioClock>(Some(secs(14)));
     while used.next_backoff().is_some() {}
     tokio::time::advance(secs(3_600)).await;
-    holds_its_place(from_backoff(used)).await;
+    assert_backoff_of_1_2_4_s(from_backoff(used)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_own_clock_does_not_see_paused_time() {
-    // Over three hours of paused time, and hardly a moment of the machine's: nothing ends it.
-    let layer =
-        unbound(from_backoff(doubled::<SystemClock>(Some(secs(3_600))))).with_max_attempts(200).unwrap();
-    let pauses = pauses(&layer, DOWN).await;
-    assert_eq!(pauses.len(), 199);
-    assert!(pauses.iter().sum::<Duration>() > secs(3 * 3_600));
+async fn max_elapsed_time_of_the_system_clock_ignores_paused_time() {
+    // Three hours pass on tokio's clock, and almost no time on the system clock.
+    let policy = doubling::<SystemClock>(Some(secs(3_600)));
+    let layer = limited_only_by(from_backoff(policy)).with_max_attempts(200).unwrap();
+    let delays = delays(&layer, ALWAYS_503).await;
+    assert_eq!(delays.len(), 199);
+    assert!(delays.iter().sum::<Duration>() > secs(3 * 3_600));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_policy_that_it_comes_with_waits_within_its_jitter() {
-    let layer = unbound(from_backoff(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
-    let (first, second) = (pauses(&layer, DOWN).await, pauses(&layer, DOWN).await);
-    for pauses in [&first, &second] {
-        // 500 ms, times 1.5, give or take a half; a timer's tick more.
-        for (pause, middle) in pauses.iter().zip([500.0, 750.0, 1_125.0]) {
-            let within = middle * 0.5..=middle * 1.5 + 1.0;
-            assert!(within.contains(&(pause.as_secs_f64() * 1e3)), "{pauses:?}");
+async fn the_default_policy_of_the_backoff_crate_is_jittered_within_its_range() {
+    let layer = limited_only_by(from_backoff(ExponentialBackoff::default())).with_max_attempts(4).unwrap();
+    let (first, second) = (delays(&layer, ALWAYS_503).await, delays(&layer, ALWAYS_503).await);
+    for delays in [&first, &second] {
+        // Grows from 500 ms by a factor of 1.5, with a jitter of one half. A timer may be a millisecond late.
+        for (delay, middle) in delays.iter().zip([500.0, 750.0, 1_125.0]) {
+            let range = middle * 0.5..=middle * 1.5 + 1.0;
+            assert!(range.contains(&(delay.as_secs_f64() * 1e3)), "{delays:?}");
         }
     }
-    assert_ne!(first, second, "the jitter is drawn anew");
+    assert_ne!(first, second, "each call has its own jitter");
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_policy_will_do() {
+async fn a_custom_policy_of_the_backoff_crate_may_return_any_delays() {
     #[derive(Debug, Clone)]
     struct Listed(std::vec::IntoIter<Duration>);
     impl Backoff for Listed {
@@ -143,16 +142,16 @@ async fn any_policy_will_do() {
         }
     }
     let listed = Listed(vec![millis(5), Duration::ZERO, millis(3)].into_iter());
-    let layer = unbound(from_backoff(listed));
-    assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
-    assert_eq!(pauses(&layer, DOWN).await, [5, 0, 3].map(millis));
+    let layer = limited_only_by(from_backoff(listed));
+    assert_eq!(delays(&layer, ALWAYS_503).await, [5, 0, 3].map(millis));
+    assert_eq!(delays(&layer, ALWAYS_503).await, [5, 0, 3].map(millis));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closure_that_builds_delays_of_backon_is_a_backoff() {
-    // 1 s, doubled, three of them.
+    // The default builds three delays, which double from 1 s.
     let builder = ExponentialBuilder::default();
-    holds_its_place(move || builder.build()).await;
+    assert_backoff_of_1_2_4_s(move || builder.build()).await;
     let total = ExponentialBuilder::new().without_max_times().with_total_delay(Some(secs(14)));
-    holds_its_place(move || total.build()).await;
+    assert_backoff_of_1_2_4_s(move || total.build()).await;
 }

@@ -1,6 +1,6 @@
-//! The metrics, read back from the facade's own recorder, and the manual of `adapter::metrics` as their contract.
+//! Metrics, read from the debugging recorder of `metrics-util` and compared with the table in the docs of
+//! `adapter::metrics`.
 
-use crate::support::{self, store};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -12,10 +12,6 @@ use std::{
     thread,
 };
 
-use crate::support::{
-    Scripted::{self, *},
-    ScriptedService, get, request, secs,
-};
 use metrics::LocalRecorderGuard;
 use metrics_util::{
     MetricKind,
@@ -34,38 +30,46 @@ use tower_outbound::{
     timeout::TimeoutLayer,
 };
 
+#[cfg(feature = "redis")]
+use crate::support::store;
+use crate::support::{
+    Content,
+    Scripted::{self, *},
+    ScriptedService, get, request, secs,
+};
+
 const URI: &str = "https://api.example.com/v1";
 
-struct Meters(Snapshotter);
+struct Recorder(Snapshotter);
 
-/// A series as one line, and what was counted or recorded in it.
+/// The values of each series, by its name and its sorted labels. The names lack the prefix `tower_outbound.`.
 type Series = BTreeMap<String, Vec<f64>>;
 
-impl Meters {
-    /// For this thread, until the guard is dropped.
-    fn read() -> (Self, LocalRecorderGuard<'static>) {
-        static OFF: Once = Once::new();
-        // Whichever test comes first sees that nothing is counted before it was asked for.
-        OFF.call_once(|| {
-            let off = thread::spawn(|| {
-                let (meters, _guard) = Self::install();
+impl Recorder {
+    /// Enables the metrics of the process, and records those of this thread until the guard is dropped.
+    fn enabled() -> (Self, LocalRecorderGuard<'static>) {
+        static DISABLED: Once = Once::new();
+        // The first test of the process checks that nothing is recorded before `enable`.
+        DISABLED.call_once(|| {
+            let disabled = thread::spawn(|| {
+                let (recorder, _guard) = Self::install();
                 let mut runtime = tokio::runtime::Builder::new_current_thread();
-                runtime.enable_time().start_paused(true).build().unwrap().block_on(everything());
-                assert_eq!(meters.series(), Series::new());
+                runtime.enable_time().start_paused(true).build().unwrap().block_on(record_everything());
+                assert_eq!(recorder.series(), Series::new());
             });
-            off.join().unwrap();
+            disabled.join().unwrap();
             adapter::metrics::enable();
         });
         Self::install()
     }
 
     fn install() -> (Self, LocalRecorderGuard<'static>) {
-        // Leaked, for the guard borrows it: a few bytes a test.
+        // Leaks a few bytes for each test, because the guard borrows the recorder.
         let recorder: &'static _ = Box::leak(Box::new(DebuggingRecorder::new()));
         (Self(recorder.snapshotter()), metrics::set_default_local_recorder(recorder))
     }
 
-    /// What has come since the last time.
+    /// Returns the series, and resets their values.
     fn series(&self) -> Series {
         let rows = self.0.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
             let mut labels: Vec<_> =
@@ -83,11 +87,11 @@ impl Meters {
     }
 }
 
-/// A stack with all that counts, one permit a second, over this script.
+/// Returns a stack of all layers that record metrics. It sends one request per second.
 fn stack(
     script: &[Scripted],
-) -> impl tower::Service<http::Request<support::Content>, Response: fmt::Debug, Error = tower_outbound::Error>
-+ Clone {
+) -> impl tower::Service<http::Request<Content>, Response: fmt::Debug, Error = tower_outbound::Error> + Clone
+{
     let quota = Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin();
     ServiceBuilder::new()
         .layer(RequestIdLayer::new().with_service("rates"))
@@ -99,20 +103,20 @@ fn stack(
         .service(ScriptedService::new(script.iter().copied()))
 }
 
-/// Brings all that can be counted to be counted.
-async fn everything() {
+/// Records a value for every metric except those of a limiter's store.
+async fn record_everything() {
     let service = stack(&[Headers(429, &[("retry-after", "3")]), Status(200), Status(404), Status(200)]);
     for _ in 0..2 {
         service.clone().oneshot(get(URI)).await.map(drop).unwrap();
     }
     let mut waiting = task::spawn(service.clone().oneshot(get(URI)));
     assert_pending!(waiting.poll());
-    assert!(service.oneshot(get(URI)).await.is_err(), "the queue has room for one");
+    assert!(service.oneshot(get(URI)).await.is_err(), "the queue is full");
     drop(waiting);
 
-    let asked = AtomicBool::new(false);
+    let is_fetched = AtomicBool::new(false);
     let keys = KeySource::from(RefreshingKey::new(move || {
-        let first = !asked.swap(true, Relaxed);
+        let first = !is_fetched.swap(true, Relaxed);
         let fetched = ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from);
         ready(if first { fetched } else { Err("closed".into()) })
     }));
@@ -123,28 +127,28 @@ async fn everything() {
     }
 }
 
-/// The rows of the manual's table: kind, name and labels.
+/// Parses the table in the docs of `adapter::metrics`. Returns the kind, name and labels of each row.
 fn documented() -> BTreeSet<(String, String, BTreeSet<String>)> {
     let rows = include_str!("../../src/adapter/metrics.rs").lines().filter_map(|line| {
         let cells: Vec<_> = line.strip_prefix("//! | `")?.trim_end_matches(['|', ' ']).split(" | ").collect();
         let [name, kind, _, ref labels @ ..] = cells[..] else { panic!("{line}") };
-        let plain = |cell: &str| cell.trim_matches('`').to_owned();
-        Some((kind.to_owned(), plain(name), labels.concat().split_whitespace().map(plain).collect()))
+        let unquoted = |cell: &str| cell.trim_matches('`').to_owned();
+        Some((kind.to_owned(), unquoted(name), labels.concat().split_whitespace().map(unquoted).collect()))
     });
     rows.collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_counted_is_what_the_manual_says() {
-    let (meters, _guard) = Meters::read();
+async fn the_table_in_the_docs_lists_every_metric_with_its_kind_and_labels() {
+    let (recorder, _guard) = Recorder::enabled();
     adapter::metrics::enable();
-    everything().await;
-    // A failure without a status, too.
+    record_everything().await;
+    // A failure without a status adds the label of its error.
     let _ = stack(&[NoResponse]).oneshot(request("POST", URI)).await;
     let with_store = with_store().await;
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
-    for (key, unit, description, _) in meters.0.snapshot().into_vec() {
-        assert!(unit.is_some() && description.is_some(), "{key:?} is not described");
+    for (key, unit, description, _) in recorder.0.snapshot().into_vec() {
+        assert!(unit.is_some() && description.is_some(), "{key:?} has no unit or no description");
         let kind = match key.kind() {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
@@ -170,12 +174,11 @@ async fn with_store() -> bool {
     false
 }
 
-/// HTTP says 200 of it.
 #[tokio::test(start_paused = true)]
-async fn a_grpc_call_that_failed_is_counted_by_its_code() {
-    let (meters, _guard) = Meters::read();
+async fn a_failed_grpc_call_with_status_200_is_labelled_with_its_code() {
+    let (recorder, _guard) = Recorder::enabled();
     stack(&[Headers(200, &[("grpc-status", "7")])]).oneshot(request("POST", URI)).await.map(drop).unwrap();
-    let series = meters.series();
+    let series = recorder.series();
     assert!(series.contains_key("call.duration error.type=PERMISSION_DENIED service=rates"), "{series:?}");
     let attempt = "http.client.request.duration error.type=PERMISSION_DENIED http.request.method=POST \
                    http.response.status_code=200 server.address=api.example.com server.port=443 service=rates";
@@ -183,12 +186,12 @@ async fn a_grpc_call_that_failed_is_counted_by_its_code() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn labels_a_failure_with_its_kind_and_a_service_with_a_name_from_data() {
-    let (meters, _guard) = Meters::read();
+async fn a_failure_is_labelled_with_its_kind_and_its_service() {
+    let (recorder, _guard) = Recorder::enabled();
     let name = format!("tenant-{}", 7);
     let layers = (RequestIdLayer::new().with_service(name), AttemptSpanLayer::new());
     layers.layer(ScriptedService::new([Refused])).oneshot(get(URI)).await.unwrap_err();
-    let series = meters.series();
+    let series = recorder.series();
     let attempt = "http.client.request.duration error.type=connect_refused http.request.method=GET \
                    server.address=api.example.com server.port=443 service=tenant-7";
     for row in ["call.duration error.type=connect_refused service=tenant-7", attempt] {
@@ -197,41 +200,41 @@ async fn labels_a_failure_with_its_kind_and_a_service_with_a_name_from_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_and_its_call_are_measured_each_for_itself() {
-    let (meters, _guard) = Meters::read();
+async fn the_durations_of_a_call_and_of_each_attempt_are_recorded_separately() {
+    let (recorder, _guard) = Recorder::enabled();
     let service = stack(&[Delayed(40, 503), Delayed(70, 200)]);
     service
         .oneshot(request("PUT", "https://me:pw@api.example.com:8443/v1?key=s3cret"))
         .await
         .map(drop)
         .unwrap();
-    let series = meters.series();
-    let of = |name: &str| &series[name][..];
+    let series = recorder.series();
+    let values = |name: &str| &series[name][..];
     let host = "server.address=api.example.com server.port=8443 service=rates";
     let failed = format!(
         "http.client.request.duration error.type=503 http.request.method=PUT http.response.status_code=503 {host}"
     );
-    let answered =
+    let succeeded =
         format!("http.client.request.duration http.request.method=PUT http.response.status_code=200 {host}");
-    assert_eq!((of(&failed), of(&answered)), (&[0.040][..], &[0.070][..]));
-    let [call] = of("call.duration service=rates") else { panic!("{series:?}") };
-    let [wait] = of("limit.wait.duration service=rates") else { panic!("{series:?}") };
+    assert_eq!((values(&failed), values(&succeeded)), (&[0.040][..], &[0.070][..]));
+    let [call] = values("call.duration service=rates") else { panic!("{series:?}") };
+    let [wait] = values("limit.wait.duration service=rates") else { panic!("{series:?}") };
     assert!(*call >= 0.110 + wait && *wait > 0.5 && *call < 1.2, "{call} {wait}");
-    assert_eq!(of("limit.grants service=rates"), [2.0]);
-    assert_eq!(of("limit.queue service=rates"), [0.0]);
-    assert_eq!(of("retry.retries reason=transient service=rates"), [1.0]);
+    assert_eq!(values("limit.grants service=rates"), [2.0]);
+    assert_eq!(values("limit.queue service=rates"), [0.0]);
+    assert_eq!(values("retry.retries reason=transient service=rates"), [1.0]);
     assert_eq!(series.len(), 7, "{series:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_is_who_waits_now() {
-    let (meters, _guard) = Meters::read();
+async fn the_queue_gauge_shows_the_requests_that_wait_now() {
+    let (recorder, _guard) = Recorder::enabled();
     let service = stack(&[Status(200)]);
     service.clone().oneshot(get(URI)).await.map(drop).unwrap();
-    // The recorder gives what has changed since it was read.
+    // The recorder returns the change of a gauge since its last reading.
     let mut length = 0.0;
     let mut queue = || {
-        length += meters.series()["limit.queue service=rates"][0];
+        length += recorder.series()["limit.queue service=rates"][0];
         length
     };
     let mut waiting = task::spawn(service.clone().oneshot(get(URI)));
@@ -239,10 +242,7 @@ async fn the_queue_is_who_waits_now() {
     assert_eq!(queue(), 1.0);
     drop(waiting);
     assert_eq!(queue(), 0.0);
-    assert!(
-        !meters.series().contains_key("limit.wait.duration service=rates"),
-        "nobody has waited to the end"
-    );
+    assert!(!recorder.series().contains_key("limit.wait.duration service=rates"), "no wait was completed");
     let mut waiting = task::spawn(service.oneshot(get(URI)));
     assert_pending!(waiting.poll());
     assert_eq!(queue(), 1.0);
@@ -252,15 +252,15 @@ async fn the_queue_is_who_waits_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusals_pauses_and_give_ups_are_counted_by_reason() {
-    let (meters, _guard) = Meters::read();
-    everything().await;
-    let series = meters.series();
+async fn refusals_retries_and_give_ups_are_counted_by_reason() {
+    let (recorder, _guard) = Recorder::enabled();
+    record_everything().await;
+    let series = recorder.series();
     for (name, values) in [
         ("limit.refusals reason=queue_full service=rates", [1.0]),
         ("limit.pause.duration service=rates", [3.0]),
         ("retry.retries reason=requested service=rates", [1.0]),
-        // The 404, and the refusal.
+        // The 404 and the refused request.
         ("retry.give_ups reason=not_retryable service=rates", [2.0]),
         ("auth.refreshes outcome=refreshed", [1.0]),
         ("auth.refreshes outcome=failed", [1.0]),
@@ -271,8 +271,8 @@ async fn refusals_pauses_and_give_ups_are_counted_by_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_drops() {
-    let (meters, _guard) = Meters::read();
+async fn records_an_attempt_that_the_deadline_ends_but_not_a_dropped_one() {
+    let (recorder, _guard) = Recorder::enabled();
     let service = ServiceBuilder::new()
         .layer(TimeoutLayer::total(secs(2)).unwrap())
         .layer(AttemptSpanLayer::new())
@@ -280,37 +280,37 @@ async fn counts_an_attempt_cut_off_by_the_deadline_but_not_one_that_its_caller_d
     assert!(service.clone().oneshot(request("PURGE", "http://[::1]/a")).await.is_err());
     let row = "http.client.request.duration error.type=deadline http.request.method=_OTHER \
                server.address=::1 server.port=80";
-    assert_eq!(meters.series(), Series::from([(row.to_owned(), vec![2.0])]));
+    assert_eq!(recorder.series(), Series::from([(row.to_owned(), vec![2.0])]));
 
     let mut dropped = task::spawn(service.oneshot(get(URI)));
     assert_pending!(dropped.poll());
     drop(dropped);
-    assert!(meters.series().values().all(Vec::is_empty));
+    assert!(recorder.series().values().all(Vec::is_empty));
 }
 
-/// The key comes so late that the permit is renewed.
+/// The refresh of the key takes so long that the permit expires.
 #[tokio::test(start_paused = true)]
-async fn a_request_whose_permit_is_renewed_is_granted_once() {
-    let (meters, _guard) = Meters::read();
-    let slow = RefreshingKey::new(|| async {
+async fn a_request_whose_permit_is_replaced_counts_as_one_grant() {
+    let (recorder, _guard) = Recorder::enabled();
+    let slow_key = RefreshingKey::new(|| async {
         tokio::time::sleep(secs(2)).await;
         Ok::<_, BoxError>(FreshKey::new(ApiKey::new("k3y")?))
     });
-    let auth = AuthLayer::new(slow, Origin::parse(URI).unwrap()).unwrap();
+    let auth = AuthLayer::new(slow_key, Origin::parse(URI).unwrap()).unwrap();
     let bucket = TokenBucket::new(Quota::new(2, secs(20)).unwrap().with_burst(1).unwrap().without_margin());
-    let probe = ScriptedService::new([Status(200)]);
-    (RateLimitLayer::new(bucket.clone()), auth).layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    let series = meters.series();
+    let service = ScriptedService::new([Status(200)]);
+    (RateLimitLayer::new(bucket), auth).layer(service).oneshot(get(URI)).await.unwrap();
+    let series = recorder.series();
     assert_eq!(series["limit.grants"], [1.0], "{series:#?}");
-    let [waited] = series["limit.wait.duration"][..] else {
-        panic!("one wait, for the second permit: {series:#?}")
+    let [wait] = series["limit.wait.duration"][..] else {
+        panic!("expected only the wait of the second permit: {series:#?}")
     };
-    assert!(waited > 10.0, "{waited}");
+    assert!(wait > 10.0, "{wait}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_is_one_however_it_is_written_and_a_status_is_what_the_server_said() {
-    let (meters, _guard) = Meters::read();
+async fn hosts_are_labelled_in_lower_case_and_unknown_statuses_as_they_are() {
+    let (recorder, _guard) = Recorder::enabled();
     for (uri, status) in [("https://API.Example.com/v1", 299), (URI, 299), (URI, 999)] {
         AttemptSpanLayer::new()
             .layer(ScriptedService::new([Status(status)]))
@@ -324,6 +324,6 @@ async fn a_host_is_one_however_it_is_written_and_a_status_is_what_the_server_sai
              server.address=api.example.com server.port=443"
         )
     };
-    let counted = meters.series().into_iter().map(|(name, values)| (name, values.len()));
+    let counted = recorder.series().into_iter().map(|(name, values)| (name, values.len()));
     assert!(counted.eq([(row(299), 2), (row(999), 1)]));
 }

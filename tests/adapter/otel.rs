@@ -1,11 +1,7 @@
-//! What a real OpenTelemetry pipeline makes of the spans, and what of them is on the wire.
+//! Trace context and spans, through an OpenTelemetry SDK with an in-memory exporter.
 
 use std::{collections::BTreeMap, io::ErrorKind::*};
 
-use crate::support::{
-    Scripted::{self, *},
-    ScriptedService, get, request,
-};
 use http::{HeaderName, HeaderValue, request::Parts};
 use opentelemetry::{
     Value,
@@ -28,6 +24,11 @@ use tower_outbound::{
 use tracing::{Instrument, level_filters::LevelFilter, subscriber::DefaultGuard};
 use tracing_subscriber::{Registry, layer::SubscriberExt};
 
+use crate::support::{
+    Scripted::{self, *},
+    ScriptedService, get, request,
+};
+
 const URI: &str = "https://api.example.com:8443/v1/resources?key=s3cret";
 
 struct Pipeline {
@@ -38,10 +39,10 @@ struct Pipeline {
 
 impl Pipeline {
     fn new() -> Self {
-        Self::sampled(Sampler::AlwaysOn)
+        Self::with_sampler(Sampler::AlwaysOn)
     }
 
-    fn sampled(sampler: Sampler) -> Self {
+    fn with_sampler(sampler: Sampler) -> Self {
         let exporter = InMemorySpanExporter::default();
         let provider =
             SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(exporter.clone()).build();
@@ -50,7 +51,7 @@ impl Pipeline {
         Self { exporter, provider, _guard: tracing::subscriber::set_default(subscriber) }
     }
 
-    /// In the order in which they ended.
+    /// Returns all spans in the order in which they ended.
     fn spans(&self) -> Vec<SpanData> {
         self.provider.force_flush().unwrap();
         self.exporter.get_finished_spans().unwrap()
@@ -63,19 +64,19 @@ impl Pipeline {
     fn call(&self) -> SpanData {
         let mut calls = self.spans().into_iter().filter(|span| span.name == "call");
         let call = calls.next().unwrap();
-        assert!(calls.next().is_none(), "one call");
+        assert!(calls.next().is_none(), "more than one call span");
         call
     }
 }
 
 fn stack() -> StackLayer {
-    let traced = AttemptSpanLayer::new().with_propagation(trace_context);
+    let attempt_span = AttemptSpanLayer::new().with_propagation(trace_context);
     let preset = preset::currency_rates(URI.split('?').next().unwrap()).unwrap();
-    preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(traced).layer().unwrap()
+    preset.with_api_key(ApiKey::new("k3y").unwrap()).with_attempt_span(attempt_span).layer().unwrap()
 }
 
-/// To the letter of the README.
-fn shown() -> Result<StackBuilder, InvalidConfig> {
+/// The same code as in the README.
+fn readme_example() -> Result<StackBuilder, InvalidConfig> {
     let attempt = AttemptSpanLayer::new()
         .with_attempt_header(HeaderName::from_static("x-attempt"))
         .with_propagation(trace_context);
@@ -84,43 +85,44 @@ fn shown() -> Result<StackBuilder, InvalidConfig> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_readmes_attempts_send_their_number_and_their_context() {
+async fn the_readme_example_sends_the_number_and_the_context_of_each_attempt() {
     let pipeline = Pipeline::new();
-    let probe = ScriptedService::new([Status(503), Status(200)]);
-    let rates = shown().unwrap().with_api_key(ApiKey::new("k3y").unwrap()).layer().unwrap();
-    rates.layer(probe.clone()).oneshot(get("https://rates.example.com/v1")).await.unwrap();
+    let service = ScriptedService::new([Status(503), Status(200)]);
+    let rates = readme_example().unwrap().with_api_key(ApiKey::new("k3y").unwrap()).layer().unwrap();
+    rates.layer(service.clone()).oneshot(get("https://rates.example.com/v1")).await.unwrap();
     drop(pipeline);
-    let seen = probe.seen();
+    let seen = service.seen();
     assert_eq!(seen.iter().map(|seen| seen.header("x-attempt")).collect::<Vec<_>>(), [Some("1"), Some("2")]);
     let contexts = [0, 1].map(|at| seen[at].header("traceparent").unwrap());
     assert_ne!(contexts[0], contexts[1]);
 }
 
 fn attributes(span: &SpanData) -> BTreeMap<&str, Value> {
-    // What tracing-opentelemetry adds tells of the source and the thread.
+    // Omits the attributes that tracing-opentelemetry adds about the source code and the thread.
     let added = ["code.", "thread.", "busy_ns", "idle_ns", "target"];
     let own = span.attributes.iter().map(|pair| (pair.key.as_str(), pair.value.clone()));
     own.filter(|(key, _)| !added.iter().any(|added| key.starts_with(added))).collect()
 }
 
-/// The parts of the one `traceparent`: version, trace, span, flags.
+/// Returns the version, trace id, span id and flags of the only `traceparent`.
 fn traceparent(head: &Parts) -> [String; 4] {
-    let mut all = head.headers.get_all("traceparent").iter();
-    let value = all.next().expect("no traceparent").to_str().unwrap();
-    assert!(all.next().is_none() && value.len() == 55, "{value}");
+    let mut values = head.headers.get_all("traceparent").iter();
+    let value = values.next().expect("no traceparent").to_str().unwrap();
+    assert!(values.next().is_none() && value.len() == 55, "{value}");
     let parts: Vec<_> = value.split('-').map(str::to_owned).collect();
     parts.try_into().unwrap()
 }
 
+/// Makes one call and records its spans.
 async fn call(script: &[Scripted], method: &str) -> (Pipeline, ScriptedService) {
-    let (pipeline, probe) = (Pipeline::new(), ScriptedService::new(script.iter().copied()));
-    let _ = stack().layer(probe.clone()).oneshot(request(method, URI)).await;
-    (pipeline, probe)
+    let (pipeline, service) = (Pipeline::new(), ScriptedService::new(script.iter().copied()));
+    let _ = stack().layer(service.clone()).oneshot(request(method, URI)).await;
+    (pipeline, service)
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
-    let (pipeline, probe) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
+async fn attempts_are_client_spans_with_the_attributes_of_the_conventions() {
+    let (pipeline, service) = call(&[Status(503), Io(ConnectionReset), Status(200)], "PUT").await;
     let (call, attempts) = (pipeline.call(), pipeline.attempts());
     assert_eq!((&call.span_kind, &call.status), (&SpanKind::Internal, &Status::Unset));
     assert_eq!(attributes(&call)["service"], "currency_rates".into());
@@ -132,13 +134,13 @@ async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
         assert_eq!(attempt.span_context.trace_id(), call.span_context.trace_id());
         assert_eq!(attempt.name, "PUT");
     }
-    let always = [
+    let common = [
         (HTTP_REQUEST_METHOD, Value::from("PUT")),
         (SERVER_ADDRESS, "api.example.com".into()),
         (SERVER_PORT, 8443.into()),
         (URL_FULL, "https://api.example.com:8443/v1/resources".into()),
     ];
-    let own: [&[(&str, Value)]; 3] = [
+    let specific: [&[(&str, Value)]; 3] = [
         &[
             (HTTP_RESPONSE_STATUS_CODE, 503.into()),
             (NETWORK_PROTOCOL_VERSION, "1.1".into()),
@@ -151,14 +153,14 @@ async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
             (NETWORK_PROTOCOL_VERSION, "1.1".into()),
         ],
     ];
-    for (attempt, own) in attempts.iter().zip(own) {
-        assert_eq!(attributes(attempt), always.iter().chain(own).cloned().collect::<BTreeMap<_, _>>());
+    for (attempt, specific) in attempts.iter().zip(specific) {
+        assert_eq!(attributes(attempt), common.iter().chain(specific).cloned().collect::<BTreeMap<_, _>>());
     }
     let statuses: Vec<_> = attempts.iter().map(|attempt| attempt.status.clone()).collect();
     assert_eq!(statuses, [Status::error(""), Status::error(""), Status::Unset]);
 
-    // On the wire: the trace of the call, and the attempt's own span.
-    let seen = probe.seen();
+    // Each request carries the trace id of the call and the span id of its attempt.
+    let seen = service.seen();
     assert_eq!(seen.len(), 3);
     for (seen, attempt) in seen.iter().zip(&attempts) {
         let [version, trace, span, flags] = traceparent(&seen.head);
@@ -170,7 +172,7 @@ async fn attempts_are_client_spans_in_the_calls_by_the_conventions_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_fails_is_an_error_and_one_that_its_caller_drops_is_none() {
+async fn a_failed_call_sets_the_span_status_and_a_dropped_call_does_not() {
     let (pipeline, _) = call(&[Status(404)], "GET").await;
     for span in pipeline.spans() {
         assert_eq!(span.status, Status::error(""), "{}", span.name);
@@ -189,94 +191,95 @@ async fn a_call_that_fails_is_an_error_and_one_that_its_caller_drops_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_call_is_part_of_the_callers_own_trace() {
-    let (pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(200)]));
+async fn the_span_of_the_call_is_a_child_of_the_current_span() {
+    let (pipeline, service) = (Pipeline::new(), ScriptedService::new([Status(200)]));
     let handler = tracing::info_span!("handler");
-    stack().layer(probe.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
+    stack().layer(service.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
     let spans = pipeline.spans();
     let handler = spans.iter().find(|span| span.name == "handler").unwrap();
     assert_eq!(pipeline.call().parent_span_id, handler.span_context.span_id());
-    assert_eq!(traceparent(&probe.seen()[0].head)[1], handler.span_context.trace_id().to_string());
+    assert_eq!(traceparent(&service.seen()[0].head)[1], handler.span_context.trace_id().to_string());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_traceparent_of_the_callers_is_kept_with_its_state_on_every_attempt() {
-    const OWN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(503), Status(200)]));
-    let mut own = get(URI);
-    own.headers_mut().insert("traceparent", HeaderValue::from_static(OWN));
-    own.headers_mut().insert("tracestate", HeaderValue::from_static("a=1"));
-    stack().layer(probe.clone()).oneshot(own).await.unwrap();
-    assert_eq!(probe.seen().len(), 2);
-    for seen in probe.seen() {
-        assert_eq!(traceparent(&seen.head).join("-"), OWN);
+async fn every_attempt_keeps_the_traceparent_and_tracestate_of_the_caller() {
+    const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let (_pipeline, service) = (Pipeline::new(), ScriptedService::new([Status(503), Status(200)]));
+    let mut request = get(URI);
+    request.headers_mut().insert("traceparent", HeaderValue::from_static(TRACEPARENT));
+    request.headers_mut().insert("tracestate", HeaderValue::from_static("a=1"));
+    stack().layer(service.clone()).oneshot(request).await.unwrap();
+    assert_eq!(service.seen().len(), 2);
+    for seen in service.seen() {
+        assert_eq!(traceparent(&seen.head).join("-"), TRACEPARENT);
         assert_eq!(seen.head.headers["tracestate"], "a=1");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_state_goes_with_its_parent() {
+async fn tracestate_is_sent_only_with_its_traceparent() {
     use opentelemetry::{
         Context,
         trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState},
     };
     use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-    let (_pipeline, probe) = (Pipeline::new(), ScriptedService::new([Status(200)]));
+    let (_pipeline, service) = (Pipeline::new(), ScriptedService::new([Status(200)]));
     let state = TraceState::from_key_value([("a", "1"), ("b", "2")]).unwrap();
     let (trace, span) = (TraceId::from(7), SpanId::from(9));
     let remote = SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state);
     let handler = tracing::info_span!("handler");
     handler.set_parent(Context::new().with_remote_span_context(remote)).unwrap();
-    stack().layer(probe.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
-    assert_eq!(probe.seen()[0].head.headers["tracestate"], "a=1,b=2");
-    assert_eq!(traceparent(&probe.seen()[0].head)[1], trace.to_string());
+    stack().layer(service.clone()).oneshot(get(URI)).instrument(handler).await.unwrap();
+    assert_eq!(service.seen()[0].head.headers["tracestate"], "a=1,b=2");
+    assert_eq!(traceparent(&service.seen()[0].head)[1], trace.to_string());
 
-    // A state without its parent is nobody's.
-    let mut stray = get(URI);
-    stray.headers_mut().insert("tracestate", HeaderValue::from_static("c=3"));
-    stack().layer(probe.clone()).oneshot(stray).await.unwrap();
-    assert!(!probe.seen()[1].head.headers.contains_key("tracestate"));
+    // A `tracestate` of the caller without a `traceparent` is removed.
+    let mut orphan = get(URI);
+    orphan.headers_mut().insert("tracestate", HeaderValue::from_static("c=3"));
+    stack().layer(service.clone()).oneshot(orphan).await.unwrap();
+    assert!(!service.seen()[1].head.headers.contains_key("tracestate"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trace_that_is_not_sampled_says_so() {
-    let (_pipeline, probe) = (Pipeline::sampled(Sampler::AlwaysOff), ScriptedService::new([Status(200)]));
-    stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    assert_eq!(traceparent(&probe.seen()[0].head)[3], "00");
+async fn the_traceparent_of_an_unsampled_trace_has_no_flags() {
+    let (_pipeline, service) =
+        (Pipeline::with_sampler(Sampler::AlwaysOff), ScriptedService::new([Status(200)]));
+    stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!(traceparent(&service.seen()[0].head)[3], "00");
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_pipeline_or_unasked_nothing_is_sent() {
-    let silent = |head: &Parts| {
+async fn sends_no_context_without_an_opentelemetry_layer_or_propagation() {
+    let assert_no_context = |head: &Parts| {
         let names = ["traceparent", "tracestate", "baggage"].map(HeaderName::from_static);
         assert!(names.iter().all(|name| !head.headers.contains_key(name)), "{:?}", head.headers);
     };
-    let probe = ScriptedService::new([Status(200)]);
-    stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+    let service = ScriptedService::new([Status(200)]);
+    stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
     {
         let plain = Registry::default().with(LevelFilter::TRACE);
         let _guard = tracing::subscriber::set_default(plain);
-        stack().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
+        stack().layer(service.clone()).oneshot(get(URI)).await.unwrap();
     }
     let pipeline = Pipeline::new();
-    AttemptSpanLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    assert_eq!((pipeline.attempts().len(), probe.seen().len()), (1, 3));
-    probe.seen().iter().for_each(|seen| silent(&seen.head));
+    AttemptSpanLayer::new().layer(service.clone()).oneshot(get(URI)).await.unwrap();
+    assert_eq!((pipeline.attempts().len(), service.seen().len()), (1, 3));
+    service.seen().iter().for_each(|seen| assert_no_context(&seen.head));
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_key_is_in_what_is_exported() {
-    let (pipeline, probe) =
+async fn exported_spans_contain_neither_the_key_nor_the_query() {
+    let (pipeline, service) =
         (Pipeline::new(), ScriptedService::new([Status(503), Io(BrokenPipe), NoResponse]));
     let preset = preset::currency_rates("https://api.example.com").unwrap();
     let preset = preset
         .with_api_key(ApiKey::new("k3y-s3cret").unwrap())
         .with_key_placement("query:key".parse().unwrap());
-    let service = preset.layer().unwrap().layer(probe.clone());
+    let stack = preset.layer().unwrap().layer(service.clone());
     let uri = "https://api.example.com/v1?own=s3cret";
-    service.oneshot(get(uri)).await.unwrap_err();
-    assert!(probe.seen()[0].head.uri.query().unwrap().contains("k3y-s3cret"));
+    stack.oneshot(get(uri)).await.unwrap_err();
+    assert!(service.seen()[0].head.uri.query().unwrap().contains("k3y-s3cret"));
     assert_eq!(pipeline.attempts().len(), 3);
     assert!(!format!("{:?}", pipeline.spans()).contains("s3cret"));
 }

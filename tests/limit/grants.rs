@@ -1,8 +1,8 @@
-//! Which requests are granted permits, and when: token buckets, sliding windows, several quotas, costs.
+//! Grants of token buckets and sliding windows: bursts, refill, several quotas and costs.
 
-use std::{convert::Infallible, time::Duration};
+use std::time::Duration;
 
-use http::{Request, Response};
+use http::Request;
 use tokio::time::Instant;
 use tokio_test::{assert_pending, task};
 use tower::ServiceExt;
@@ -13,7 +13,7 @@ use tower_outbound::{
     limit::{Limiter, PermitCost, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
-use crate::{bucket, costing, permits};
+use crate::{bucket, costing, ok_service, permits};
 
 #[tokio::test(start_paused = true)]
 async fn grants_the_burst_at_once_and_the_rest_at_the_refill_rate() {
@@ -42,14 +42,14 @@ async fn sliding_window_grants_the_whole_quota_at_once_in_each_window() {
         grants.push(start.elapsed());
     }
     assert!(grants[..100].iter().all(Duration::is_zero));
-    // The window's both ends count, and tokio's timer rounds up to the millisecond.
+    // Both ends belong to the window, and tokio's timer rounds up to the millisecond.
     let minute = Duration::from_millis(60_001);
     assert!(grants[100..200].iter().all(|at| *at == minute), "{:?}", &grants[100..102]);
     assert!(grants[200..].iter().all(|at| *at == 2 * minute));
 }
 
 #[tokio::test(start_paused = true)]
-async fn takes_permits_of_all_quotas_or_of_none() {
+async fn takes_permits_from_all_quotas_or_from_none() {
     let ten_a_second = Quota::per_second(10).unwrap().with_burst(5).unwrap().without_margin();
     let hundred_a_minute = Quota::per_minute(100).unwrap().with_burst(7).unwrap().without_margin();
     let bucket = TokenBucket::all_of([ten_a_second, hundred_a_minute]);
@@ -59,7 +59,7 @@ async fn takes_permits_of_all_quotas_or_of_none() {
     }
     assert!(bucket.try_acquire().is_err());
     assert_eq!(bucket.snapshot().available, 0);
-    // A hundred refusals by the first quota take none of the two permits of the second quota.
+    // Refusals by the first quota take no permits from the second.
     for _ in 0..100 {
         assert!(bucket.try_acquire().is_err());
     }
@@ -95,26 +95,25 @@ async fn takes_a_cost_as_a_whole_and_refuses_one_above_the_quota() {
     assert!(window.try_acquire().is_err());
 
     let layer = RateLimitLayer::new(bucket);
-    let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let mut request = Request::new(());
     request.extensions_mut().insert(PermitCost(permits(11)));
-    let error = layer.layer(service()).oneshot(request).await.unwrap_err();
+    let error = layer.layer(ok_service()).oneshot(request).await.unwrap_err();
     assert!(error.kind() == tower_outbound::ErrorKind::TooCostly && !error.is_rate_limited());
     assert_eq!(
         format!("{error:#}"),
         "request costs more permits than the rate limiter can grant: the request costs more permits than can ever be granted at once, \
          which is 10"
     );
-    let drawn = layer.with_cost(|head| permits(head.uri.path().len() as u32));
+    let by_path = layer.with_cost(|head| permits(head.uri.path().len() as u32));
     let request = Request::get("/0123456789").body(()).unwrap();
     assert!(
-        drawn.layer(service()).oneshot(request).await.unwrap_err().kind()
+        by_path.layer(ok_service()).oneshot(request).await.unwrap_err().kind()
             == tower_outbound::ErrorKind::TooCostly
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_initial_burst_grants_so_many_permits_at_the_start() {
+async fn an_initial_burst_sets_the_permits_available_at_the_start() {
     for permits in [1, 4, 10] {
         let bucket = bucket(20, 10, 10).with_initial_burst(permits);
         let window = SlidingWindow::new(Quota::per_second(10).unwrap()).with_initial_burst(permits);
@@ -145,6 +144,16 @@ async fn snapshot_shows_the_current_state() {
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.available, snapshot.queued, snapshot.granted, snapshot.refused), (0, 1, 1, 1));
     assert_eq!(snapshot.paused_until, Some(until));
-    let free = TokenBucket::unlimited().snapshot();
-    assert_eq!((free.available, free.paused_until), (u32::MAX, None));
+    let unlimited = TokenBucket::unlimited().snapshot();
+    assert_eq!((unlimited.available, unlimited.paused_until), (u32::MAX, None));
+}
+
+#[cfg(feature = "quanta")]
+#[tokio::test(start_paused = true)]
+async fn quanta_clock_does_not_follow_paused_time() {
+    let hours = Quota::new(2, Duration::from_secs(36_000)).unwrap().with_burst(1).unwrap().without_margin();
+    let bucket = TokenBucket::with_quanta_clock([hours]);
+    bucket.try_acquire().unwrap();
+    tokio::time::advance(Duration::from_secs(36_000)).await;
+    assert!(bucket.try_acquire().is_err());
 }

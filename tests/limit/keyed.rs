@@ -1,8 +1,9 @@
-//! A limiter for each key.
+//! Keyed limiters: one limiter for each key, and the removal of idle keys.
 
-use std::{convert::Infallible, time::Duration};
+use std::time::Duration;
 
-use http::{Request, Response};
+use http::Request;
+use tokio::time::{Instant, advance};
 use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_outbound::{
@@ -10,20 +11,23 @@ use tower_outbound::{
     limit::{Keyed, RateLimitLayer, SlidingWindow, TokenBucket},
 };
 
+use crate::{millis, ok_service, one_per_second};
+
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
-    let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(
         16,
         |head| head.uri.host().unwrap_or_default().to_owned(),
-        move |_: &String| TokenBucket::new(quota),
+        |_: &String| TokenBucket::new(one_per_second()),
     );
     let layer = RateLimitLayer::new(keyed.clone()).with_max_wait(Duration::ZERO);
-    let service =
-        layer.layer(tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+    let service = layer.layer(ok_service());
     let to = |host: usize| Request::get(format!("https://host-{host}.example/")).body(()).unwrap();
     service.clone().oneshot(to(0)).await.unwrap();
-    assert!(service.clone().oneshot(to(0)).await.unwrap_err().is_rate_limited(), "its permit is spent");
+    assert!(
+        service.clone().oneshot(to(0)).await.unwrap_err().is_rate_limited(),
+        "the permit of the first key is spent"
+    );
 
     // Keys in use are never removed, so a shard that is full of them refuses new keys.
     let mut refused = 0;
@@ -35,10 +39,10 @@ async fn each_key_has_its_own_quota_and_idle_keys_are_removed() {
     assert!(service.clone().oneshot(to(0)).await.is_err(), "the permit of the first key is still spent");
 
     // A second later all keys are idle, and new keys replace them.
-    tokio::time::advance(Duration::from_secs(1)).await;
+    advance(Duration::from_secs(1)).await;
     for host in 1_000..1_010 {
         service.clone().oneshot(to(host)).await.unwrap();
-        tokio::time::advance(Duration::from_secs(1)).await;
+        advance(Duration::from_secs(1)).await;
     }
     assert!(keyed.len() <= 16);
 }
@@ -49,9 +53,9 @@ async fn removes_idle_keys_even_if_there_is_room() {
     let keyed = Keyed::new(|_| 0, move |_: &u32| TokenBucket::new(quota));
     for key in 0..10_000 {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        tokio::time::advance(Duration::from_millis(10)).await;
+        advance(Duration::from_millis(10)).await;
     }
-    // A permit is refilled after a ninth of a second: eleven keys are in use, and some idle keys are not checked yet.
+    // A permit is refilled after a ninth of a second, so about eleven keys are in use. Idle keys are removed a few at a time.
     assert!(keyed.len() < 500, "{}", keyed.len());
 }
 
@@ -65,7 +69,7 @@ async fn a_key_is_in_use_until_all_its_quotas_are_fully_available() {
         for other in 0..50 {
             let _ = windows.limiter(&(1 + 50 * second + other));
         }
-        tokio::time::advance(Duration::from_secs(1)).await;
+        advance(Duration::from_secs(1)).await;
     }
     assert_eq!(granted, 20);
 }
@@ -75,4 +79,84 @@ async fn allows_any_maximum_of_keys() {
     let quota = Quota::per_second(10).unwrap().without_margin();
     let keyed = Keyed::with_max_keys(usize::MAX, |_| 0, move |_: &u32| TokenBucket::new(quota));
     assert!((0..1_000).all(|key| keyed.limiter(&key).is_ok()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_shard_replaces_any_idle_key() {
+    // Each of the 16 shards holds 40 keys, and half of them are idle after a second. Checking only a few would miss them.
+    let long = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap().without_margin();
+    let make = move |key: &u32| TokenBucket::new(if key % 2 == 0 { long } else { one_per_second() });
+    let keyed = Keyed::with_max_keys(640, |_| 0, make);
+    assert!(keyed.is_empty());
+    for key in 0..10_000 {
+        if let Ok(limiter) = keyed.limiter(&key) {
+            limiter.try_acquire().unwrap();
+        }
+    }
+    assert_eq!((keyed.len(), keyed.is_empty()), (640, false));
+    advance(Duration::from_secs(1)).await;
+    for key in 0..60 {
+        keyed.limiter(&(20_000 + 2 * key)).unwrap().try_acquire().unwrap();
+    }
+    assert_eq!(keyed.len(), 640);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum InUse {
+    /// Its spent permit is not refilled yet.
+    Spent,
+    /// Its request was dropped after it was sent, and may still reach the server.
+    Unconfirmed,
+    /// Its limiter is paused.
+    Paused,
+    /// Another clone of its limiter exists.
+    Cloned,
+}
+
+/// Asserts that key 0 is removed as soon as it is idle, and not before. Each shard has room for one key.
+macro_rules! assert_removed_when_idle {
+    ($limiter:ident, $quotas:expr) => {
+        for (in_use, idle_after) in [
+            (InUse::Spent, 1_001),
+            (InUse::Unconfirmed, 10_101),
+            (InUse::Paused, 60_001),
+            (InUse::Cloned, u64::MAX),
+        ] {
+            let keyed = Keyed::with_max_keys(16, |_| 0, move |_: &u32| $limiter::all_of($quotas));
+            // Other keys compete for its room.
+            let is_kept = || {
+                for other in 1..500 {
+                    let _ = keyed.limiter(&other);
+                }
+                keyed.limiter(&0).is_ok_and(|limiter| limiter.snapshot().granted == 1)
+            };
+            let limiter = keyed.limiter(&0).unwrap();
+            let mut permit = limiter.try_acquire_owned().unwrap();
+            match in_use {
+                InUse::Unconfirmed => permit.mark_sent(Instant::now()),
+                InUse::Paused => limiter.pause_until(Instant::now() + millis(60_000)),
+                InUse::Spent | InUse::Cloned => {}
+            }
+            drop(permit);
+            if in_use == InUse::Cloned {
+                advance(millis(100_000)).await;
+                assert!(is_kept(), "{in_use:?}");
+                continue;
+            }
+            drop(limiter);
+            advance(millis(idle_after - 200)).await;
+            assert!(is_kept(), "{in_use:?}");
+            advance(millis(200)).await;
+            assert!(!is_kept(), "{in_use:?}");
+        }
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_in_use_while_spent_unconfirmed_paused_or_cloned() {
+    let window = Quota::new(1, millis(1_000)).unwrap().without_margin();
+    assert_removed_when_idle!(TokenBucket, [one_per_second()]);
+    assert_removed_when_idle!(TokenBucket, [one_per_second(), one_per_second()]);
+    assert_removed_when_idle!(SlidingWindow, [window]);
+    assert_removed_when_idle!(SlidingWindow, [window, window]);
 }

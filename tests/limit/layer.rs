@@ -1,26 +1,24 @@
-//! The layer over a service: shared limiters, and permits while the service is not ready.
+//! The layer: shared limiters, the readiness of the inner service, and cancelled calls.
 
-use std::{convert::Infallible, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use http::{Request, Response};
-use tokio::time::Instant;
+use http::Request;
+use tokio::time::advance;
+use tokio_test::{assert_pending, assert_ready, task};
 use tower::{Service, ServiceExt};
 use tower_layer::Layer;
-use tower_outbound::{
-    Quota,
-    limit::{RateLimitLayer, SlidingWindow, TokenBucket},
-    test_util::Arrivals,
+use tower_outbound::limit::{
+    AnyLimiter, Keyed, Limiter, PermitRequest, RateLimitLayer, SlidingWindow, TokenBucket,
 };
 
-use crate::bucket;
+use crate::{ReadyAfter, bucket, millis, ok_service, one_per_second};
 
 #[tokio::test(start_paused = true)]
 async fn layers_and_clones_of_one_limiter_share_the_bucket() {
     let layer = RateLimitLayer::new(bucket(11, 10, 1)).with_max_wait(Duration::ZERO);
-    let service = || tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
-    let (one, two) = (layer.layer(service()), layer.clone().layer(service()));
-    one.clone().oneshot(Request::new(())).await.unwrap();
-    for service in [one, two] {
+    let (first, second) = (layer.layer(ok_service()), layer.clone().layer(ok_service()));
+    first.clone().oneshot(Request::new(())).await.unwrap();
+    for service in [first, second] {
         let error = service.oneshot(Request::new(())).await.unwrap_err();
         assert!(error.is_rate_limited());
         assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
@@ -31,90 +29,66 @@ async fn layers_and_clones_of_one_limiter_share_the_bucket() {
 async fn does_not_hold_the_inner_service_ready_during_the_wait() {
     // The inner service has one slot, and two requests wait in the limiter above it.
     let layer = RateLimitLayer::new(bucket(11, 10, 1));
-    let slots = tower::limit::ConcurrencyLimitLayer::new(1);
-    let inner =
-        slots.layer(tower::service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+    let inner = tower::limit::ConcurrencyLimitLayer::new(1).layer(ok_service());
     let limited = layer.layer(inner.clone());
     limited.clone().oneshot(Request::new(())).await.unwrap();
     let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut other = inner;
-    assert!(tokio_test::task::spawn(other.ready()).poll().is_ready(), "the slot is free");
+    assert!(task::spawn(other.ready()).poll().is_ready(), "the slot is free");
     drop(other);
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_pauses_the_limiter_only_on_429_and_503() {
-    for (status, pauses) in [(429, true), (503, true), (202, false), (301, false), (500, false)] {
-        let layer = RateLimitLayer::new(TokenBucket::unlimited());
-        let mut service = layer.layer(tower::service_fn(move |_: Request<()>| async move {
-            Response::builder().status(status).header("retry-after", "2").body(())
-        }));
-        let start = Instant::now();
-        service.ready().await.unwrap().call(Request::new(())).await.unwrap();
-        service.ready().await.unwrap().call(Request::new(())).await.unwrap();
-        assert_eq!(start.elapsed() >= Duration::from_secs(2), pauses, "{status}");
-    }
-}
+async fn a_call_is_in_flight_from_its_first_poll_until_it_ends_or_is_dropped() {
+    let bucket = bucket(15, 10, 5);
+    let counts = || (bucket.snapshot().granted, bucket.snapshot().in_flight);
+    let mut service = RateLimitLayer::new(bucket.clone()).layer(ok_service());
+    drop(service.call(Request::new(())));
+    let unpolled = service.call(Request::new(()));
+    assert_eq!(counts(), (0, 0));
+    unpolled.await.unwrap();
+    assert_eq!(counts(), (1, 0));
 
-/// Records when each request arrives. The first `slow` requests take `takes`.
-fn slow_at_first(
-    slow: usize,
-    takes: Duration,
-    status: u16,
-) -> (impl Service<Request<()>, Response = Response<()>, Error = http::Error, Future: Send> + Clone, Arrivals)
-{
-    let arrivals = Arrivals::new();
-    let noted = arrivals.clone();
-    let service = tower::service_fn(move |_: Request<()>| {
-        noted.note();
-        let number = noted.times().len();
-        let takes = if number <= slow { takes } else { Duration::ZERO };
-        async move {
-            tokio::time::sleep(takes).await;
-            let status = if number == 1 { status } else { 200 };
-            Response::builder().status(status).header("retry-after", "30").body(())
-        }
-    });
-    (service, arrivals)
+    // Granted, and dropped before the inner service is ready.
+    let semaphore = Arc::new(tokio::sync::Semaphore::new(0));
+    let never_ready = tower::limit::ConcurrencyLimit::with_semaphore(ok_service(), semaphore);
+    let mut granted =
+        task::spawn(RateLimitLayer::new(bucket.clone()).layer(never_ready).call(Request::new(())));
+    assert_pending!(granted.poll());
+    assert_eq!(counts(), (2, 1));
+    drop(granted);
+    assert_eq!(counts(), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn replaces_permits_that_expired_while_the_inner_service_was_not_ready() {
-    for (margin, sliding) in [(0, false), (0, true), (500, false)] {
-        let quota = Quota::per_second(10).unwrap().with_margin(Duration::from_millis(margin)).unwrap();
-        let (service, arrivals) = slow_at_first(8, Duration::from_secs(10), 200);
-        let slots = tower::limit::ConcurrencyLimitLayer::new(8).layer(service);
-        let calls: Vec<_> = if sliding {
-            let limited = RateLimitLayer::new(SlidingWindow::new(quota)).layer(slots);
-            (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
-        } else {
-            let limited = RateLimitLayer::new(TokenBucket::new(quota)).layer(slots);
-            (0..100).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect()
-        };
-        for call in calls {
-            call.await.unwrap().unwrap();
-        }
-        assert_eq!(arrivals.times().len(), 100);
-        let most = arrivals.most_in(Duration::from_secs(1));
-        assert!(most <= 10, "margin {margin}, sliding {sliding}");
+async fn debug_shows_the_name_and_the_state_of_each_type() {
+    let bucket = TokenBucket::new(one_per_second());
+    bucket.try_acquire().unwrap();
+    let window = SlidingWindow::new(one_per_second());
+    let keyed = Keyed::with_max_keys(20, |_| 0, |_: &u32| TokenBucket::unlimited());
+    let layer = RateLimitLayer::new(bucket.clone());
+    let mut waiting = task::spawn(Box::pin(layer.layer(ReadyAfter::new(millis(1))).call(Request::new(()))));
+    let acquiring = format!("{:?}", *waiting);
+    assert_pending!(waiting.poll());
+    advance(Duration::from_secs(2)).await;
+    assert_pending!(waiting.poll());
+    let readying = format!("{:?}", *waiting);
+    advance(millis(2)).await;
+    assert!(assert_ready!(waiting.poll()).is_ok());
+    for (debug, start) in [
+        (format!("{bucket:?}"), "LocalLimiter { snapshot: Snapshot { available: "),
+        (format!("{:?}", window.acquire_with(&PermitRequest::new())), "Acquire { .."),
+        (format!("{:?}", AnyLimiter::new(bucket.clone())), "AnyLimiter { inner: LocalLimiter {"),
+        (format!("{keyed:?}"), "Keyed { room: 32"),
+        (format!("{layer:?}"), "RateLimitLayer {"),
+        (format!("{:?}", layer.layer(NonZeroU32::MIN)), "RateLimit {"),
+        (acquiring, r#"rate_limit::ResponseFuture { state: "acquiring""#),
+        (readying, r#"rate_limit::ResponseFuture { state: "readying""#),
+    ] {
+        assert!(debug.starts_with(start), "{debug}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pause_applies_to_permits_that_wait_for_the_inner_service() {
-    let (service, arrivals) = slow_at_first(1, Duration::from_secs(1), 429);
-    let slot = tower::limit::ConcurrencyLimitLayer::new(1).layer(service);
-    let limiter = TokenBucket::unlimited();
-    let limited = RateLimitLayer::new(limiter.clone()).layer(slot);
-    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(limited.clone().oneshot(Request::new(())))).collect();
-    for call in calls {
-        call.await.unwrap().unwrap();
-    }
-    let arrivals = arrivals.times();
-    assert!(arrivals[1] - arrivals[0] >= Duration::from_secs(31), "{:?}", arrivals[1] - arrivals[0]);
-    assert_eq!(limiter.snapshot().in_flight, 0, "a replaced permit is not counted twice");
 }

@@ -1,49 +1,114 @@
-//! The limiter and its layer, on paused time.
+//! Limiters and their layer, on tokio's paused clock.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod changed;
-mod corners;
+/// Runs each function as one test for each algorithm of the in-process limiters.
+macro_rules! for_both_algorithms {
+    ($($name:ident,)*) => {$(
+        mod $name {
+            #[tokio::test(start_paused = true)]
+            async fn token_bucket() {
+                super::$name::<tower_outbound::limit::TokenBucket>().await;
+            }
+
+            #[tokio::test(start_paused = true)]
+            async fn sliding_window() {
+                super::$name::<tower_outbound::limit::SlidingWindow>().await;
+            }
+        }
+    )*};
+}
+
+mod batches;
+mod custom_limiter;
+mod expiry;
+mod fifo;
 mod grants;
 mod keyed;
 mod layer;
-mod line;
 mod margin;
 mod memory;
 mod pause;
 mod properties;
-mod queue;
+mod quota_changes;
+mod refusals;
 mod server_limits;
 #[path = "../support/mod.rs"]
 mod support;
+mod try_acquire;
 
-use std::{num::NonZeroU32, time::Duration};
-
-use tokio::time::Instant;
-use tower_outbound::{
-    Quota,
-    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    num::NonZeroU32,
+    task::{Context, Poll},
+    time::Duration,
 };
 
+use http::{Request, Response};
+use tokio::time::Instant;
+use tower::Service;
+use tower_outbound::{
+    Quota,
+    limit::{Limiter, PermitRequest, SlidingWindow, Snapshot, TokenBucket},
+};
+
+/// A token bucket without a margin. It refills `limit - burst` permits in each `window` of seconds.
 fn bucket(limit: u32, window: u64, burst: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(window)).unwrap();
     TokenBucket::new(quota.with_burst(burst).unwrap().without_margin())
 }
 
-/// A limiter that a test pauses by hand.
+/// A token bucket without a margin that refills `rate` permits per second.
+fn refilling(rate: u32, burst: u32) -> TokenBucket {
+    bucket(rate + burst, 1, burst)
+}
+
+/// A quota with a burst of one, which refills one permit per second.
+fn one_per_second() -> Quota {
+    Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin()
+}
+
+/// A limiter that a test pauses directly, without a response.
 trait Pause: Limiter {
     fn pause(&self, length: Duration);
 }
 
-impl Pause for TokenBucket {
-    fn pause(&self, length: Duration) {
-        self.pause_until(Instant::now() + length);
-    }
+/// The functions that the in-process limiters share but no public trait has.
+trait Algorithm: Pause + Send + Sync + 'static {
+    fn of(quota: Quota) -> Self;
+    fn unlimited() -> Self;
+    fn snapshot(&self) -> Snapshot;
 }
 
-impl Pause for SlidingWindow {
-    fn pause(&self, length: Duration) {
-        self.pause_until(Instant::now() + length);
-    }
+macro_rules! impl_algorithm {
+    ($limiter:ident) => {
+        impl Pause for $limiter {
+            fn pause(&self, length: Duration) {
+                self.pause_until(Instant::now() + length);
+            }
+        }
+
+        impl Algorithm for $limiter {
+            fn of(quota: Quota) -> Self {
+                Self::new(quota)
+            }
+
+            fn unlimited() -> Self {
+                Self::unlimited()
+            }
+
+            fn snapshot(&self) -> Snapshot {
+                self.snapshot()
+            }
+        }
+    };
+}
+
+impl_algorithm!(TokenBucket);
+impl_algorithm!(SlidingWindow);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
 }
 
 fn permits(number: u32) -> NonZeroU32 {
@@ -52,4 +117,46 @@ fn permits(number: u32) -> NonZeroU32 {
 
 fn costing(number: u32) -> PermitRequest {
     PermitRequest::new().with_cost(permits(number))
+}
+
+/// Returns a service that responds with an empty 200 immediately.
+fn ok_service()
+-> impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send> + Clone + Send {
+    tower::service_fn(|_: Request<()>| ready(Ok(Response::new(()))))
+}
+
+/// Becomes ready some time after its first poll, and then responds with an empty 200 immediately.
+#[derive(Clone)]
+struct ReadyAfter {
+    delay: Duration,
+    first_polled_at: Option<Instant>,
+}
+
+impl ReadyAfter {
+    fn new(delay: Duration) -> Self {
+        Self { delay, first_polled_at: None }
+    }
+}
+
+impl Service<Request<()>> for ReadyAfter {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        let ready_at = *self.first_polled_at.get_or_insert_with(Instant::now) + self.delay;
+        if ready_at <= Instant::now() {
+            return Poll::Ready(Ok(()));
+        }
+        let waker = cx.waker().clone();
+        tokio::spawn(async move {
+            tokio::time::sleep_until(ready_at).await;
+            waker.wake();
+        });
+        Poll::Pending
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(())))
+    }
 }

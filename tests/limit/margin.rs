@@ -1,4 +1,4 @@
-//! The safety margin of a quota. Timers, polls, readiness and the network share it, a quarter each.
+//! The safety margin of a quota. Late timers, late polls, slow readiness and the network share it, a quarter each.
 
 use std::{
     convert::Infallible,
@@ -20,7 +20,7 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::{Pause, support::cases::cases};
+use crate::{Pause, millis, support::cases::cases};
 
 /// The margin has four quarters. Every delay is a number of sixteenths of the margin.
 const QUARTER: u32 = 4;
@@ -60,9 +60,10 @@ fn quota() -> impl Strategy<Value = Quota> {
 #[derive(Clone)]
 struct Server {
     late: Delayed,
+    /// A sixteenth of the margin.
     part: Duration,
-    since: Option<Instant>,
-    /// When to poll again.
+    first_polled_at: Option<Instant>,
+    /// When the service becomes ready, for the test to poll the call again.
     ready_at: Arc<Mutex<Option<Instant>>>,
     arrivals: Arrivals,
 }
@@ -74,7 +75,7 @@ impl Service<Request<()>> for Server {
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         let late = self.part * self.late.ready;
-        let ready_at = *self.since.get_or_insert_with(Instant::now) + late;
+        let ready_at = *self.first_polled_at.get_or_insert_with(Instant::now) + late;
         if ready_at <= Instant::now() {
             return Poll::Ready(Ok(()));
         }
@@ -88,18 +89,18 @@ impl Service<Request<()>> for Server {
     }
 }
 
-/// One call, which the test polls by hand.
+/// A call that the test polls at chosen times.
 struct Call<F> {
     /// `None` after its end.
     future: Option<task::Spawn<F>>,
     late: Duration,
     woken_at: Option<Instant>,
-    /// Reset when the call is polled for it.
+    /// When the inner service becomes ready. `None` after the poll that follows.
     ready_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl<F: Future> Call<F> {
-    /// Polls the call if its wake or its readiness is due. Returns whether it did.
+    /// Polls the call if it is due after a wake, or if its inner service is ready. Returns whether it polled.
     fn poll(&mut self, now: Instant) -> bool {
         let Some(future) = &mut self.future else { return false };
         if future.is_woken() {
@@ -115,39 +116,39 @@ impl<F: Future> Call<F> {
     }
 }
 
-/// Two crowds of calls, some time apart. The first queues behind a pause, so that the head's timer grants to many tasks
-/// at once, which are polled later.
+/// Two groups of calls, some time apart. The first group queues behind a pause, so that the head grants permits to many
+/// calls at once, which are polled later.
 #[derive(Debug, Clone)]
-struct Crowds {
+struct Groups {
     first: Vec<Delayed>,
     after: u32,
     second: Vec<Delayed>,
 }
 
 /// Runs the calls. The clock jumps by `steps`, so a timer fires up to one step late.
-async fn arrivals<L: Pause>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[u32]) -> Arrivals {
+async fn arrivals<L: Pause>(limiter: L, quota: Quota, groups: &Groups, steps: &[u32]) -> Arrivals {
     let (arrivals, part) = (Arrivals::new(), quota.margin() / (4 * QUARTER));
     let call = |late: &Delayed| {
         let ready_at = Arc::default();
         let server = Server {
             late: *late,
             part,
-            since: None,
+            first_polled_at: None,
             ready_at: Arc::clone(&ready_at),
             arrivals: arrivals.clone(),
         };
         let future = RateLimitLayer::new(limiter.clone()).layer(server).oneshot(Request::new(()));
-        // Due for its first poll at once.
+        // The first poll is due immediately.
         let woken_at = Some(Instant::now() - part * late.poll);
         Call { future: Some(task::spawn(future)), late: part * late.poll, woken_at, ready_at }
     };
     let start = Instant::now();
     limiter.pause(part);
-    let mut calls: Vec<_> = crowds.first.iter().map(call).collect();
-    let mut second = Some(&crowds.second);
+    let mut calls: Vec<_> = groups.first.iter().map(call).collect();
+    let mut second = Some(&groups.second);
     for step in steps.iter().cycle() {
         let now = Instant::now();
-        if now >= start + part * crowds.after {
+        if now >= start + part * groups.after {
             calls.extend(second.take().into_iter().flatten().map(call));
         }
         // Repeats, because a polled call may wake others.
@@ -163,41 +164,41 @@ async fn arrivals<L: Pause>(limiter: L, quota: Quota, crowds: &Crowds, steps: &[
 fn assert_window_holds<L: Pause>(
     make: impl Fn(Quota) -> L,
     quota: Quota,
-    crowds: &Crowds,
+    groups: &Groups,
     steps: &[u32],
 ) -> Result<(), TestCaseError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-    let arrivals = runtime.unwrap().block_on(async { arrivals(make(quota), quota, crowds, steps).await });
-    prop_assert_eq!(arrivals.times().len(), crowds.first.len() + crowds.second.len());
-    // The quarter of the timers is left: grants are counted when a timer fires, not when it is due.
+    let arrivals = runtime.unwrap().block_on(async { arrivals(make(quota), quota, groups, steps).await });
+    prop_assert_eq!(arrivals.times().len(), groups.first.len() + groups.second.len());
+    // Late timers do not use their quarter here, because a grant is counted when its timer fires, not when it is due.
     let most = arrivals.most_in(quota.window() + quota.margin() / 4);
     prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
     Ok(())
 }
 
-fn crowds() -> impl Strategy<Value = Crowds> {
-    let crowd = || prop::collection::vec(late(), 1..24);
+fn groups() -> impl Strategy<Value = Groups> {
+    let group = || prop::collection::vec(late(), 1..24);
     let alike = (late(), 1..24_usize).prop_map(|(late, count)| vec![late; count]);
     let prompt = (1..40_usize).prop_map(|count| vec![PROMPT; count]);
-    (prop_oneof![crowd(), alike], 0..=6 * QUARTER, prop_oneof![crowd(), prompt])
-        .prop_map(|(first, after, second)| Crowds { first, after, second })
+    (prop_oneof![group(), alike], 0..=6 * QUARTER, prop_oneof![group(), prompt])
+        .prop_map(|(first, after, second)| Groups { first, after, second })
 }
 
-/// A burst of late calls, and a prompt crowd right behind it that uses up the rest of the limit.
-fn burst_then_crowd(quota: Quota) -> impl Strategy<Value = Crowds> {
+/// A burst of late calls, and a prompt group right behind it that uses up the rest of the limit.
+fn burst_then_group(quota: Quota) -> impl Strategy<Value = Groups> {
     late().prop_map(move |late| {
         let mut first = vec![late; quota.burst() as usize];
         first[0] = PROMPT; // grants to all others
         let after = 1 + late.poll + late.ready + late.network;
-        Crowds { first, after, second: vec![PROMPT; quota.limit() as usize + 1] }
+        Groups { first, after, second: vec![PROMPT; quota.limit() as usize + 1] }
     })
 }
 
-fn calls() -> impl Strategy<Value = (Quota, Crowds)> {
-    quota().prop_flat_map(|quota| (Just(quota), prop_oneof![crowds(), burst_then_crowd(quota)]))
+fn calls() -> impl Strategy<Value = (Quota, Groups)> {
+    quota().prop_flat_map(|quota| (Just(quota), prop_oneof![groups(), burst_then_group(quota)]))
 }
 
-/// Steps of the clock, up to a quarter of the margin. Without large ones timers fire in time.
+/// Steps of the clock, up to a quarter of the margin. With the smallest steps only, timers fire in time.
 fn steps() -> impl Strategy<Value = Vec<u32>> {
     let late = prop::collection::vec(prop_oneof![3 => Just(1), 1 => Just(QUARTER), 1 => 1..=QUARTER], 1..40);
     prop_oneof![Just(vec![1]), late]
@@ -207,25 +208,25 @@ proptest! {
     #![proptest_config(cases(250))]
 
     #[test]
-    fn token_bucket_holds_the_window_at_the_server_when_all_quarters_are_used_up(
-        (quota, crowds) in calls(),
+    fn token_bucket_holds_the_window_if_all_quarters_are_used_up(
+        (quota, groups) in calls(),
         steps in steps(),
     ) {
-        assert_window_holds(TokenBucket::new, quota, &crowds, &steps)?;
+        assert_window_holds(TokenBucket::new, quota, &groups, &steps)?;
     }
 
     #[test]
-    fn sliding_window_holds_the_window_at_the_server_when_all_quarters_are_used_up(
-        (quota, crowds) in calls(),
+    fn sliding_window_holds_the_window_if_all_quarters_are_used_up(
+        (quota, groups) in calls(),
         steps in steps(),
     ) {
-        assert_window_holds(SlidingWindow::new, quota, &crowds, &steps)?;
+        assert_window_holds(SlidingWindow::new, quota, &groups, &steps)?;
     }
 }
 
-/// The worst case: a burst is granted by a late timer and arrives late, and a prompt crowd arrives right behind it.
+/// The worst case: a burst is granted by a late timer and arrives late, and a prompt group arrives right behind it.
 #[test]
-fn late_timer_late_burst_and_prompt_crowd_together_hold_the_window() {
+fn late_timer_late_burst_and_prompt_group_together_hold_the_window() {
     let window = Duration::from_secs(16);
     let quota =
         Quota::new(100, window).and_then(|quota| quota.with_burst(20)?.with_margin(window / 4)).unwrap();
@@ -239,9 +240,9 @@ fn late_timer_late_burst_and_prompt_crowd_together_hold_the_window() {
             let mut steps = vec![1; 2_000];
             steps[0] += timer;
             let after = steps[0] + poll + ready + QUARTER;
-            let crowds = Crowds { first, after, second: vec![PROMPT; 120] };
-            assert_window_holds(TokenBucket::new, quota, &crowds, &steps).unwrap();
-            assert_window_holds(SlidingWindow::new, quota, &crowds, &steps).unwrap();
+            let groups = Groups { first, after, second: vec![PROMPT; 120] };
+            assert_window_holds(TokenBucket::new, quota, &groups, &steps).unwrap();
+            assert_window_holds(SlidingWindow::new, quota, &groups, &steps).unwrap();
         }
     }
 }
@@ -252,7 +253,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
     let call = |ready| {
         let (part, ready_at) = (Duration::from_nanos(1), Arc::default());
         let late = Delayed { ready, ..PROMPT };
-        let server = Server { late, part, since: None, ready_at, arrivals: Arrivals::new() };
+        let server = Server { late, part, first_polled_at: None, ready_at, arrivals: Arrivals::new() };
         let layer = RateLimitLayer::new(bucket.clone());
         task::spawn(layer.layer(server).oneshot(Request::new(())))
     };
@@ -273,7 +274,7 @@ async fn granted(quota: Quota, poll: Duration, ready: Duration) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permit_expires_when_it_is_held_longer_than_a_quarter_of_the_margin() {
+async fn the_layer_replaces_a_permit_held_longer_than_a_quarter_of_the_margin() {
     let quota = Quota::new(10, Duration::from_secs(60)).and_then(|quota| quota.with_burst(5)).unwrap();
     let (quarter, longer) = (Duration::from_millis(250), Duration::from_nanos(250_000_001));
     for (poll, ready, expected) in [
@@ -288,6 +289,75 @@ async fn permit_expires_when_it_is_held_longer_than_a_quarter_of_the_margin() {
             granted(quota, poll, ready).await,
             expected,
             "polled after {poll:?}, ready after {ready:?}"
+        );
+    }
+}
+
+/// Becomes ready some time after its first poll, without waking the caller, and records when it is called.
+#[derive(Clone)]
+struct SlowService {
+    delay: Duration,
+    first_polled_at: Option<Instant>,
+    called_at: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Service<Request<()>> for SlowService {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        let first = *self.first_polled_at.get_or_insert_with(Instant::now);
+        if first.elapsed() >= self.delay { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.called_at.lock().unwrap().push(Instant::now());
+        ready(Ok(Response::new(())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn window_holds_however_late_polls_and_readiness_are() {
+    let window = Duration::from_secs(10);
+    let quota = Quota::new(2, window).unwrap().with_margin(Duration::from_secs(1)).unwrap();
+    for (poll_delay, ready_delay) in
+        [(0, 0), (249, 249), (251, 0), (0, 251), (499, 499), (1_099, 1_000), (3_000, 3_000)]
+    {
+        let limiter = SlidingWindow::new(quota).with_initial_burst(0);
+        let called_at = Arc::default();
+        let service = |delay| {
+            let service = SlowService {
+                delay: millis(delay),
+                first_polled_at: None,
+                called_at: Arc::clone(&called_at),
+            };
+            RateLimitLayer::new(limiter.clone()).layer(service)
+        };
+        let mut waiting: Vec<_> = [0, ready_delay, 0, 0]
+            .map(|delay| Some(task::spawn(service(delay).oneshot(Request::new(())))))
+            .into();
+        let mut poll = |calls: &[usize]| {
+            for call in calls {
+                let slot: &mut Option<task::Spawn<_>> = &mut waiting[*call];
+                slot.take_if(|call| call.poll().is_ready());
+            }
+        };
+        poll(&[0, 1]);
+        tokio::time::advance(millis(11_001)).await;
+        poll(&[0]);
+        tokio::time::advance(millis(poll_delay)).await;
+        // From here on, each call is polled as early as possible.
+        for _ in 0..60_000 {
+            poll(&[1, 2, 3]);
+            tokio::time::advance(millis(1)).await;
+        }
+        let called_at = called_at.lock().unwrap().clone();
+        assert_eq!(called_at.len(), 4, "polled {poll_delay} ms late, ready after {ready_delay} ms");
+        let arrivals: Arrivals = called_at.iter().copied().collect();
+        assert!(
+            arrivals.most_in(window) <= 2,
+            "polled {poll_delay} ms late, ready after {ready_delay} ms: {called_at:?}"
         );
     }
 }

@@ -1,14 +1,14 @@
-//! The memory of a sliding window's log does not depend on the size of the quota or the costs.
+//! Allocations of limiters, and the memory of a sliding window's log, which does not depend on the quota or the costs.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{future::ready, num::NonZeroU32, time::Duration};
 
-use tokio_test::{assert_pending, assert_ready_ok, task};
+use tokio_test::{assert_pending, assert_ready, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
     limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 
-use crate::{costing, permits};
+use crate::{costing, one_per_second, permits};
 
 const ALL: NonZeroU32 = NonZeroU32::MAX;
 
@@ -22,7 +22,7 @@ fn peak(work: impl FnMut()) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grant_of_the_largest_cost_allocates_one_entry() {
+async fn a_grant_of_the_largest_cost_adds_one_entry_to_the_log() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         window.try_acquire_many(ALL).unwrap();
@@ -36,7 +36,7 @@ async fn grant_of_the_largest_cost_allocates_one_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn initial_burst_of_zero_allocates_one_entry() {
+async fn an_initial_burst_of_zero_adds_one_entry_for_each_quota() {
     let quotas = [largest(), Quota::per_hour(u32::MAX).unwrap()];
     let mut window = None;
     let bytes = peak(|| window = Some(SlidingWindow::all_of(quotas).with_initial_burst(0)));
@@ -45,7 +45,7 @@ async fn initial_burst_of_zero_allocates_one_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn log_has_one_entry_for_each_moment() {
+async fn the_log_has_one_entry_for_each_moment() {
     let window = SlidingWindow::new(largest());
     let bytes = peak(|| {
         for _ in 0..10_000 {
@@ -68,16 +68,16 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     window.try_acquire_many(ALL).unwrap();
     let mut waiting: Vec<_> =
         (0..1_000).map(|_| task::spawn(window.acquire_with(&costing(u32::MAX)))).collect();
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     let wait = window.try_acquire_many(ALL).unwrap_err().wait().unwrap();
     assert!(wait > Duration::from_millis(1_062) * 1_001, "{wait:?}");
     let bounded = PermitRequest::new().with_cost(ALL).with_max_wait(Duration::from_secs(1_000));
     window.acquire_with(&bounded).await.unwrap_err();
-    for wait in waiting.iter_mut().take(3) {
+    for waiter in waiting.iter_mut().take(3) {
         tokio::time::advance(Duration::from_millis(1_063)).await;
-        assert_ready_ok!(wait.poll());
+        assert_ready_ok!(waiter.poll());
     }
 
     // The largest cost that a bucket can grant is its burst.
@@ -86,8 +86,28 @@ async fn many_waiters_of_the_largest_cost_are_served_in_order() {
     bucket.try_acquire_many(burst).unwrap();
     let mut waiting: Vec<_> =
         (0..1_000).map(|_| task::spawn(bucket.acquire_with(&costing(burst.get())))).collect();
-    for wait in &mut waiting {
-        assert_pending!(wait.poll());
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
     assert!(bucket.try_acquire_many(burst).unwrap_err().wait().unwrap() > Duration::from_secs(86_400) * 100);
+}
+
+/// A limiter creates its queue for the first request that has to wait. Most limiters of a `Keyed` never need one.
+#[tokio::test(start_paused = true)]
+async fn an_immediate_grant_or_refusal_allocates_nothing() {
+    let bucket = TokenBucket::new(one_per_second());
+    let granted = allocation_counter::measure(|| {
+        assert!(assert_ready!(task::spawn(bucket.acquire()).poll()).is_ok());
+    });
+    let mock_task = allocation_counter::measure(|| drop(task::spawn(ready(()))));
+    assert_eq!(granted.count_total, mock_task.count_total);
+    let refused = allocation_counter::measure(|| {
+        assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(1)));
+    });
+    assert_eq!(refused.count_total, 0);
+    let created = allocation_counter::measure(|| std::mem::forget(TokenBucket::new(one_per_second())));
+    assert!(
+        created.count_current <= 2,
+        "expected one allocation for the limiter and one for its bucket: {created:?}"
+    );
 }

@@ -1,17 +1,20 @@
-//! Pauses: for all callers that share the limiter, until a pause ends or is lifted.
+//! `pause_until` and `resume`, which apply to all callers of the limiter. `server_limits` tests pauses by `Retry-After`.
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use tokio::time::Instant;
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower_outbound::{
     Quota,
     error::Reason,
-    limit::{Limiter, PermitRequest, ResponseInfo, SlidingWindow, TokenBucket},
+    limit::{Limiter, PermitRequest, TokenBucket},
 };
 
-use crate::{bucket, costing};
+use crate::{Algorithm, bucket};
+
+for_both_algorithms! {
+    a_pause_and_its_end_wake_only_the_head_of_the_queue,
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_in_the_past_has_no_effect() {
@@ -27,8 +30,8 @@ async fn a_pause_in_the_past_has_no_effect() {
         (0..50).map(|_| tokio::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
     tokio::task::yield_now().await;
     limiter.set_quotas([]);
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
     }
     assert!(start.elapsed() > Duration::from_millis(10_500), "{:?}", start.elapsed());
 }
@@ -46,13 +49,13 @@ async fn a_pause_applies_to_all_callers_and_is_never_shortened() {
     // Without a quota the slow start doubles with each step of 100 ms, so the eleventh request leaves after 3 3/8 steps.
     assert_eq!(refusal.wait(), Some(Duration::from_micros(4_337_500)));
     let mut left = Vec::new();
-    for wait in waiting {
-        wait.await.unwrap().unwrap();
+    for waiter in waiting {
+        waiter.await.unwrap().unwrap();
         left.push(start.elapsed().as_millis());
     }
     assert_eq!(left, [5_000, 5_100, 5_150, 5_200, 5_225, 5_250, 5_275, 5_300, 5_313, 5_325]);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "the slow start is over");
+    assert!((0..1_000).all(|_| bucket.try_acquire().is_ok()), "the slow start ends after 2 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,35 +78,26 @@ async fn resume_lifts_a_pause() {
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
 
-#[tokio::test(start_paused = true)]
-async fn permit_that_is_not_polled_expires_after_the_slack_in_a_pause_or_if_none_remain() {
-    let nothing_left = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=0;t=60"))];
-    let nothing_left = HeaderMap::from_iter(nothing_left);
-    for (stopped, by_pause) in [(true, true), (true, false), (false, false)] {
-        let window = SlidingWindow::new(Quota::new(2, Duration::from_secs(10)).unwrap().without_margin());
-        let permit = window.acquire_with(&costing(2)).await.unwrap();
-        let mut first = task::spawn(window.acquire_with(&PermitRequest::new()));
-        let mut second = task::spawn(window.acquire_with(&PermitRequest::new()));
-        assert_pending!(first.poll());
-        assert_pending!(second.poll());
-        tokio::time::advance(Duration::from_millis(10_001)).await;
-        assert_ready_ok!(first.poll());
-        // Granted together with the first, and not polled until the next window.
-        assert!(second.is_woken());
-        if stopped {
-            match by_pause {
-                true => window.pause_until(Instant::now() + Duration::from_secs(60)),
-                false => permit.complete(&ResponseInfo::new(StatusCode::OK, &nothing_left)),
-            }
-            assert_pending!(second.poll());
-            let start = Instant::now();
-            second.await.unwrap();
-            assert!(start.elapsed() >= Duration::from_secs(60));
-        } else {
-            tokio::time::advance(Duration::from_secs(15)).await;
-            assert_ready_ok!(second.poll());
-            assert_eq!(window.snapshot().available, 1, "the waiter took another permit, which counts now");
-        }
-        assert_eq!(window.snapshot().queued, 0);
+async fn a_pause_and_its_end_wake_only_the_head_of_the_queue<L: Algorithm>() {
+    let limiter = L::of(Quota::per_second(1).unwrap().without_margin());
+    limiter.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting: Vec<_> =
+        (0..50).map(|_| task::spawn(limiter.acquire_with(&PermitRequest::new()))).collect();
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
     }
+    limiter.pause(Duration::from_secs(10));
+    assert!(!waiting.iter().skip(1).any(task::Spawn::is_woken), "the pause wakes only the head");
+    for _ in 0..3 {
+        tokio::time::advance(Duration::from_secs(3)).await;
+        if waiting[0].is_woken() {
+            assert_pending!(waiting[0].poll());
+        }
+        assert!(!waiting.iter().skip(1).any(task::Spawn::is_woken));
+    }
+    tokio::time::advance(Duration::from_millis(1_002)).await;
+    assert!(waiting[0].is_woken());
+    assert_ready_ok!(waiting[0].poll());
+    let woken: Vec<_> = (1..waiting.len()).filter(|number| waiting[*number].is_woken()).collect();
+    assert_eq!(woken, [1], "the head wakes the next waiter, which arms its timer");
 }

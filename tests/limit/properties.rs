@@ -1,4 +1,4 @@
-//! The guarantees of limiters, for any quotas, pauses and callers.
+//! Property tests of the guarantees of limiters, for any quotas, pauses and callers.
 
 use std::{
     num::NonZeroU32,
@@ -18,21 +18,21 @@ use tower_outbound::{
 
 use crate::{Pause, costing, permits, support::cases::cases};
 
-/// A caller: when it arrives, what it costs and how long it waits.
+/// The time between a caller and the one before it, the cost of its request, and when it gives up.
 #[derive(Debug, Clone)]
 struct Caller {
     gap: Duration,
     cost: u32,
-    patience: Option<Duration>,
+    gives_up_after: Option<Duration>,
 }
 
 fn callers() -> impl Strategy<Value = Vec<Caller>> {
     let caller = (0..400_u64, 1..4_u32, prop::option::weighted(0.3, 0..3_000_u64));
-    let caller = caller.prop_map(|(gap, cost, patience)| Caller {
-        // AfterFirstFrame of them arrive together.
+    let caller = caller.prop_map(|(gap, cost, gives_up_after)| Caller {
+        // Half of the callers arrive together with the one before.
         gap: Duration::from_millis(gap.saturating_sub(200)),
         cost,
-        patience: patience.map(Duration::from_millis),
+        gives_up_after: gives_up_after.map(Duration::from_millis),
     });
     prop::collection::vec(caller, 1..60)
 }
@@ -46,7 +46,7 @@ fn quota() -> impl Strategy<Value = Quota> {
 
 /// Runs the callers on paused time and checks the guarantees of every limiter: at most the quota in any window, both ends
 /// included, FIFO order, and a grant for each waiter that is not dropped.
-fn holds<L>(
+fn assert_guarantees<L>(
     make: impl FnOnce() -> L,
     quotas: &[Quota],
     pause: Option<(u64, u64)>,
@@ -72,12 +72,12 @@ where
             let (limiter, grants) = (limiter.clone(), Arc::clone(&grants));
             tasks.push(tokio::spawn(async move {
                 let wait = limiter.acquire_with(&costing(caller.cost));
-                // A day without a patience: a waiter that is never granted fails the assertion below.
-                let patience = caller.patience.unwrap_or(Duration::from_secs(86_400));
-                match tokio::time::timeout(patience, wait).await {
+                // A caller that never gives up fails the assertion below if it is not granted within a day.
+                let limit = caller.gives_up_after.unwrap_or(Duration::from_secs(86_400));
+                match tokio::time::timeout(limit, wait).await {
                     Ok(Ok(_)) => grants.lock().unwrap().push((number, Instant::now(), caller.cost)),
                     Ok(Err(refusal)) => assert!(matches!(refusal.reason(), Reason::TooCostly { .. })),
-                    Err(_) => assert!(caller.patience.is_some(), "never granted"),
+                    Err(_) => assert!(caller.gives_up_after.is_some(), "never granted"),
                 }
             }));
         }
@@ -95,9 +95,9 @@ where
         let most = arrivals.most_in(quota.window());
         prop_assert!(most <= u64::from(quota.limit()), "{} under {}", most, quota);
     }
-    // Ignores callers with a patience: one that ends at the time of the grant may poll its future before its turn.
-    let patient = grants.iter().filter(|(number, _, _)| callers[*number].patience.is_none());
-    prop_assert!(patient.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
+    // Ignores callers that may give up, because one whose timeout ends at the time of the grant may be polled before its turn.
+    let never_give_up = grants.iter().filter(|(number, _, _)| callers[*number].gives_up_after.is_none());
+    prop_assert!(never_give_up.is_sorted_by_key(|(number, _, _)| *number), "{:?}", grants);
     Ok(())
 }
 
@@ -110,7 +110,7 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        holds(|| TokenBucket::new(quota), &[quota], pause, &callers)?;
+        assert_guarantees(|| TokenBucket::new(quota), &[quota], pause, &callers)?;
     }
 
     #[test]
@@ -119,28 +119,28 @@ proptest! {
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        holds(|| SlidingWindow::new(quota), &[quota], pause, &callers)?;
+        assert_guarantees(|| SlidingWindow::new(quota), &[quota], pause, &callers)?;
     }
 
     #[test]
-    fn the_window_holds_for_several_quotas_of_buckets(
+    fn the_window_holds_for_a_token_bucket_of_several_quotas(
         quotas in prop::collection::vec(quota(), 1..4),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        holds(|| TokenBucket::all_of(quotas.clone()), &quotas, pause, &callers)?;
+        assert_guarantees(|| TokenBucket::all_of(quotas.clone()), &quotas, pause, &callers)?;
     }
 
     #[test]
-    fn the_window_holds_for_several_quotas_of_windows(
+    fn the_window_holds_for_a_sliding_window_of_several_quotas(
         quotas in prop::collection::vec(quota(), 1..4),
         pause in prop::option::of((0..5_000_u64, 0..5_000_u64)),
         callers in callers(),
     ) {
-        holds(|| SlidingWindow::all_of(quotas.clone()), &quotas, pause, &callers)?;
+        assert_guarantees(|| SlidingWindow::all_of(quotas.clone()), &quotas, pause, &callers)?;
     }
 
-    /// A new request is granted at the forecast time, if no waiter before it is dropped.
+    /// The wait that a refusal carries is exact if no earlier waiter is dropped.
     #[test]
     fn requests_are_granted_at_the_forecast_time(
         quota in quota(),
@@ -152,17 +152,18 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
             if sliding {
-                foretold(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
+                assert_forecasts(SlidingWindow::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             } else {
-                foretold(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
+                assert_forecasts(TokenBucket::new(quota), |limiter, cost| limiter.try_acquire_many(cost).err(), &costs).await
             }
         })?;
     }
 }
 
-async fn foretold<L>(
+/// Compares the wait that each refusal carries with the time of the grant.
+async fn assert_forecasts<L>(
     limiter: L,
-    ask: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
+    try_acquire: impl Fn(&L, NonZeroU32) -> Option<tower_outbound::error::Refusal>,
     costs: &[u32],
 ) -> Result<(), TestCaseError>
 where
@@ -171,20 +172,20 @@ where
     let (start, mut before) = (Instant::now(), 0);
     let mut waiting = Vec::new();
     for cost in costs.iter().map(|cost| permits(*cost)) {
-        // Without a refusal, the request took its permits at once.
-        let Some(refusal) = ask(&limiter, cost) else { continue };
+        // Without a refusal, the request took its permits immediately.
+        let Some(refusal) = try_acquire(&limiter, cost) else { continue };
         let Some(wait) = refusal.wait() else { continue };
         let mut acquire = task::spawn(limiter.acquire_with(&PermitRequest::new().with_cost(cost)));
         prop_assert!(acquire.poll().is_pending());
         before += u128::from(cost.get());
         waiting.push((start + wait, before, acquire));
     }
-    for (foretold, before, acquire) in waiting {
+    for (forecast, before, acquire) in waiting {
         acquire.await.unwrap();
-        let late = Instant::now().saturating_duration_since(foretold);
-        // A timer may fire a millisecond late, which may delay all later permits, too. The head sleeps up to 4 ms longer, so
-        // that it is served together with others.
-        prop_assert!(Instant::now() >= foretold && late.as_millis() <= before + 4, "{:?}", late);
+        let late = Instant::now().saturating_duration_since(forecast);
+        // Each timer may fire a millisecond late and thereby delay all later permits. The head sleeps up to 4 ms longer, because
+        // it takes permits for a batch of waiters.
+        prop_assert!(Instant::now() >= forecast && late.as_millis() <= before + 4, "{:?}", late);
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Quotas that are changed while the limiter is in use.
+//! `set_quotas`: replaces the quotas of a limiter that is in use.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use tower_outbound::{
     test_util::Arrivals,
 };
 
-use crate::costing;
+use crate::{costing, permits};
 
 #[tokio::test(start_paused = true)]
-async fn repeated_changes_of_the_quota_cost_no_permits() {
+async fn repeated_changes_of_the_quota_lose_no_permits() {
     for every in [100, 300, 600, 700] {
         let quota = Quota::per_minute(100).unwrap().with_burst(1).unwrap().without_margin();
         let other = Quota::per_minute(101).unwrap().with_burst(1).unwrap().without_margin();
@@ -28,8 +28,8 @@ async fn repeated_changes_of_the_quota_cost_no_permits() {
             granted += usize::from(bucket.try_acquire().is_ok());
             tokio::time::advance(Duration::from_millis(every)).await;
         }
-        let fair = 600_000 / 607_u64.next_multiple_of(every);
-        assert!(granted as u64 >= fair && granted <= 991, "{granted} grants, set every {every} ms");
+        let least = 600_000 / 607_u64.next_multiple_of(every);
+        assert!(granted as u64 >= least && granted <= 991, "{granted} grants with a change every {every} ms");
     }
 }
 
@@ -48,7 +48,7 @@ async fn spent_permits_count_under_a_new_quota() {
     let bucket = TokenBucket::new(before);
     bucket.acquire_with(&costing(10)).await.unwrap();
     let waiting = tokio::spawn(bucket.acquire_with(&costing(6)));
-    let hopeless = tokio::spawn(bucket.acquire_with(&costing(9)));
+    let too_costly = tokio::spawn(bucket.acquire_with(&costing(9)));
     tokio::task::yield_now().await;
     let start = Instant::now();
     bucket.set_quotas([Quota::new(80, Duration::from_secs(10))
@@ -56,9 +56,10 @@ async fn spent_permits_count_under_a_new_quota() {
         .with_burst(8)
         .unwrap()
         .without_margin()]);
-    assert_eq!(hopeless.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
+    assert_eq!(too_costly.await.unwrap().unwrap_err().reason(), Reason::TooCostly { largest: 8 });
     waiting.await.unwrap().unwrap();
-    // Ten permits of a burst of eight are spent and six are needed, so eight are refilled, one each 10 s / 72.
+    // The waiter needs six permits, and the ten spent ones exceed the burst of eight by two. Eight permits are refilled, one
+    // every 10 s / 72.
     assert_eq!(start.elapsed().as_millis(), 1_112);
 
     let window = SlidingWindow::new(before);
@@ -97,4 +98,22 @@ async fn changing_the_quota_and_back_grants_no_extra_permits() {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     assert_eq!(grants.len(), 100);
+}
+
+/// The wait for a million permits at one per year is capped instead of overflowing.
+#[tokio::test(start_paused = true)]
+async fn a_change_to_a_quota_of_years_and_back_keeps_spent_permits() {
+    let fast = Quota::per_second(2_000_000).unwrap().with_burst(1_000_000).unwrap().without_margin();
+    let slow =
+        Quota::new(2, Duration::from_secs(366 * 86_400)).unwrap().with_burst(1).unwrap().without_margin();
+    let bucket = TokenBucket::new(fast);
+    bucket.try_acquire_many(permits(1_000_000)).unwrap();
+    bucket.set_quotas([slow]);
+    let wait = bucket.try_acquire().unwrap_err().wait().unwrap();
+    let years = wait.as_secs() / (365 * 86_400);
+    assert!((100..150).contains(&years), "{years}");
+    bucket.set_quotas([fast]);
+    assert!(bucket.try_acquire().is_err());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(bucket.snapshot().available, 1_000_000);
 }

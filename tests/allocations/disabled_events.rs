@@ -1,0 +1,169 @@
+//! Log events whose level is disabled: nothing is formatted, and only the subject of the call's event is allocated.
+//! These tests need a process of their own, because `tracing` caches which levels are enabled for the whole process.
+
+use std::{
+    convert::Infallible,
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use allocation_counter::AllocationInfo;
+use http::{HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_outbound::{
+    ApiKey, BoxError, Quota,
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, FreshKey, Origin, RefreshingKey},
+    limit::{RateLimitLayer, TokenBucket},
+    request_id::RequestIdLayer,
+    retry::RetryLayer,
+};
+use tracing::{Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::{Registry, filter::filter_fn, layer::SubscriberExt};
+
+use crate::{Content, NoOp, URI, allocations, serial};
+
+/// A call allocates one box for its subject: the parts of the request that its log event shows. It allocates none if the
+/// event's level is disabled for the whole process.
+const SUBJECT: u64 = 1;
+
+/// Disables every level. Without a subscriber, the maximum level of the previous one would still apply.
+fn all_disabled() -> impl Subscriber + Send + Sync {
+    Registry::default().with(LevelFilter::OFF)
+}
+
+/// Enables the level of each event and formats it.
+fn all_enabled() -> impl Subscriber + Send + Sync {
+    tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_writer(std::io::sink).finish()
+}
+
+#[test]
+fn a_disabled_level_allocates_nothing_for_spans_and_events() {
+    let _serial = serial();
+    let layers = (RequestIdLayer::new().with_service("rates"), RetryLayer::new());
+    let without_layer = allocations(NoOp);
+    let attempt = AttemptSpanLayer::new();
+    let stack = (layers.clone(), attempt.clone());
+    let disabled = tracing::subscriber::with_default(all_disabled(), || {
+        let disabled = allocations(layers.layer(NoOp));
+        assert_eq!(allocations(attempt.layer(NoOp)), without_layer, "the attempt's span, at level off");
+        assert_eq!(allocations(stack.layer(NoOp)), disabled, "the whole stack, at level off");
+        disabled
+    });
+
+    let warn = Registry::default().with(LevelFilter::WARN);
+    tracing::subscriber::with_default(warn, || {
+        assert_eq!(allocations(attempt.layer(NoOp)), without_layer, "the attempt's span, at level warn");
+        assert_eq!(allocations(stack.layer(NoOp)), disabled + SUBJECT, "the whole stack, at level warn");
+    });
+    // Proves that the count includes enabled events.
+    tracing::subscriber::with_default(all_enabled(), || assert!(allocations(stack.layer(NoOp)) > disabled));
+}
+
+/// Measures one call of a whole stack. The server returns these statuses in order, a 429 with `Retry-After`. The call
+/// causes the log events of all layers, such as a wait for the limiter and the refresh of a key.
+fn measure_call(statuses: &'static [u16], (uri, id): (&str, &str)) -> AllocationInfo {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let _entered = runtime.enter();
+    let keys = RefreshingKey::new(|| ready(ApiKey::new("k3y").map(FreshKey::new).map_err(BoxError::from)));
+    let auth = AuthLayer::new(keys, Origin::parse(URI).unwrap()).unwrap();
+    let responses = AtomicUsize::new(0);
+    let server = |_: Request<_>| {
+        let mut response = Response::new(Content::new());
+        let status = &statuses[responses.fetch_add(1, Relaxed)];
+        *response.status_mut() = StatusCode::from_u16(*status).unwrap();
+        if *status == 429 {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        ready(Ok::<_, Infallible>(response))
+    };
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new().with_service("rates"))
+        .layer(RetryLayer::new().with_seed(1))
+        .layer(RateLimitLayer::new(TokenBucket::new(
+            Quota::per_second(2).unwrap().with_burst(1).unwrap().without_margin(),
+        )))
+        .layer(AttemptSpanLayer::new())
+        .layer(auth)
+        .service(service_fn(server));
+    let request = Request::get(uri).header("x-request-id", id).body(Content::new()).unwrap();
+    let mut status = None;
+    let allocated = allocation_counter::measure(|| {
+        status = runtime.block_on(service.oneshot(request)).ok().map(|response| response.status());
+    });
+    assert_eq!(status.unwrap().as_u16(), *statuses.last().unwrap());
+    allocated
+}
+
+fn total(allocated: AllocationInfo) -> (u64, u64) {
+    (allocated.count_total, allocated.bytes_total)
+}
+
+/// `most` was counted without any event in the code. A higher number means that a disabled event formats a text, or that
+/// a dependency allocates more than before.
+#[test]
+fn disabled_events_write_nothing_of_a_request_however_its_call_ends() {
+    let _serial = serial();
+    const LONG: usize = 500;
+    let short = (URI, "x");
+    let (uri, id) = (format!("{URI}/{}", "x".repeat(10_000)), "x".repeat(1 + LONG));
+    let long = (uri.as_str(), id.as_str());
+    let other_target = || Registry::default().with(filter_fn(|metadata| metadata.target() == "other"));
+    for (statuses, most) in [
+        (&[200][..], 28),
+        (&[404], 28),
+        (&[503, 503, 503], 47),
+        (&[429, 200], 38),
+        (&[401, 200], 52),
+        (&[401, 401], 52),
+    ] {
+        // With the feature `json` each response carries the key of its request: a map, its table and the key.
+        let most = most + if cfg!(feature = "json") { 3 * statuses.len() as u64 } else { 0 };
+        let measure = || {
+            let _initializes_lazily = measure_call(statuses, short);
+            (total(measure_call(statuses, short)), total(measure_call(statuses, long)))
+        };
+        let (disabled, disabled_long) = tracing::subscriber::with_default(all_disabled(), measure);
+        assert!(disabled.0 <= most, "{} allocations, {statuses:?}", disabled.0);
+        // The id is copied with the request's head, once to keep for a retry and once for each further attempt.
+        let copies = (statuses.len() * LONG) as u64;
+        assert_eq!(
+            disabled_long,
+            (disabled.0, disabled.1 + copies),
+            "bytes depend on the length of the URI: {statuses:?}"
+        );
+        // The layer keeps the subject, because it does not check the target before the event.
+        tracing::subscriber::with_default(other_target(), || {
+            let ((count, bytes), long) = measure();
+            assert_eq!(count, disabled.0 + SUBJECT, "with another target enabled: {statuses:?}");
+            assert_eq!(long, (count, bytes + copies), "with another target enabled: {statuses:?}");
+        });
+        tracing::subscriber::with_default(all_enabled(), || {
+            let (short, long) = (total(measure_call(statuses, short)), total(measure_call(statuses, long)));
+            let is_counted = short > disabled && long.1 > short.1 + 10_000;
+            assert!(is_counted, "the count does not include enabled events: {statuses:?}");
+        });
+    }
+}
+
+/// The layer keeps the subject only if the maximum level of the process allows the event.
+#[test]
+fn logs_a_completed_call_if_its_level_is_the_maximum_level() {
+    let _serial = serial();
+    for level in [Level::ERROR, Level::WARN, Level::INFO] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let counter = filter_fn(move |metadata| {
+            counted.fetch_add(usize::from(metadata.is_event()), Relaxed);
+            true
+        });
+        let layers = RequestIdLayer::new().with_log_level(level);
+        let only = Registry::default().with(LevelFilter::from(level)).with(counter);
+        tracing::subscriber::with_default(only, || allocations(layers.layer(NoOp)));
+        assert!(count.load(Relaxed) > 0, "{level}");
+    }
+}

@@ -1,0 +1,113 @@
+//! The allocations of the limiter's layer and of auth, and the size of a rate-limited call.
+
+use std::{future::ready, sync::Arc, time::Duration};
+
+use http::{HeaderValue, Request};
+use tower::{Layer, Service};
+use tower_outbound::{
+    ApiKey, Quota,
+    auth::{AuthLayer, Origin},
+    error::Refusal,
+    limit::{
+        Acquire, AnyLimiter, KeyedBucket, Limiter, Permit, PermitIssuer, PermitRequest, RateLimitLayer,
+        SlidingWindow, TokenBucket,
+    },
+};
+
+use crate::{Content, NoOp, URI, allocations, serial};
+
+#[test]
+fn rate_limit_and_auth_allocate_only_the_credential_header() {
+    let _serial = serial();
+    let without_layer = allocations(NoOp);
+    let limit = RateLimitLayer::new(TokenBucket::new(Quota::per_minute(100).unwrap()));
+    assert_eq!(allocations(limit.layer(NoOp)), without_layer);
+    let keyed = KeyedBucket::new(|_| 0, |_key: &u8| TokenBucket::unlimited());
+    let window = SlidingWindow::new(Quota::per_minute(100).unwrap());
+    let bucket = limit.limiter().clone();
+    for any in [AnyLimiter::new(bucket), AnyLimiter::new(window), AnyLimiter::new(keyed)] {
+        let name = format!("{any:?}");
+        assert_eq!(allocations(RateLimitLayer::new(any).layer(NoOp)), without_layer, "{name}");
+    }
+
+    let with_header = allocations(tower::util::MapRequest::new(NoOp, |mut request: Request<Content>| {
+        let key = HeaderValue::from_static("Bearer k3y");
+        request.headers_mut().insert(http::header::AUTHORIZATION, key);
+        request
+    }));
+    let auth = AuthLayer::new(ApiKey::new("k3y").unwrap(), Origin::parse(URI).unwrap()).unwrap();
+    assert_eq!(allocations(auth.layer(NoOp)), with_header);
+}
+
+/// Grants every permit, in `try_acquire_with` if it decides immediately, otherwise in `acquire_with`.
+#[derive(Debug, Clone)]
+struct CustomLimiter {
+    decides_immediately: bool,
+    issuer: Arc<Issuer>,
+}
+
+#[derive(Debug)]
+struct Issuer;
+
+impl PermitIssuer for Issuer {}
+
+impl CustomLimiter {
+    fn new(decides_immediately: bool) -> Self {
+        Self { decides_immediately, issuer: Arc::new(Issuer) }
+    }
+
+    fn grant(&self, request: &PermitRequest) -> Permit<'static> {
+        Permit::new(request.cost()).with_issuer(Arc::clone(&self.issuer) as Arc<dyn PermitIssuer>)
+    }
+}
+
+impl Limiter for CustomLimiter {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        Acquire::new(ready(Ok(self.grant(request))))
+    }
+
+    fn try_acquire_with(&self, request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
+        self.decides_immediately.then(|| Ok(self.grant(request)))
+    }
+}
+
+/// Grants every permit with a ready future, which needs no box.
+#[derive(Debug, Clone)]
+struct ReadyLimiter;
+
+impl Limiter for ReadyLimiter {
+    fn acquire_with(&self, request: &PermitRequest) -> Acquire {
+        Acquire::ready(Ok(Permit::new(request.cost())))
+    }
+}
+
+/// A quota with a burst of five, which refills one permit per second.
+fn quota() -> Quota {
+    Quota::new(15, Duration::from_secs(10)).unwrap().with_burst(5).unwrap().without_margin()
+}
+
+#[test]
+fn any_limiter_allocates_only_the_box_of_a_custom_future() {
+    let _serial = serial();
+    let without_layer = allocations(NoOp);
+    for (limiter, expected) in [
+        (AnyLimiter::new(CustomLimiter::new(true)), 0),
+        (AnyLimiter::new(TokenBucket::new(quota())), 0),
+        (AnyLimiter::new(CustomLimiter::new(false)), 1),
+        (AnyLimiter::new(SlidingWindow::new(quota())), 0),
+        (AnyLimiter::new(ReadyLimiter), 0),
+    ] {
+        let name = format!("{limiter:?}");
+        let allocated = allocations(RateLimitLayer::new(limiter).layer(NoOp)) - without_layer;
+        assert_eq!(allocated, expected, "{name}");
+    }
+}
+
+/// On 64 bits. The timer of a wait alone takes 112 bytes.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn the_future_of_a_call_is_at_most_200_bytes_larger_than_its_request() {
+    let future = RateLimitLayer::new(TokenBucket::new(quota())).layer(NoOp).call(Request::new(()));
+    let overhead = size_of_val(&future) - size_of::<Request<()>>();
+    assert!(overhead <= 200, "{overhead} bytes");
+}

@@ -1,0 +1,116 @@
+//! Grants to several waiters at once: the head of a long queue sleeps longer and takes permits for a batch.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_outbound::limit::{Limiter, PermitRequest};
+
+use crate::{costing, millis, refilling};
+
+/// Empties a queue that takes about a second. Returns the throughput as a share of the rate. The queue starts `phase`
+/// microseconds after a tick of tokio's timer.
+async fn throughput(rate: u32, burst: u32, cost: u32, phase: u64) -> f64 {
+    tokio::time::sleep(millis(3)).await;
+    tokio::time::advance(Duration::from_micros(phase)).await;
+    let bucket = refilling(rate, burst).with_initial_burst(0);
+    let (start, calls) = (Instant::now(), rate.clamp(300, 3_000) / cost);
+    let waiting: Vec<_> = (0..calls)
+        .map(|_| {
+            let acquire = bucket.acquire_with(&costing(cost));
+            tokio::spawn(async move {
+                acquire.await.unwrap();
+                Instant::now()
+            })
+        })
+        .collect();
+    let mut last = start;
+    for waiter in waiting {
+        last = last.max(waiter.await.unwrap());
+    }
+    f64::from(calls * cost) / f64::from(rate) / (last - start).as_secs_f64()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_the_cost_plus_2_ms_of_refill_sustains_any_rate() {
+    for rate in [100_u32, 300, 450, 700, 900, 1_300, 2_700, 7_000, 10_000, 13_000] {
+        for cost in [1, 2, 5] {
+            let burst = (rate * 2).div_ceil(1_000) + cost;
+            for burst in [burst, burst * 2, burst * 5] {
+                for phase in [0, 370, 610, 930] {
+                    let throughput = throughput(rate, burst, cost, phase).await;
+                    assert!(
+                        throughput > 0.99,
+                        "{rate}/s, burst {burst}, cost {cost}, {phase} us: {throughput}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn batching_delays_no_waiter_beyond_its_max_wait() {
+    for (phase, tolerance) in [(0, 1_000), (370, 1_000), (370, 2_000), (777, 1_000)] {
+        tokio::time::advance(Duration::from_micros(phase)).await;
+        let bucket = refilling(1_000, 10).with_initial_burst(0);
+        let mut waiting = Vec::new();
+        for number in 0..300 {
+            let forecast = bucket.try_acquire().unwrap_err().wait().unwrap();
+            let bound = (number % 5 == 4).then(|| forecast + Duration::from_micros(tolerance));
+            let acquire = bucket.acquire_with(
+                &bound.map_or(PermitRequest::new(), |bound| PermitRequest::new().with_max_wait(bound)),
+            );
+            let start = Instant::now();
+            waiting.push(tokio::spawn(async move {
+                acquire.await.unwrap();
+                assert!(
+                    bound.is_none_or(|bound| start.elapsed() <= bound),
+                    "{:?}, {bound:?}",
+                    start.elapsed()
+                );
+            }));
+            tokio::task::yield_now().await;
+        }
+        for waiter in waiting {
+            waiter.await.unwrap();
+        }
+    }
+}
+
+/// Queues `calls` waiters at once, with a refill of one permit per millisecond. Returns how late each grant is.
+async fn lateness(calls: u64) -> Vec<Duration> {
+    // Starts at a tick of tokio's timer, long after the limiter was created.
+    let bucket = refilling(1_000, 100).with_initial_burst(0);
+    tokio::time::advance(millis(10_000)).await;
+    let (bucket, start) = (bucket.with_initial_burst(0), Instant::now());
+    let waiting: Vec<_> = (0..calls)
+        .map(|_| {
+            let acquire = bucket.acquire_with(&PermitRequest::new());
+            tokio::spawn(async move { acquire.await.map(|_| Instant::now()) })
+        })
+        .collect();
+    let mut late = Vec::new();
+    for (waiter, due) in waiting.into_iter().zip(1..) {
+        late.push(waiter.await.unwrap().unwrap() - start - millis(due));
+    }
+    late
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_queue_is_granted_in_batches_at_most_a_sixteenth_later() {
+    let late = lateness(1_000).await;
+    let batches = late.windows(2).filter(|pair| pair[0] <= pair[1]).count();
+    assert!(
+        (190..=350).contains(&batches),
+        "{batches} batches, expected one every 4 ms while the queue is long"
+    );
+    assert!(late.iter().all(|late| *late <= millis(5)), "{late:?}");
+    // A queue that takes 16 ms in total.
+    let late = lateness(16).await;
+    assert!(late.iter().all(|late| *late <= millis(2)), "{late:?}");
+    // A single waiter is not delayed for a batch, whatever its cost.
+    let bucket = refilling(1_000, 100).with_initial_burst(0);
+    let start = Instant::now();
+    bucket.acquire_with(&costing(50)).await.unwrap();
+    assert!(start.elapsed() <= millis(51), "{:?}", start.elapsed());
+}

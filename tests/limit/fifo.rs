@@ -1,0 +1,252 @@
+//! The FIFO queue: its order, wake-ups, and waiters that are dropped or no longer polled.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use tokio::time::Instant;
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower_outbound::limit::{Limiter, PermitRequest};
+
+use crate::{bucket, costing, millis, refilling, support::cases::cases};
+
+#[tokio::test(start_paused = true)]
+async fn a_new_request_does_not_overtake_waiters() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(waiting.poll());
+    // The permit that is available now belongs to the waiter.
+    tokio::time::advance(Duration::from_millis(1_500)).await;
+    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(newcomer.poll());
+    assert!(waiting.is_woken(), "the new request grants the permit to the head and wakes it");
+    assert_ready_ok!(waiting.poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn cheap_requests_do_not_overtake_a_costly_head() {
+    let bucket = bucket(20, 10, 10);
+    bucket.acquire_with(&costing(10)).await.unwrap();
+    let start = Instant::now();
+    let mut costly = task::spawn(bucket.acquire_with(&costing(10)));
+    assert_pending!(costly.poll());
+    let cheap = tokio::spawn(bucket.acquire_with(&costing(1)));
+    tokio::task::yield_now().await;
+    assert_eq!(bucket.try_acquire().unwrap_err().wait(), Some(Duration::from_secs(12)));
+    costly.await.unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(10));
+    cheap.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(11));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpolled_future_is_not_queued_and_spends_nothing() {
+    let bucket = bucket(11, 10, 1);
+    let unpolled = bucket.acquire_with(&PermitRequest::new());
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    drop(unpolled);
+    assert_eq!((bucket.snapshot().queued, bucket.snapshot().granted), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_waiter_is_granted_in_time_after_the_head_is_dropped() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(head.poll());
+    let next = tokio::spawn(bucket.acquire_with(&PermitRequest::new()));
+    tokio::task::yield_now().await;
+    drop(head);
+    next.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}
+
+/// Counts how often a task was woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_wakes_at_most_two_waiters_however_long_the_queue() {
+    const WAITERS: usize = 5_000;
+    let bucket = bucket(1_100, 10, 100);
+    for _ in 0..100 {
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    }
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut waiting: Vec<Pin<Box<_>>> =
+        (0..WAITERS).map(|_| Box::pin(bucket.acquire_with(&PermitRequest::new()))).collect();
+    let mut cx = Context::from_waker(&waker);
+    for waiter in &mut waiting {
+        assert!(waiter.as_mut().poll(&mut cx).is_pending());
+    }
+    // Polls only the front of the queue, because only the head has a timer.
+    let mut granted = 0;
+    while granted < WAITERS {
+        match waiting[granted].as_mut().poll(&mut cx) {
+            Poll::Ready(result) => {
+                result.unwrap();
+                granted += 1;
+            }
+            Poll::Pending => tokio::time::advance(Duration::from_millis(10)).await,
+        }
+    }
+    let woken = wakes.0.load(Ordering::Relaxed);
+    assert!(woken <= 2 * WAITERS, "{woken} wake-ups for {WAITERS} grants");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_moves_to_another_task_wakes_the_new_task() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(head.poll());
+    let mut second = Box::pin(bucket.acquire_with(&PermitRequest::new()));
+    let (old, new) = (Arc::new(Wakes::default()), Arc::new(Wakes::default()));
+    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&old)))).is_pending());
+    assert!(second.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&new)))).is_pending());
+    drop(head);
+    assert_eq!((old.0.load(Ordering::Relaxed), new.0.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_woken_waiter_that_is_not_polled_delays_others_for_at_most_100_ms() {
+    let bucket = refilling(1, 10);
+    while bucket.try_acquire().is_ok() {}
+    let mut head = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    let mut unpolled = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(head.poll());
+    assert_pending!(unpolled.poll());
+    tokio::time::advance(millis(60_000)).await;
+    assert_ready_ok!(head.poll(), "the head takes its permit and wakes the second waiter");
+    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(newcomer.poll(), "the new request yields to the woken waiter once");
+    assert_ready_ok!(newcomer.poll());
+    tokio::time::advance(millis(101)).await;
+    assert_ready_ok!(
+        task::spawn(bucket.acquire_with(&PermitRequest::new())).poll(),
+        "after 100 ms a new request no longer yields"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_request_is_granted_after_all_woken_waiters_took_their_permits() {
+    let bucket = refilling(1, 10);
+    while bucket.try_acquire().is_ok() {}
+    let mut waiting = [(); 2].map(|()| task::spawn(bucket.acquire_with(&PermitRequest::new())));
+    for waiter in &mut waiting {
+        assert_pending!(waiter.poll());
+    }
+    tokio::time::advance(millis(60_000)).await;
+    for waiter in &mut waiting {
+        assert_ready_ok!(waiter.poll());
+    }
+    assert_ready_ok!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Adds a future. It joins the queue at its first poll.
+    Join,
+    /// Polls the future at this index modulo the number of futures.
+    Poll(usize),
+    /// Polls every woken future.
+    PollWoken,
+    /// Drops the future at this index modulo the number of futures.
+    Drop(usize),
+    /// Sleeps for this time, in milliseconds.
+    Sleep(u64),
+    /// Pauses the limiter for this time, in milliseconds.
+    Pause(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => Just(Step::Join),
+        2 => any::<usize>().prop_map(Step::Poll),
+        3 => Just(Step::PollWoken),
+        2 => any::<usize>().prop_map(Step::Drop),
+        3 => (0..2_500_u64).prop_map(Step::Sleep),
+        1 => (0..3_000_u64).prop_map(Step::Pause),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+/// Queues, polls and drops futures in any state: unpolled, queued, at the head, woken, or in a pause.
+async fn run_steps(steps: &[Step]) -> Result<(), TestCaseError> {
+    let bucket = refilling(1, 3);
+    let mut waiting: Vec<task::Spawn<_>> = Vec::new();
+    let mut granted = Vec::new();
+    for step in steps {
+        let index = |at: &usize| (!waiting.is_empty()).then(|| at % waiting.len());
+        match step {
+            Step::Join => waiting.push(task::spawn(bucket.acquire_with(&PermitRequest::new()))),
+            Step::Poll(at) => {
+                let Some(at) = index(at) else { continue };
+                if let Poll::Ready(permit) = waiting[at].poll() {
+                    granted.push(permit.unwrap());
+                    drop(waiting.remove(at));
+                }
+            }
+            Step::PollWoken => {
+                // Repeats, because a polled waiter may wake others.
+                while let Some(at) = waiting.iter().position(task::Spawn::is_woken) {
+                    if let Poll::Ready(permit) = waiting[at].poll() {
+                        granted.push(permit.unwrap());
+                        drop(waiting.remove(at));
+                    }
+                }
+                let snapshot = bucket.snapshot();
+                prop_assert!(snapshot.queued == 0 || snapshot.available == 0, "idle permits: {:?}", snapshot);
+            }
+            Step::Drop(at) => {
+                if let Some(at) = index(at) {
+                    let (before, woken) = (bucket.snapshot(), waiting[at].is_woken());
+                    drop(waiting.remove(at));
+                    let after = bucket.snapshot();
+                    prop_assert_eq!(after.granted, before.granted, "a dropped waiter spends nothing");
+                    let lost = before.in_flight - after.in_flight;
+                    prop_assert!(lost <= u64::from(woken), "{} permits lost", lost);
+                }
+            }
+            // Unlike `advance`, a sleep lets the runtime fire the timers.
+            Step::Sleep(time) => tokio::time::sleep(millis(*time)).await,
+            Step::Pause(time) => bucket.pause_until(Instant::now() + millis(*time)),
+        }
+    }
+    // The remaining waiters are granted eventually, and no other permit is in flight.
+    bucket.resume();
+    for permit in futures_util::future::join_all(waiting).await {
+        granted.push(permit.unwrap());
+    }
+    prop_assert_eq!(bucket.snapshot().in_flight, granted.len() as u64);
+    tokio::time::sleep(millis(4_000)).await;
+    prop_assert_eq!(bucket.snapshot().available, 3);
+    prop_assert_eq!(bucket.snapshot().queued, 0);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(1_000))]
+
+    #[test]
+    fn a_dropped_waiter_loses_at_most_its_own_permit(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(run_steps(&steps))?;
+    }
+}

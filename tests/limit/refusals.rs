@@ -1,0 +1,116 @@
+//! Refusals: the bounds of a request, and the wait that a refusal carries.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_test::{assert_pending, task};
+use tower_outbound::{
+    Quota,
+    error::Reason,
+    limit::{Limiter, PermitRequest, SlidingWindow, TokenBucket},
+};
+
+use crate::{bucket, millis, one_per_second, permits, refilling};
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_spends_nothing_and_carries_the_necessary_wait() {
+    let bucket = bucket(11, 10, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(waiting.poll());
+
+    let now = Instant::now();
+    let bounded = [
+        (PermitRequest::new().with_max_wait(Duration::from_millis(1_999)), Reason::MaxWait),
+        (PermitRequest::new().with_deadline(now + Duration::from_millis(1_999)), Reason::Deadline),
+        (PermitRequest::new().with_max_queue(1), Reason::QueueFull),
+    ];
+    for (bounded, reason) in bounded {
+        let refusal = bucket.acquire_with(&bounded).await.unwrap_err();
+        assert_eq!((refusal.reason(), refusal.wait()), (reason, Some(Duration::from_secs(2))));
+        assert_eq!(now.elapsed(), Duration::ZERO, "the refusal is immediate");
+    }
+    // A request whose bound equals the forecast is queued.
+    let fits = PermitRequest::new().with_max_wait(Duration::from_secs(2));
+    let mut fits = task::spawn(bucket.acquire_with(&fits));
+    assert_pending!(fits.poll());
+    drop(waiting);
+    fits.await.unwrap();
+    assert_eq!(now.elapsed(), Duration::from_secs(1), "the waiter before it was dropped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_is_refused_as_soon_as_it_cannot_meet_its_deadline() {
+    let bucket = bucket(11, 110, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    // A permit is refilled every eleven seconds.
+    let until = |seconds| PermitRequest::new().with_deadline(start + Duration::from_secs(seconds));
+    let head = tokio::spawn(bucket.acquire_with(&until(30)));
+    let second = tokio::spawn(bucket.acquire_with(&until(200)));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    bucket.pause_until(start + Duration::from_secs(100));
+    assert_eq!(head.await.unwrap().unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(start.elapsed(), Duration::from_secs(1), "refused at the pause, not at the deadline");
+    // The wait of a request that arrives during the pause includes the refill after the pause.
+    let refusal = bucket.acquire_with(&until(105)).await.unwrap_err();
+    assert_eq!(refusal.wait(), Some(Duration::from_secs(110)));
+    second.await.unwrap().unwrap();
+    assert_eq!(start.elapsed(), Duration::from_secs(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_wait_starts_when_the_request_is_queued() {
+    let bucket = bucket(2, 6, 1);
+    bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    let start = Instant::now();
+    let wait =
+        tokio::spawn(bucket.acquire_with(&PermitRequest::new().with_max_wait(Duration::from_secs(10))));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    bucket.pause_until(start + Duration::from_secs(14));
+    assert_eq!(wait.await.unwrap().unwrap_err().reason(), Reason::MaxWait);
+    assert_eq!(start.elapsed(), Duration::from_secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_after_its_deadline_is_refused_and_spends_nothing() {
+    let (bucket, window) =
+        (refilling(10, 10), SlidingWindow::new(Quota::per_second(10).unwrap().without_margin()));
+    tokio::time::advance(millis(5_000)).await;
+    let late = PermitRequest::new().with_deadline(Instant::now() - millis(1));
+    assert_eq!(bucket.acquire_with(&late).await.unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(window.acquire_with(&late).await.unwrap_err().reason(), Reason::Deadline);
+    assert_eq!((bucket.snapshot().granted, window.snapshot().granted), (0, 0));
+    let now = PermitRequest::new().with_deadline(Instant::now());
+    bucket.acquire_with(&now).await.unwrap();
+}
+
+/// The forecast of a sliding window ignores the gap before a cost that does not fit. The gap is known when the waiter is
+/// the head.
+#[tokio::test(start_paused = true)]
+async fn a_head_is_refused_with_the_wait_that_it_still_needs() {
+    let window = SlidingWindow::new(Quota::new(3, millis(10_000)).unwrap().without_margin());
+    let two = permits(2);
+    window.try_acquire().unwrap();
+    tokio::time::advance(millis(5_000)).await;
+    window.try_acquire_many(two).unwrap();
+    let first = tokio::spawn(window.acquire_with(&PermitRequest::new().with_cost(two)));
+    tokio::task::yield_now().await;
+    let bounded = PermitRequest::new().with_cost(two).with_max_wait(millis(16_000));
+    let refusal = window.acquire_with(&bounded).await.unwrap_err();
+    first.await.unwrap().unwrap();
+    assert_eq!(refusal.reason(), Reason::MaxWait);
+    let wait = refusal.wait().unwrap();
+    assert!(wait > millis(9_900) && wait <= millis(10_001), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshot_counts_refusals() {
+    let bucket = TokenBucket::new(one_per_second());
+    assert_eq!(bucket.snapshot().refused, 0);
+    bucket.try_acquire().unwrap();
+    for refused in 1..=3 {
+        assert_eq!(bucket.try_acquire().unwrap_err().reason(), Reason::MaxWait);
+        assert_eq!(bucket.snapshot().refused, refused);
+    }
+}

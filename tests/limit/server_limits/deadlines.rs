@@ -1,0 +1,126 @@
+//! Deadlines of waiters and new requests while server limits apply. The limiter grants one permit per second.
+
+use http::{Request, Response};
+use tokio::task::JoinHandle;
+use tower::ServiceExt;
+use tower_layer::Layer;
+use tower_outbound::{limit::RateLimitLayer, timeout::TimeoutLayer};
+
+use super::{
+    Server, Service, assert_all_succeed, one_per_second_limiter, remaining, response, seconds, settle,
+    spawn_calls,
+};
+use crate::Algorithm;
+
+for_both_algorithms! {
+    a_waiter_is_refused_when_a_pause_exceeds_its_deadline,
+    a_waiter_is_refused_when_the_queue_after_a_pause_is_too_long,
+    a_waiter_is_refused_when_a_reset_exceeds_its_deadline,
+    a_new_request_is_queued_if_its_turn_after_a_reset_is_in_time,
+}
+
+/// When a call ended, in seconds, and the wait that its refusal carried. `None` if the call succeeded.
+type Outcome = (f64, Option<f64>);
+
+/// Queues one waiter for each deadline. Half a second later the server sends this response.
+async fn outcomes<L: Algorithm>(response: Response<()>, deadlines: &[u64]) -> Vec<Outcome> {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
+    server.will_respond(0.5, response);
+    let first = spawn_calls(&service, 1).await;
+    let waiting = spawn_waiters(&server, &service, deadlines).await;
+    assert_all_succeed(first).await;
+    join(waiting).await
+}
+
+async fn spawn_waiters(server: &Server, service: &Service, deadlines: &[u64]) -> Vec<JoinHandle<Outcome>> {
+    let mut waiting = Vec::new();
+    for deadline in deadlines {
+        waiting.push(spawn_waiter(server, service, *deadline));
+        settle().await;
+    }
+    waiting
+}
+
+fn spawn_waiter(server: &Server, service: &Service, deadline: u64) -> JoinHandle<Outcome> {
+    let (start, total) = (server.start, TimeoutLayer::total(seconds(deadline)).unwrap());
+    let service = total.layer(service.clone());
+    tokio::spawn(async move {
+        let outcome = service.oneshot(Request::new(())).await;
+        let wait = outcome.err().map(|error| {
+            assert!(error.is_rate_limited(), "{error:#} at {:?}", start.elapsed());
+            error.retry_after().expect("the refusal carries the wait").as_secs_f64()
+        });
+        // Rounds down to half seconds, because tokio's timer rounds up to the millisecond.
+        ((start.elapsed().as_secs_f64() * 2.0).floor() / 2.0, wait)
+    })
+}
+
+async fn join(waiting: Vec<JoinHandle<Outcome>>) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for waiter in waiting {
+        outcomes.push(waiter.await.unwrap());
+    }
+    outcomes
+}
+
+/// Compares the ends exactly, and the waits up to the rounding of the quota.
+#[track_caller]
+fn assert_outcomes(outcomes: &[Outcome], expected: &[Outcome]) {
+    let same = |((at, wait), (expected_at, expected_wait)): (&Outcome, &Outcome)| match (wait, expected_wait)
+    {
+        (Some(wait), Some(expected_wait)) => at == expected_at && (wait - expected_wait).abs() < 0.003,
+        (None, None) => at == expected_at,
+        _ => false,
+    };
+    assert!(
+        outcomes.len() == expected.len() && outcomes.iter().zip(expected).all(same),
+        "calls ended (at, with wait) {outcomes:?}, expected {expected:?}"
+    );
+}
+
+fn granted(at: f64) -> Outcome {
+    (at, None)
+}
+
+fn refused(at: f64, wait: f64) -> Outcome {
+    (at, Some(wait))
+}
+
+async fn a_waiter_is_refused_when_a_pause_exceeds_its_deadline<L: Algorithm>() {
+    // Without the pause every waiter would meet its deadline.
+    let pause = response(429, &[("retry-after", "10")]);
+    let outcomes = outcomes::<L>(pause, &[3, 60, 10, 60]).await;
+    assert!(outcomes[0].1.is_some_and(|wait| wait >= 9.999), "{outcomes:?}");
+    assert!(outcomes[2].1.is_some_and(|wait| wait >= 9.999), "{outcomes:?}");
+    assert_eq!(
+        (outcomes[0].0, outcomes[2].0),
+        (0.5, 0.5),
+        "refused at the pause, not at the deadline: {outcomes:?}"
+    );
+    assert_outcomes(&[outcomes[1], outcomes[3]], &[granted(10.5), granted(11.5)]);
+}
+
+async fn a_waiter_is_refused_when_the_queue_after_a_pause_is_too_long<L: Algorithm>() {
+    // The pause ends at 10.5 s, and then the limiter grants one permit per second.
+    let pause = response(429, &[("retry-after", "10")]);
+    let outcomes = outcomes::<L>(pause, &[12, 12, 12, 60]).await;
+    assert_outcomes(&outcomes, &[granted(10.5), granted(11.5), refused(0.5, 12.0), granted(12.5)]);
+}
+
+async fn a_waiter_is_refused_when_a_reset_exceeds_its_deadline<L: Algorithm>() {
+    // The first waiter takes the remaining permit. The others would be granted after the reset, at 60.5 s and 61.5 s.
+    let outcomes = outcomes::<L>(remaining(1, 60), &[10, 10, 90, 10]).await;
+    assert_outcomes(&outcomes, &[granted(1.0), refused(0.5, 60.0), granted(60.5), refused(0.5, 61.0)]);
+}
+
+async fn a_new_request_is_queued_if_its_turn_after_a_reset_is_in_time<L: Algorithm>() {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(one_per_second_limiter::<L>()));
+    server.respond_once(&service, remaining(3, 60)).await;
+    // Three waiters are granted at 1 s, 2 s and 3 s, and the others after the reset, at 60 s, 61 s and 62 s.
+    let waiting = spawn_waiters(&server, &service, &[90, 90, 90, 90, 62, 61]).await;
+    let [first, second, third] = [1.0, 2.0, 3.0].map(granted);
+    let expected = [first, second, third, granted(60.0), granted(61.0), refused(0.0, 62.0)];
+    assert_outcomes(&join(waiting).await, &expected);
+}

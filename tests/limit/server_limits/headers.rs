@@ -1,0 +1,121 @@
+//! The forms of rate-limit headers: IETF drafts, `X-RateLimit-*`, dates, cached responses and very long values.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+use tower_outbound::limit::RateLimitLayer;
+
+use super::{Server, ample_limiter, assert_all_succeed, remaining, response, seconds, spawn_calls, times};
+use crate::Algorithm;
+
+for_both_algorithms! {
+    every_header_form_limits_requests_to_the_remaining_permits,
+    reset_timestamp_is_read_by_the_local_clock_without_a_date_header,
+    ignores_rate_limit_headers_of_cached_responses,
+    reads_headers_of_a_thousand_members,
+    a_thousand_successive_policies_delay_no_request,
+    keeps_the_strictest_policy_beside_many_generous_ones,
+}
+
+async fn every_header_form_limits_requests_to_the_remaining_permits<L: Algorithm>() {
+    for permits in [0, 3] {
+        let (date, reset) = ("Tue, 20 Aug 2013 14:50:41 GMT", (1_377_010_241 + 5).to_string());
+        let left = permits.to_string();
+        let (draft_10, named) =
+            (format!(r#""default";r={left};t=5"#), format!(r#""burst";r=900;t=1, "day";r={left};t=5"#));
+        let (windowed, draft_07) =
+            (format!(r#""default";r={left}"#), format!("limit=10, remaining={left}, reset=5"));
+        let forms: [&[(&str, &str)]; 7] = [
+            &[("ratelimit", &draft_10)],
+            &[("ratelimit", &named)],
+            &[("ratelimit", &windowed), ("ratelimit-policy", r#""default";q=10;w=5"#)],
+            &[("ratelimit", &draft_07)],
+            &[("ratelimit-limit", "10"), ("ratelimit-remaining", &left), ("ratelimit-reset", "5")],
+            &[("x-ratelimit-limit", "10"), ("x-ratelimit-remaining", &left), ("x-ratelimit-reset", "5")],
+            &[("date", date), ("x-ratelimit-remaining", &left), ("x-ratelimit-reset", &reset)],
+        ];
+        for form in forms {
+            let server = Server::start();
+            let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+            server.respond_once(&service, response(200, form)).await;
+            assert_all_succeed(spawn_calls(&service, 10).await).await;
+            server.assert_arrivals(times(&[(permits, 0.0), (10 - permits, 5.0)]));
+        }
+    }
+}
+
+async fn reset_timestamp_is_read_by_the_local_clock_without_a_date_header<L: Algorithm>() {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    // The timestamp is in whole seconds, so the reset may be up to one second earlier.
+    let reset = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 5;
+    let headers = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &reset.to_string())];
+    server.respond_once(&service, response(200, &headers)).await;
+    assert_all_succeed(spawn_calls(&service, 1).await).await;
+    let waited = server.start.elapsed();
+    assert!(waited > seconds(3) && waited <= Duration::from_millis(5_002), "{waited:?}");
+}
+
+async fn ignores_rate_limit_headers_of_cached_responses<L: Algorithm>() {
+    for (age, waits) in [("0", true), ("1", false), ("86400", false)] {
+        for header in [("ratelimit", r#""default";r=0;t=5"#), ("x-ratelimit-remaining", "0")] {
+            let server = Server::start();
+            let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+            server
+                .respond_once(&service, response(200, &[("age", age), header, ("x-ratelimit-reset", "5")]))
+                .await;
+            assert_all_succeed(spawn_calls(&service, 2).await).await;
+            server.assert_arrivals(times(&[(2, if waits { 5.0 } else { 0.0 })]));
+        }
+    }
+}
+
+async fn reads_headers_of_a_thousand_members<L: Algorithm>() {
+    // The test's own clock is paused, but another thread reads the real time.
+    let start = std::thread::spawn(Instant::now).join().unwrap();
+    let mut members: Vec<_> = (0..1_000).map(|number| format!(r#""p{number}";r=5000;t=86400"#)).collect();
+    members[777] = r#""tight";r=2;t=5"#.to_owned();
+    let (list, numbers) = (members.join(", "), vec!["7"; 1_000].join(","));
+    let headers: [(&str, &str, usize); 4] = [
+        ("ratelimit", &list, 2),
+        // A malformed end makes the whole value invalid.
+        ("ratelimit", &format!("{list}, ;"), 100),
+        // A thousand remaining counts without a reset are invalid.
+        ("x-ratelimit-remaining", &numbers, 100),
+        ("ratelimit", &"x".repeat(60_000), 100),
+    ];
+    for (name, value, permits) in headers {
+        let server = Server::start();
+        let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+        server.respond_once(&service, response(200, &[(name, value)])).await;
+        assert_all_succeed(spawn_calls(&service, 100).await).await;
+        server.assert_arrivals(times(&[(permits, 0.0), (100 - permits, 5.0)]));
+    }
+    let elapsed = std::thread::spawn(Instant::now).join().unwrap() - start;
+    assert!(elapsed < seconds(5), "{elapsed:?}");
+}
+
+async fn a_thousand_successive_policies_delay_no_request<L: Algorithm>() {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    for number in 0..1_000 {
+        let header = format!(r#""p{number}";r={};t=1"#, 2_000 + number);
+        server.respond_once(&service, response(200, &[("ratelimit", &header)])).await;
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    assert_all_succeed(spawn_calls(&service, 100).await).await;
+    server.assert_arrivals(times(&[(100, 10.0)]));
+}
+
+async fn keeps_the_strictest_policy_beside_many_generous_ones<L: Algorithm>() {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(ample_limiter::<L>()));
+    // The number of stored policies is bounded. A server with a policy for each path must not displace the strictest one.
+    for path in 0..20 {
+        let header = format!(r#""path-{path}";r=100000;t=86400"#);
+        server.respond_once(&service, response(200, &[("ratelimit", &header)])).await;
+    }
+    server.respond_once(&service, remaining(1, 5)).await;
+    assert_all_succeed(spawn_calls(&service, 3).await).await;
+    server.assert_arrivals([0.0, 5.0, 5.0]);
+}

@@ -1,0 +1,148 @@
+//! The rate-limit headers of responses, which the layer passes to the limiter.
+
+mod deadlines;
+mod headers;
+mod in_flight;
+mod remaining;
+mod retry_after;
+mod slow_start;
+
+use std::{
+    collections::VecDeque,
+    io,
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tokio::{task::JoinHandle, time::Instant};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+use tower_layer::Layer;
+use tower_outbound::{
+    BoxError, Error, Quota,
+    limit::{Limiter, PermitCost, RateLimitLayer},
+};
+
+use crate::Algorithm;
+
+/// Records when each request arrives, and returns the queued responses in order, each after its delay. Without a queued
+/// response it returns an empty 200 immediately.
+struct Server {
+    start: Instant,
+    responses: Mutex<VecDeque<(Duration, Response<()>)>>,
+    arrivals: Mutex<Vec<Instant>>,
+}
+
+type Service = BoxCloneSyncService<Request<()>, Response<()>, Error>;
+type Call = JoinHandle<Result<Response<()>, Error>>;
+
+/// The status of a queued response that stands for an I/O error.
+const RESET: u16 = 999;
+
+impl Server {
+    fn start() -> Arc<Self> {
+        let (start, responses, arrivals) = (Instant::now(), Mutex::default(), Mutex::default());
+        Arc::new(Self { start, responses, arrivals })
+    }
+
+    /// Queues a response, to be returned `delay` seconds after its request arrives.
+    fn will_respond(&self, delay: f64, response: Response<()>) {
+        self.responses.lock().unwrap().push_back((Duration::from_secs_f64(delay), response));
+    }
+
+    async fn serve(&self) -> Result<Response<()>, BoxError> {
+        self.arrivals.lock().unwrap().push(Instant::now());
+        let queued = self.responses.lock().unwrap().pop_front();
+        let Some((delay, response)) = queued else { return Ok(Response::new(())) };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        if response.status() == RESET { Err(io::Error::other("reset").into()) } else { Ok(response) }
+    }
+
+    fn with_layer<L: Limiter + Send + Sync + 'static>(
+        self: &Arc<Self>,
+        layer: &RateLimitLayer<L>,
+    ) -> Service {
+        let server = Arc::clone(self);
+        let inner = tower::service_fn(move |_: Request<()>| {
+            let server = Arc::clone(&server);
+            async move { server.serve().await }
+        });
+        BoxCloneSyncService::new(layer.layer(inner))
+    }
+
+    /// Makes one call that gets this response, so that the limiter knows its headers. Does not record the arrival.
+    async fn respond_once(&self, service: &Service, response: Response<()>) {
+        self.will_respond(0.0, response);
+        service.clone().oneshot(Request::new(())).await.unwrap();
+        self.arrivals.lock().unwrap().pop();
+    }
+
+    /// Asserts the arrival times, in seconds since the start.
+    #[track_caller]
+    fn assert_arrivals(&self, expected: impl AsRef<[f64]>) {
+        let arrivals = self.arrivals.lock().unwrap();
+        let arrivals: Vec<_> = arrivals.iter().map(|at| (*at - self.start).as_secs_f64()).collect();
+        let expected = expected.as_ref();
+        // Tokio's timer rounds up to the millisecond, and no request may be early.
+        let fits = |(at, due): (&f64, &f64)| (*due..=due + 0.002).contains(at);
+        let same = arrivals.len() == expected.len() && arrivals.iter().zip(expected).all(fits);
+        assert!(same, "requests arrived at {arrivals:?}, expected {expected:?}");
+    }
+}
+
+/// Expands pairs of a count and an arrival time.
+fn times(groups: &[(usize, f64)]) -> Vec<f64> {
+    groups.iter().flat_map(|(count, at)| std::iter::repeat_n(*at, *count)).collect()
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Returns a limiter whose own quota delays no request of these tests.
+fn ample_limiter<L: Algorithm>() -> L {
+    L::of(Quota::per_second(1_000).unwrap().with_burst(500).unwrap().without_margin())
+}
+
+fn one_per_second_limiter<L: Algorithm>() -> L {
+    L::of(Quota::per_second(1).unwrap().without_margin())
+}
+
+fn response(status: u16, headers: &[(&str, &str)]) -> Response<()> {
+    let builder = Response::builder().status(status);
+    headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value)).body(()).unwrap()
+}
+
+/// Returns a 200 response with a `RateLimit` header of IETF draft 10.
+fn remaining(permits: u64, reset_after: u64) -> Response<()> {
+    response(200, &[("ratelimit", &format!(r#""default";r={permits};t={reset_after}"#))])
+}
+
+/// Spawns calls in this order. Returns when each of them waits for the limiter, the server or time.
+async fn spawn_calls(service: &Service, count: usize) -> Vec<Call> {
+    let calls = (0..count).map(|_| tokio::spawn(service.clone().oneshot(Request::new(())))).collect();
+    settle().await;
+    calls
+}
+
+/// Lets the spawned tasks run until each waits, without advancing the clock.
+async fn settle() {
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn assert_all_succeed(calls: Vec<Call>) {
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+}
+
+fn costing(cost: u32) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(PermitCost(NonZeroU32::new(cost).unwrap()));
+    request
+}

@@ -1,0 +1,106 @@
+//! Unlimited limiters, which follow the server limits alone, and their slow start after a pause.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::Request;
+use tokio::time::Instant;
+use tower::ServiceExt;
+use tower_layer::Layer;
+use tower_outbound::limit::RateLimitLayer;
+
+use super::{Server, assert_all_succeed, costing, remaining, response, seconds, settle, spawn_calls, times};
+use crate::Algorithm;
+
+for_both_algorithms! {
+    an_unlimited_limiter_follows_the_server_limits_alone,
+    slow_start_sends_few_requests_at_the_end_of_a_pause,
+    an_unlimited_limiter_uses_each_window_of_the_server_fully,
+    slow_start_grants_a_cost_above_the_remaining_permits_eventually,
+}
+
+async fn an_unlimited_limiter_follows_the_server_limits_alone<L: Algorithm>() {
+    let (server, limiter) = (Server::start(), L::unlimited());
+    let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
+    assert_all_succeed(spawn_calls(&service, 1_000).await).await;
+    server.assert_arrivals(times(&[(1_000, 0.0)]));
+    server.respond_once(&service, remaining(2, 5)).await;
+    assert_eq!(limiter.snapshot().available, 2);
+    assert_all_succeed(spawn_calls(&service, 6).await).await;
+    // The slow start begins with the two permits that remained, and doubles within 100 ms.
+    let slow_start = [times(&[(1_002, 0.0), (2, 5.0)]), vec![5.05, 5.1]].concat();
+    server.assert_arrivals(&slow_start);
+    tokio::time::sleep(seconds(2)).await;
+    assert_all_succeed(spawn_calls(&service, 1_000).await).await;
+    server.assert_arrivals([slow_start, times(&[(1_000, 7.1)])].concat());
+    assert_eq!((limiter.snapshot().available, limiter.snapshot().queued), (u32::MAX, 0));
+}
+
+async fn slow_start_sends_few_requests_at_the_end_of_a_pause<L: Algorithm>() {
+    let server = Server::start();
+    let service = server.with_layer(&RateLimitLayer::new(L::unlimited()));
+    server.respond_once(&service, response(429, &[("retry-after", "5")])).await;
+    let waiting = spawn_calls(&service, 1_000).await;
+    // The server also rejects the first three requests that leave the pause, 120 ms after each arrives.
+    for _ in 0..3 {
+        server.will_respond(0.12, response(429, &[("retry-after", "5")]));
+    }
+    assert_all_succeed(waiting).await;
+    let mut arrivals = server.arrivals.lock().unwrap();
+    assert!(
+        *arrivals.last().unwrap() - server.start < Duration::from_secs_f64(16.34),
+        "all requests leave soon after the third pause"
+    );
+    arrivals.truncate(8);
+    drop(arrivals);
+    server.assert_arrivals([5.0, 5.1, 10.22, 10.32, 15.34, 15.44, 15.49, 15.54]);
+}
+
+async fn an_unlimited_limiter_uses_each_window_of_the_server_fully<L: Algorithm>() {
+    let limiter = L::unlimited();
+    let (start, sent, excess) =
+        (Instant::now(), Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<u64>>::default());
+    // The server allows 100 requests in each second of its clock and reports that with every response.
+    let inner = {
+        let (sent, excess) = (Arc::clone(&sent), Arc::clone(&excess));
+        tower::service_fn(move |_: Request<()>| {
+            let second = start.elapsed().as_secs();
+            sent.lock().unwrap().push(second);
+            let used = sent.lock().unwrap().iter().rev().take_while(|at| **at == second).count() as u64;
+            *excess.lock().unwrap() += u64::from(used > 100);
+            async move {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                Ok::<_, Infallible>(remaining(100_u64.saturating_sub(used), 1))
+            }
+        })
+    };
+    let service = RateLimitLayer::new(limiter).layer(inner);
+    let loops = (0..64).map(|_| {
+        let service = service.clone();
+        async move {
+            while start.elapsed() < seconds(20) {
+                service.clone().oneshot(Request::new(())).await.unwrap();
+            }
+        }
+    });
+    futures_util::future::join_all(loops).await;
+    let sent = sent.lock().unwrap().len();
+    assert!((1_900..=2_100).contains(&sent) && *excess.lock().unwrap() == 0, "{sent} of 2000");
+}
+
+async fn slow_start_grants_a_cost_above_the_remaining_permits_eventually<L: Algorithm>() {
+    let (server, limiter) = (Server::start(), L::unlimited());
+    let service = server.with_layer(&RateLimitLayer::new(limiter.clone()));
+    server.respond_once(&service, remaining(1, 10)).await;
+    let calls: Vec<_> = (0..4).map(|_| tokio::spawn(service.clone().oneshot(costing(2)))).collect();
+    settle().await;
+    let bounded = RateLimitLayer::new(limiter).with_max_wait(seconds(10) + Duration::from_millis(350));
+    let last = tokio::spawn(server.with_layer(&bounded).oneshot(costing(2)));
+    assert_all_succeed(calls).await;
+    last.await.unwrap().unwrap();
+    // Five requests cost two permits each. The slow start begins with one permit and doubles every 100 ms.
+    server.assert_arrivals([10.1, 10.2, 10.25, 10.3, 10.325]);
+}

@@ -1,0 +1,134 @@
+//! `try_acquire_with`: it takes available permits without a future, and leaves every other decision to `acquire_with`.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use tokio::time::{Instant, advance};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::ServiceExt;
+use tower_layer::Layer;
+use tower_outbound::{
+    Quota,
+    error::Reason,
+    limit::{Limiter, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow, Snapshot, TokenBucket},
+};
+
+use crate::{costing, ok_service, permits};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A quota with this burst, which refills one permit per second.
+fn quota(burst: u32) -> Quota {
+    Quota::new(burst + 10, 10 * SECOND).unwrap().with_burst(burst).unwrap().without_margin()
+}
+
+fn is_granted(limiter: &impl Limiter) -> bool {
+    limiter.try_acquire_with(&PermitRequest::new()).is_some_and(|outcome| outcome.is_ok())
+}
+
+/// Asserts that `try_acquire_with` returns `None`, without side effects.
+#[track_caller]
+fn assert_undecided(bucket: &TokenBucket, request: &PermitRequest) {
+    let counts =
+        |snapshot: Snapshot| (snapshot.granted, snapshot.refused, snapshot.in_flight, snapshot.queued);
+    let before = counts(bucket.snapshot());
+    assert!(bucket.try_acquire_with(request).is_none());
+    assert_eq!(counts(bucket.snapshot()), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_counts_available_permits_like_acquire() {
+    let (bucket, waited) = (TokenBucket::new(quota(5)), TokenBucket::new(quota(5)));
+    let mut granted = Vec::new();
+    for cost in [1, 3] {
+        let request = costing(cost);
+        granted.push(bucket.try_acquire_with(&request).unwrap().unwrap());
+        granted.push(waited.acquire_with(&request).await.unwrap());
+        assert_eq!(bucket.snapshot(), waited.snapshot());
+    }
+    let snapshot = bucket.snapshot();
+    assert_eq!((snapshot.granted, snapshot.in_flight, snapshot.available), (4, 4, 1));
+    assert_undecided(&bucket, &costing(2));
+    assert!(is_granted(&bucket));
+    assert_undecided(&bucket, &PermitRequest::new());
+    drop(granted);
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().in_flight), (5, 0));
+    advance(SECOND).await;
+    assert!(is_granted(&bucket));
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_overtakes_neither_queued_nor_woken_waiters() {
+    let bucket = TokenBucket::new(quota(3));
+    assert!((0..3).all(|_| is_granted(&bucket)));
+    let mut waiting = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(waiting.poll());
+    assert_undecided(&bucket, &PermitRequest::new());
+    // All three permits are available, and the first belongs to the waiter.
+    advance(4 * SECOND).await;
+    assert_undecided(&bucket, &PermitRequest::new());
+
+    // The new request wakes the waiter and yields to it. The third permit stays available.
+    let mut newcomer = task::spawn(bucket.acquire_with(&PermitRequest::new()));
+    assert_pending!(newcomer.poll());
+    assert!(waiting.is_woken() && bucket.snapshot().available == 1);
+    assert_undecided(&bucket, &PermitRequest::new());
+    assert_ready_ok!(waiting.poll());
+    assert_undecided(&bucket, &PermitRequest::new());
+    assert_ready_ok!(newcomer.poll());
+    assert!(is_granted(&bucket), "no waiter is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_leaves_server_limits_to_acquire() {
+    let bucket = TokenBucket::new(quota(5));
+    bucket.pause_until(Instant::now() + SECOND);
+    assert_undecided(&bucket, &PermitRequest::new());
+    let paused = PermitRequest::new().with_max_wait(Duration::ZERO);
+    assert_eq!(bucket.acquire_with(&paused).await.unwrap_err().wait(), Some(SECOND));
+    bucket.resume();
+    let permit = bucket.try_acquire().unwrap();
+
+    let two_remain = [(HeaderName::from_static("ratelimit"), HeaderValue::from_static("\"a\";r=2;t=1"))];
+    let two_remain = HeaderMap::from_iter(two_remain);
+    permit.complete(&ResponseInfo::new(StatusCode::OK, &two_remain));
+    for _ in 0..2 {
+        assert_undecided(&bucket, &PermitRequest::new());
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    }
+    assert_pending!(task::spawn(bucket.acquire_with(&PermitRequest::new())).poll());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_can_never_be_granted_is_refused_once() {
+    let bucket = TokenBucket::new(quota(5));
+    let late = PermitRequest::new().with_deadline(Instant::now());
+    advance(SECOND).await;
+    let large = costing(6);
+    for (number, (request, reason)) in
+        [(late, Reason::Deadline), (large, Reason::TooCostly { largest: 5 })].into_iter().enumerate()
+    {
+        assert_undecided(&bucket, &request);
+        assert_eq!(bucket.acquire_with(&request).await.unwrap_err().reason(), reason);
+        assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, number as u64 + 1));
+    }
+
+    // A call counts one refusal, too.
+    let layer = RateLimitLayer::new(bucket.clone()).with_cost(|_| permits(6));
+    assert!(layer.layer(ok_service()).oneshot(Request::new(())).await.is_err());
+    assert_eq!((bucket.snapshot().granted, bucket.snapshot().refused), (0, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_acquire_decides_only_for_buckets_of_one_unchanged_quota() {
+    let changed = TokenBucket::new(quota(5));
+    changed.set_quotas([quota(4)]);
+    let several = TokenBucket::all_of([quota(5), quota(4)]);
+    for bucket in [changed, several, TokenBucket::unlimited()] {
+        assert_undecided(&bucket, &PermitRequest::new());
+        bucket.acquire_with(&PermitRequest::new()).await.unwrap();
+    }
+    let window = SlidingWindow::new(quota(5));
+    assert!(window.try_acquire_with(&PermitRequest::new()).is_none());
+    assert_eq!(window.snapshot().granted, 0);
+}
