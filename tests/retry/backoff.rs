@@ -167,7 +167,7 @@ async fn wakes_the_task_only_at_the_end_of_the_backoff() {
         RetryLayer::new().layer(ScriptedService::new([Status(429), Status(200)])).oneshot(get(URI)),
     );
     assert_pending!(call.poll());
-    // Draining the body, one frame in memory, also wakes the task.
+    // Draining the body also wakes the task.
     while call.is_woken() {
         assert_pending!(call.poll());
     }

@@ -117,7 +117,7 @@ async fn retries_resume_once_successes_refill_the_budget() {
     assert_eq!((response.status().as_u16(), inner.calls()), (200, 2));
     assert_eq!(budget.left(), 14, "a success after a retry returns the cost of the retry");
 
-    // 600 successes fill the budget, and not beyond its capacity.
+    // 600 successes fill the budget to its capacity of 500.
     for _ in 0..6 {
         server.requests_for_100_calls(&layer).await;
     }

@@ -40,15 +40,15 @@ use super::{
 /// The point at which a call waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum WaitPoint {
-    /// In the limiter's queue.
+    /// The limiter queues the attempt.
     Queue,
-    /// For the inner service to become ready.
+    /// The inner service is not ready.
     Readiness,
-    /// For the response.
+    /// The server has not responded.
     Response,
-    /// For the end of a failed response's body.
+    /// The body of the failed response has not ended.
     Drain,
-    /// For the backoff to end.
+    /// The backoff has not passed.
     Backoff,
 }
 
@@ -101,13 +101,13 @@ fn parks_without_timers(age: Duration) -> usize {
 
 /// Drops a call that waits at this point in its first or second attempt, and asserts that it releases its resources.
 /// Returns how long that took, and how often the thread is parked during the hour after it.
-async fn drop_call_at(point: WaitPoint, second: bool, parks: &AtomicUsize) -> (Duration, usize) {
+async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsize) -> (Duration, usize) {
     let start = Instant::now();
-    let case = format!("{point:?}, {}", if second { "second attempt" } else { "first attempt" });
+    let case = format!("{point:?}, {}", if second_attempt { "second attempt" } else { "first attempt" });
     // With a burst of 1, the attempt that has to wait in the queue finds no permit.
     let quota = Quota::per_minute(100).unwrap().with_burst(if point == WaitPoint::Queue { 1 } else { 10 });
     let limiter = TokenBucket::new(quota.unwrap().without_margin());
-    if point == WaitPoint::Queue && !second {
+    if point == WaitPoint::Queue && !second_attempt {
         limiter.try_acquire().unwrap();
     }
     let semaphore = Arc::new(Semaphore::new(1));
@@ -127,7 +127,7 @@ async fn drop_call_at(point: WaitPoint, second: bool, parks: &AtomicUsize) -> (D
                 // The retry layer records a body while the service reads it.
                 let _ = http_body_util::BodyExt::collect(request.into_body()).await;
                 match point {
-                    _ if first && second => respond(503, short_bodies.body()),
+                    _ if first && second_attempt => respond(503, short_bodies.body()),
                     WaitPoint::Response => std::future::pending().await,
                     WaitPoint::Drain => respond(503, stalled_bodies.body()),
                     WaitPoint::Backoff => respond(503, short_bodies.body()),
@@ -149,11 +149,11 @@ async fn drop_call_at(point: WaitPoint, second: bool, parks: &AtomicUsize) -> (D
     let call = service.clone().oneshot(Request::put(URI).body(body).unwrap());
     let mut call = task::spawn(call.map_ok(|response| response.status()));
     let mut held_permit = None;
-    if point == WaitPoint::Readiness && !second {
+    if point == WaitPoint::Readiness && !second_attempt {
         held_permit = Some(Arc::clone(&semaphore).try_acquire_owned().unwrap());
     }
     assert_pending!(call.poll(), "{case}");
-    if second {
+    if second_attempt {
         // Polls the call until it waits for its backoff.
         while call.is_woken() {
             assert_pending!(call.poll(), "{case}");
@@ -171,13 +171,14 @@ async fn drop_call_at(point: WaitPoint, second: bool, parks: &AtomicUsize) -> (D
 
     // The call waits at `point`.
     let snapshot = limiter.snapshot();
-    let sent = usize::from(second) + usize::from(!matches!(point, WaitPoint::Queue | WaitPoint::Readiness));
+    let sent =
+        usize::from(second_attempt) + usize::from(!matches!(point, WaitPoint::Queue | WaitPoint::Readiness));
     assert_eq!(calls.load(Relaxed), sent, "{case}");
     assert_eq!(snapshot.queued, usize::from(point == WaitPoint::Queue), "{case}");
     let in_flight = matches!(point, WaitPoint::Readiness | WaitPoint::Response);
     assert_eq!(snapshot.in_flight, u64::from(in_flight), "{case}");
     assert_eq!(semaphore.available_permits(), usize::from(!in_flight), "{case}");
-    let responses = usize::from(second) + usize::from(point == WaitPoint::Backoff);
+    let responses = usize::from(second_attempt) + usize::from(point == WaitPoint::Backoff);
     assert_eq!(short_bodies.drop_times().len(), responses, "{case}");
     assert!(stalled_bodies.drop_times().is_empty(), "{case}");
     assert!(Arc::strong_count(&owner) > 1, "{case}: the request's body was not recorded");
@@ -207,13 +208,13 @@ async fn drop_call_at(point: WaitPoint, second: bool, parks: &AtomicUsize) -> (D
 #[test]
 fn releases_all_resources_of_a_call_dropped_at_any_wait() {
     for point in WAIT_POINTS {
-        for second in [false, true] {
+        for second_attempt in [false, true] {
             let (runtime, parks) = runtime_with_park_counter();
-            let (age, parked) = runtime.block_on(drop_call_at(point, second, &parks));
+            let (age, parked) = runtime.block_on(drop_call_at(point, second_attempt, &parks));
             assert_eq!(
                 parked,
                 parks_without_timers(age),
-                "{point:?}, second attempt: {second}: a timer was leaked"
+                "{point:?}, second attempt: {second_attempt}: a timer was leaked"
             );
         }
     }

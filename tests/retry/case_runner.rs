@@ -26,13 +26,13 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum RequestBody {
     Empty,
-    /// `hello` in one frame, with a known length.
+    /// The text `hello` in one frame, with a known length.
     Buffered,
-    /// `hello` in two frames, without a known length.
+    /// The text `hello` in two frames, without a known length.
     Streamed,
-    /// One byte over the default replay limit, in one frame with a known length.
+    /// A body of one byte more than the default replay limit, in one frame with a known length.
     LargeBuffered,
-    /// One byte over the default replay limit, in several frames without a known length.
+    /// A body of one byte more than the default replay limit, in several frames without a known length.
     LargeStreamed,
 }
 

@@ -22,9 +22,9 @@ use super::{
 
 #[tokio::test(start_paused = true)]
 async fn a_classifier_can_decide_by_the_request() {
-    let never_once_path =
+    let no_retry_of_once =
         classifier(|request, _| (request.uri.path() == "/v1/once").then_some(RetryDecision::NotRetryable));
-    let layer = RetryLayer::new().with_classify(never_once_path);
+    let layer = RetryLayer::new().with_classify(no_retry_of_once);
     for (path, attempts, stop_reason) in [("/v1/once", 1, NotRetryable), ("/v1", 3, Exhausted)] {
         let uri = format!("https://api.example.com{path}");
         let response = layer.layer(ScriptedService::new([Status(503)])).oneshot(get(&uri)).await.unwrap();
@@ -74,7 +74,7 @@ async fn retry_if_receives_the_original_request_and_each_result() {
     );
 }
 
-/// The caller adds no extension.
+/// The context is present although the caller adds no extension.
 #[tokio::test(start_paused = true)]
 async fn retry_if_receives_the_call_context_for_every_attempt() {
     let without_deadline = Arc::new(Mutex::new(Vec::new()));

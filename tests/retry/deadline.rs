@@ -52,12 +52,11 @@ async fn the_earlier_of_two_deadlines_bounds_the_retries() {
     {
         let inner = ScriptedService::new([Status(503)]);
         let start = Instant::now();
-        let request = request_deadline
-            .map_or(get(URI), |request_deadline| get_with_deadline(start + millis(request_deadline)));
+        let request = request_deadline.map_or(get(URI), |after| get_with_deadline(start + millis(after)));
         let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
         let service = ServiceBuilder::new().layer(total).layer(retry_every_second()).service(inner.clone());
         let response = service.oneshot(request).await.unwrap();
-        // The attempts start at 0, 1 and 2 s. One at 3 s would miss the deadline, so the call returns at 2 s.
+        // The attempts start at 0, 1 and 2 s. A fourth at 3 s would miss the deadline, so the call returns at 2 s.
         assert_eq!((inner.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
         assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
@@ -145,7 +144,7 @@ async fn the_request_deadline_bounds_waits_but_cancels_no_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn the_deadline_shortens_an_attempt_timeout() {
-    // First a total timeout sets the deadline, then the request.
+    // In the first case a total timeout sets the deadline, in the second the request.
     for with_total_timeout in [true, false] {
         let retry = ServiceBuilder::new()
             .layer(retry_every_second())

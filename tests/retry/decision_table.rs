@@ -36,11 +36,12 @@ const TRANSIENT_4: ExpectedDelay = (&[DelayReason::Transient], 400..=800);
 const THROTTLED_1: ExpectedDelay = (&[DelayReason::Throttled], 500..=1_000);
 const THROTTLED_2: ExpectedDelay = (&[DelayReason::Throttled], 1_000..=2_000);
 
+/// A delay that the server requests, plus jitter, in milliseconds.
 const fn requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Requested], bounds)
 }
 
-/// Either delay may be the longer one, if the requested delay is within the bounds of the throttled backoff.
+/// The longer of the throttled backoff and a requested delay within its bounds. The jitter decides which one that is.
 const fn throttled_or_requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Throttled, DelayReason::Requested], bounds)
 }
@@ -90,7 +91,7 @@ const ALWAYS_TRANSIENT: Decide = |_, _| Some(RetryDecision::Transient);
 const NEVER_RETRYABLE: Decide = |_, _| Some(RetryDecision::NotRetryable);
 const ALWAYS_SUCCESS: Decide = |_, _| Some(RetryDecision::Success);
 
-/// The columns of the table. `usize` is the number of attempts. The service repeats its last response.
+/// A row of the table. The column `n` is the number of attempts. The service repeats its last response.
 pub(crate) type Row = (
     &'static str,
     RequestBody,

@@ -140,7 +140,7 @@ async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
     }
 }
 
-/// Fails every second `poll_ready`.
+/// Fails every second `poll_ready`, and otherwise forwards to the inner service.
 #[derive(Clone)]
 struct ReadyEveryOtherPoll {
     polls: Arc<AtomicUsize>,

@@ -59,7 +59,7 @@ async fn stacked_retry_layers_resend_once_per_call() {
     }
 }
 
-/// The resend is no attempt, so four requests are sent.
+/// The resend does not count as one of the three attempts, so the layer sends four requests.
 #[tokio::test(start_paused = true)]
 async fn a_custom_rule_can_retry_the_401_after_the_resend() {
     let inner = ScriptedService::new([[Status(401); 9].as_slice(), &[Status(200)]].concat());

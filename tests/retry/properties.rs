@@ -218,7 +218,7 @@ proptest! {
             }
         }
 
-        // The retries cost no more than the capacity of the budget.
+        // The retries cost at most the capacity of the budget.
         let retries = || (0..ended.seen.len() - 1).map(|index| response_to(&responses, index));
         let spent: u32 = retries().map(|response| if is_throttled(response) { 5 } else { 14 }).sum();
         prop_assert!(settings.budget.is_none_or(|capacity| spent <= capacity), "{spent} spent");

@@ -68,8 +68,8 @@ async fn waits_for_readiness_before_each_attempt() {
     assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
 }
 
-/// Takes one entry of its script for each `poll_ready`: `Some` is the result of the call that follows. `None` makes
-/// `poll_ready` fail, and the layer must not poll that clone again.
+/// Reads one entry of its script for each `poll_ready`. `Some` makes the service ready for a call with that result. `None`
+/// makes `poll_ready` fail, and the layer must not poll that clone again.
 struct ScriptedReadiness {
     script: Arc<[Option<Scripted>]>,
     polls: Arc<AtomicUsize>,

@@ -35,9 +35,9 @@ pub(crate) enum BodyKind {
     Trickling,
     /// 10 bytes after 10 ms, and then the end.
     Delayed,
-    /// Neither a frame nor an end.
+    /// No frame and no end.
     Stalled,
-    /// One frame of 1 KiB, and then an error.
+    /// A frame of 1 KiB, and then an error.
     Failing,
 }
 
@@ -134,10 +134,10 @@ pub(crate) fn responds_503_once(
 {
     let (bodies, starts) = (bodies.clone(), Rc::clone(starts));
     service_fn(move |_: Request<ReplayBody<Content>>| {
-        let mut all = starts.take();
-        all.push(Instant::now());
-        let mut response = Response::builder().status(if all.len() == 1 { 503 } else { 200 });
-        starts.set(all);
+        let mut times = starts.take();
+        times.push(Instant::now());
+        let mut response = Response::builder().status(if times.len() == 1 { 503 } else { 200 });
+        starts.set(times);
         for (name, value) in headers {
             response = response.header(*name, *value);
         }

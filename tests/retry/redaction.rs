@@ -32,9 +32,9 @@ async fn debug_of_a_call_shows_neither_head_nor_body() {
 #[tokio::test(start_paused = true)]
 async fn debug_of_an_attempt_result_shows_no_header_value() {
     let results = Arc::new(Mutex::new(String::new()));
-    let debug_of_results = Arc::clone(&results);
+    let recorded = Arc::clone(&results);
     let layer = RetryLayer::new().retry_on(StatusCode::CONFLICT).retry_if(move |_, attempt| {
-        debug_of_results.lock().unwrap().push_str(&format!("{attempt:?}"));
+        recorded.lock().unwrap().push_str(&format!("{attempt:?}"));
         false
     });
     let layer_debug = format!("{layer:?}");

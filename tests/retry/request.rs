@@ -23,7 +23,7 @@ use super::{
 async fn every_attempt_has_the_same_request_head() {
     #[derive(Clone)]
     struct CallerExtension;
-    // The layer stores a head with an extension of the caller or with large headers in another way.
+    // The layer stores a head in another way if the caller added an extension or the headers are large.
     for (with_extension, length) in [(false, 10), (false, 10_000), (true, 10)] {
         let inner = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");

@@ -72,7 +72,7 @@ async fn adds_no_jitter_to_a_requested_delay_within_the_backoff() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitter_only_adds_to_a_requested_delay() {
+async fn jitter_only_lengthens_a_requested_delay() {
     let mut waits = Vec::new();
     for seed in 0..200 {
         waits.push(delay_before_retry(&[("retry-after", "3")], 429, seed).await);

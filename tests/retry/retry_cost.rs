@@ -133,7 +133,7 @@ async fn a_dropped_retry_keeps_its_cost() {
     );
 }
 
-/// The inner received the retry. Only the resend with another key stays in the queue or is refused.
+/// The server receives the retry and responds 401. The resend with another key stays in the queue or is refused.
 #[tokio::test(start_paused = true)]
 async fn a_retry_keeps_its_cost_if_its_resend_is_not_sent() {
     let mark_key_replaced = |mut response: Response<_>| {
