@@ -39,7 +39,7 @@ fn fails_first_attempts(
 /// Makes 1,000 calls at the same time. Returns the delay of each before its retry.
 async fn delays_of_1000_calls(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
-        // Each call has its own service, as each task of an application has.
+        // Each call has its own service, as in an application that makes one for each task.
         let service = layer.clone().without_budget().layer(fails_first_attempts(status));
         tokio::spawn(
             async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },

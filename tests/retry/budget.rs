@@ -106,7 +106,7 @@ async fn retries_resume_once_successes_refill_the_budget() {
     assert_eq!(stop_reason(&layer, &server).await, Some(StopReason::Budget));
     assert_eq!(budget.left(), 500 - 35 * 14);
 
-    // The 10 left and the gain of four successes pay for one retry.
+    // The remaining credit of 10 and the gain of four successes pay for one retry.
     server.set_status(200);
     for left in 11..=14 {
         assert_eq!(stop_reason(&layer, &server).await, Some(StopReason::Success));

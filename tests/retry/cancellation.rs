@@ -169,7 +169,7 @@ async fn drop_call_at(point: WaitPoint, second_attempt: bool, parks: &AtomicUsiz
         assert_pending!(call.poll(), "{case}");
     }
 
-    // The call waits at `point`.
+    // The call now waits at `point`.
     let snapshot = limiter.snapshot();
     let sent =
         usize::from(second_attempt) + usize::from(!matches!(point, WaitPoint::Queue | WaitPoint::Readiness));

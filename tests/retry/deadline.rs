@@ -63,7 +63,7 @@ async fn the_earlier_of_two_deadlines_bounds_the_retries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn obeys_a_deadline_that_a_layer_inside_the_call_inserts() {
+async fn obeys_a_deadline_that_another_layer_inserts() {
     let inner = ScriptedService::new([RetryAfter(503, "3"), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())

@@ -41,7 +41,7 @@ const fn requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Requested], bounds)
 }
 
-/// The longer of the throttled backoff and a requested delay within its bounds. The jitter decides which one that is.
+/// The longer of the throttled backoff and a requested delay within its bounds. The jitter decides which one is longer.
 const fn throttled_or_requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
     (&[DelayReason::Throttled, DelayReason::Requested], bounds)
 }
@@ -238,7 +238,7 @@ const TABLE: &[Row] = &[
     ("PUT",     Buffered,      &[Status(200)],                           &[ReplayLimit(0)],               1, Returns(200),               Success,               &[]),
     // The service read nothing of the body, so the layer replays it at any size.
     ("POST",    Buffered,      &[Refused, Status(200)],                  &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
-    // Bodies that are empty, buffered, streamed or large, and that the service reads completely, partly, not at all or keeps.
+    // Bodies of each kind, which the service reads completely, partly or not at all, or keeps.
     ("PUT",     Streamed,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
     ("PUT",     Streamed,      &[Io(ConnectionReset), Status(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
     ("PUT",     Streamed,      &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),

@@ -1,4 +1,4 @@
-//! The delivery of a request, which the inner service's error states, decides whether a POST is retried.
+//! Retries by delivery: the inner service's error states whether the request was sent.
 
 use std::{
     io::{self, ErrorKind::*},
@@ -92,7 +92,7 @@ async fn a_rule_cannot_retry_post_after_maybe_processed() {
     assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);
 }
 
-/// The other kinds also occur on an established connection.
+/// The other I/O errors can also occur on an established connection, after the request was sent.
 #[tokio::test(start_paused = true)]
 async fn retries_post_after_an_io_error_only_if_connection_refused() {
     let layer = RetryLayer::new();

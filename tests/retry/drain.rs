@@ -19,9 +19,9 @@ use super::{
     support::{Content, get, millis, secs},
 };
 
-/// Retries after a 503 with a body of this kind and a requested delay of 1 s. Returns the times from the 503 to the drop of
-/// its body and to the next attempt.
-async fn retry_after_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) {
+/// Makes a call whose first response is a 503 with a body of this kind and a requested delay of 1 s. Returns the times from
+/// that response to the drop of its body and to the retry, and the recorder.
+async fn retry_after_503_with_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) {
     let (bodies, starts) = (BodyRecorder::new(kind), Rc::new(Cell::new(Vec::new())));
     let service = responds_503_once(&bodies, &[("retry-after", "1")], &starts);
     let response = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap();
@@ -34,7 +34,7 @@ async fn retry_after_body(kind: BodyKind) -> (Duration, Duration, BodyRecorder) 
 #[tokio::test(start_paused = true)]
 async fn reads_a_failed_body_to_its_end_before_the_backoff() {
     for frames in [0, 1, 40, 64] {
-        let (dropped, next, bodies) = retry_after_body(BodyKind::Frames(frames)).await;
+        let (dropped, next, bodies) = retry_after_503_with_body(BodyKind::Frames(frames)).await;
         assert_eq!(dropped, Duration::ZERO, "{frames} frames");
         assert_eq!(bodies.bytes_read(), u64::from(frames) * 1_024);
         assert_eq!(bodies.ends(), 1, "the body was read to its end");
@@ -44,7 +44,7 @@ async fn reads_a_failed_body_to_its_end_before_the_backoff() {
 
 #[tokio::test(start_paused = true)]
 async fn stops_draining_an_endless_body_after_64_kib_and_one_frame() {
-    let (dropped, _, bodies) = retry_after_body(BodyKind::Endless).await;
+    let (dropped, _, bodies) = retry_after_503_with_body(BodyKind::Endless).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!((64 * 1_024..=72 * 1_024).contains(&bodies.bytes_read()), "{}", bodies.bytes_read());
 }
@@ -52,7 +52,7 @@ async fn stops_draining_an_endless_body_after_64_kib_and_one_frame() {
 #[tokio::test(start_paused = true)]
 async fn drops_a_stalled_or_slow_body_after_100_ms() {
     for kind in [BodyKind::Stalled, BodyKind::Trickling] {
-        let (dropped, next, bodies) = retry_after_body(kind).await;
+        let (dropped, next, bodies) = retry_after_503_with_body(kind).await;
         assert!((millis(100)..=millis(101)).contains(&dropped), "{kind:?}: {dropped:?}");
         assert!(next >= secs(1) && bodies.bytes_read() <= 100, "{kind:?}");
     }
@@ -60,7 +60,7 @@ async fn drops_a_stalled_or_slow_body_after_100_ms() {
 
 #[tokio::test(start_paused = true)]
 async fn retries_if_the_body_fails_while_drained() {
-    let (dropped, next, _) = retry_after_body(BodyKind::Failing).await;
+    let (dropped, next, _) = retry_after_503_with_body(BodyKind::Failing).await;
     assert_eq!(dropped, Duration::ZERO);
     assert!(next >= secs(1));
 }

@@ -56,7 +56,7 @@ async fn retries_by_grpc_status_and_pushback() {
     /// The shortest and the longest expected delay in milliseconds, or `None` without a retry.
     type Delay = Option<(u64, u64)>;
     let table: [(Scripted, StopReason, Delay); 14] = [
-        // The gRPC status counts with any HTTP status, because a gateway may change the latter.
+        // The gRPC status decides, because a gateway may change the HTTP status.
         (Headers(503, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(403, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(200, UNAVAILABLE), Success, Some((50, 101))),
@@ -127,10 +127,10 @@ async fn the_pushback_of_a_throttled_server_pauses_the_shared_limiter() {
     for (response, pause) in [
         (Headers(200, PUSHBACK_5_S), 5_000),
         (Headers(200, PUSHBACK_AND_RETRY_AFTER), 7_000),
-        // The gRPC status counts with any HTTP status.
+        // The gRPC status decides, not the HTTP status.
         (Headers(503, PUSHBACK_5_S), 5_000),
         (Headers(403, PUSHBACK_5_S), 5_000),
-        // These request a delay of one call, or no delay.
+        // The limiter does not pause after these: they request a delay of one call, or no delay.
         (Headers(200, ABORTED_WITH_PUSHBACK), 0),
         (Headers(200, NEGATIVE_PUSHBACK), 0),
         (Headers(200, HEADERS_WITHOUT_STATUS), 0),

@@ -22,8 +22,8 @@ fn with_honoured_key() -> RetryLayer {
     RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare())
 }
 
-/// Makes a call of three attempts, if they are allowed. Returns the value of this header in each of them, and asserts that
-/// no attempt has two.
+/// Makes a call that succeeds at the third attempt, if the layer makes that many. Returns the value of this header in each
+/// attempt, and asserts that no attempt has two.
 async fn header_of_each_attempt(
     layer: &RetryLayer,
     name: &str,

@@ -47,7 +47,8 @@ async fn ends_the_call_if_the_limiter_refuses_a_retry() {
     assert_eq!(report.attempts()[1].outcome, Some(Outcome::Refused));
 }
 
-/// The limiter refuses the wait of the first attempt. Neither the second attempt's error nor the call's error contains it.
+/// The limiter refuses the first attempt because of its wait. Neither the second attempt's error nor the call's error
+/// contains that wait.
 #[tokio::test(start_paused = true)]
 async fn reports_a_refused_wait_only_in_the_error_of_its_attempt() {
     let errors = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! The readiness of the inner service, and its failure.
+//! Calls over an inner service that is not ready yet, or whose `poll_ready` fails.
 
 use std::{
     error::Error as _,
