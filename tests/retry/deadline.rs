@@ -1,4 +1,4 @@
-//! The deadline of a call, from each of its sources.
+//! The deadline of a call, which a timeout layer, the request or another layer sets.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tower_outbound::{
     body::ReplayBody,
     call::{Deadline, Outcome, StopReason},
     limit::{RateLimitLayer, TokenBucket},
+    request_id::RequestIdLayer,
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
@@ -19,13 +20,13 @@ use super::{
     support::{Content, Scripted::*, ScriptedService, get, millis, secs},
 };
 
-fn until(deadline: Instant) -> Request<Content> {
+fn get_with_deadline(deadline: Instant) -> Request<Content> {
     let mut request = get(URI);
     request.extensions_mut().insert(Deadline(deadline));
     request
 }
 
-fn each_second() -> RetryLayer {
+fn retry_every_second() -> RetryLayer {
     RetryLayer::new()
         .without_budget()
         .with_max_attempts(100)
@@ -33,8 +34,8 @@ fn each_second() -> RetryLayer {
         .with_custom_backoff(|| std::iter::repeat(secs(1)))
 }
 
-/// Returns a limiter of one request per minute, whose first permit is spent.
-async fn spent() -> TokenBucket {
+/// Returns a limiter that grants its next permit after a minute.
+async fn limiter_without_permits() -> TokenBucket {
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().with_burst(1).unwrap().without_margin());
     RateLimitLayer::new(bucket.clone())
         .layer(ScriptedService::new([Status(200)]))
@@ -46,40 +47,57 @@ async fn spent() -> TokenBucket {
 
 #[tokio::test(start_paused = true)]
 async fn the_earlier_of_two_deadlines_bounds_the_retries() {
-    for (total, own) in [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)] {
-        let probe = ScriptedService::new([Status(503)]);
+    for (total, request_deadline) in
+        [(Some(5_500), Some(2_500)), (Some(2_500), Some(5_500)), (Some(2_500), None)]
+    {
+        let inner = ScriptedService::new([Status(503)]);
         let start = Instant::now();
-        let request = own.map_or(get(URI), |own| until(start + millis(own)));
+        let request = request_deadline.map_or(get(URI), |after| get_with_deadline(start + millis(after)));
         let total = TimeoutLayer::total(millis(total.unwrap())).unwrap();
-        let service = ServiceBuilder::new().layer(total).layer(each_second()).service(probe.clone());
+        let service = ServiceBuilder::new().layer(total).layer(retry_every_second()).service(inner.clone());
         let response = service.oneshot(request).await.unwrap();
-        // Attempts at 0 s, 1 s and 2 s. The next would be at 3 s, so the response is returned now and not at 2.5 s.
-        assert_eq!((probe.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
+        // The attempts start at 0, 1 and 2 s. A fourth at 3 s would miss the deadline, so the call returns at 2 s.
+        assert_eq!((inner.calls(), report(&response).stop_reason()), (3, Some(StopReason::Deadline)));
         assert!((secs(2)..millis(2_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_may_start_at_the_deadline_and_not_after_it() {
+async fn obeys_a_deadline_that_another_layer_inserts() {
+    let inner = ScriptedService::new([RetryAfter(503, "3"), Status(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .map_request(|mut request: Request<Content>| {
+            request.extensions_mut().insert(Deadline::after(secs(1)));
+            request
+        })
+        .layer(RetryLayer::new())
+        .service(inner.clone());
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(inner.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_an_attempt_at_the_deadline_but_not_after_it() {
     for (late, calls) in [(0, 1), (1, 0)] {
-        let probe = ScriptedService::new([Status(200)]);
+        let inner = ScriptedService::new([Status(200)]);
         let deadline = Instant::now();
         tokio::time::advance(millis(late)).await;
-        let answered = RetryLayer::new().layer(probe.clone()).oneshot(until(deadline)).await;
-        assert_eq!((answered.is_ok(), probe.calls()), (late == 0, calls), "{late} ms late");
+        let result = RetryLayer::new().layer(inner.clone()).oneshot(get_with_deadline(deadline)).await;
+        assert_eq!((result.is_ok(), inner.calls()), (late == 0, calls), "{late} ms late");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
-    for (total, own) in [(5_500, 2_500), (2_500, 5_500)] {
+    for (total, request_deadline) in [(5_500, 2_500), (2_500, 5_500)] {
         let total = TimeoutLayer::total(millis(total)).unwrap();
         let service = ServiceBuilder::new()
             .layer(total)
-            .layer(each_second())
+            .layer(retry_every_second())
             .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
-        let error = service.oneshot(until(start + millis(own))).await.unwrap_err();
+        let error = service.oneshot(get_with_deadline(start + millis(request_deadline))).await.unwrap_err();
         assert!(error.is_deadline(), "{error:?}");
         assert!((millis(2_500)..millis(2_502)).contains(&start.elapsed()), "{:?}", start.elapsed());
         assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
@@ -87,47 +105,55 @@ async fn the_earlier_of_two_deadlines_cancels_an_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_without_a_timeout_layer_bounds_waits_and_cancels_no_attempt() {
-    let probe = ScriptedService::new([Status(503)]);
+async fn the_request_deadline_bounds_waits_but_cancels_no_attempt() {
+    let inner = ScriptedService::new([Status(503)]);
     let start = Instant::now();
-    let response = each_second().layer(probe.clone()).oneshot(until(start + millis(3_500))).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).stop_reason()), (4, Some(StopReason::Deadline)));
+    let response = retry_every_second()
+        .layer(inner.clone())
+        .oneshot(get_with_deadline(start + millis(3_500)))
+        .await
+        .unwrap();
+    assert_eq!((inner.calls(), report(&response).stop_reason()), (4, Some(StopReason::Deadline)));
     assert!(start.elapsed() < millis(3_010), "{:?}", start.elapsed());
 
     let start = Instant::now();
-    let probe = ScriptedService::new([Delayed(5_000, 200)]);
-    let response = each_second().layer(probe).oneshot(until(start + secs(1))).await.unwrap();
+    let inner = ScriptedService::new([Delayed(5_000, 200)]);
+    let response =
+        retry_every_second().layer(inner).oneshot(get_with_deadline(start + secs(1))).await.unwrap();
     assert_eq!(
         (response.status().as_u16(), report(&response).stop_reason()),
         (200, Some(StopReason::Success))
     );
     let start = Instant::now();
-    let probe = ScriptedService::new([Delayed(5_000, 503)]);
-    let response = each_second().layer(probe.clone()).oneshot(until(start + secs(1))).await.unwrap();
-    assert_eq!((probe.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
+    let inner = ScriptedService::new([Delayed(5_000, 503)]);
+    let response =
+        retry_every_second().layer(inner.clone()).oneshot(get_with_deadline(start + secs(1))).await.unwrap();
+    assert_eq!((inner.calls(), report(&response).stop_reason()), (1, Some(StopReason::Deadline)));
 
-    // The limiter obeys the deadline, too: this wait would be 60 s.
-    let limit = RateLimitLayer::new(spent().await);
+    // The limiter refuses the wait of 60 s, because it also reads the deadline.
+    let limit = RateLimitLayer::new(limiter_without_permits().await);
     let start = Instant::now();
-    let service =
-        ServiceBuilder::new().layer(each_second()).layer(limit).service(ScriptedService::new([Status(200)]));
-    let error = service.oneshot(until(start + secs(30))).await.unwrap_err();
+    let service = ServiceBuilder::new()
+        .layer(retry_every_second())
+        .layer(limit)
+        .service(ScriptedService::new([Status(200)]));
+    let error = service.oneshot(get_with_deadline(start + secs(30))).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(30)), "{error:?}");
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_shortens_the_timeout_of_an_attempt() {
-    // With the deadline of a total timeout layer, and with that of the request alone.
-    for outer in [true, false] {
-        let inner = ServiceBuilder::new()
-            .layer(each_second())
+async fn the_deadline_shortens_an_attempt_timeout() {
+    // In the first case a total timeout sets the deadline, in the second the request.
+    for with_total_timeout in [true, false] {
+        let retry = ServiceBuilder::new()
+            .layer(retry_every_second())
             .layer(TimeoutLayer::per_attempt(secs(10)).unwrap())
             .service(ScriptedService::new([NoResponse]));
         let start = Instant::now();
-        let result = match outer {
-            true => TimeoutLayer::total(secs(25)).unwrap().layer(inner).oneshot(get(URI)).await,
-            false => inner.oneshot(until(start + secs(25))).await,
+        let result = match with_total_timeout {
+            true => TimeoutLayer::total(secs(25)).unwrap().layer(retry).oneshot(get(URI)).await,
+            false => retry.oneshot(get_with_deadline(start + secs(25))).await,
         };
         let error = result.unwrap_err();
         assert!(error.is_deadline(), "{error:?}");
@@ -135,36 +161,36 @@ async fn the_deadline_shortens_the_timeout_of_an_attempt() {
         let report = error.report().unwrap();
         assert_eq!(report.stop_reason(), Some(StopReason::Deadline));
         let attempts = report.attempts();
-        assert_eq!(attempts.len(), 3, "at 0 s, 11 s and 22 s");
+        assert_eq!(attempts.len(), 3, "they start at 0, 11 and 22 s");
         for attempt in &attempts[..2] {
-            let took = attempt.ended.unwrap() - attempt.started;
-            assert!((secs(10)..millis(10_002)).contains(&took), "{took:?}");
+            let duration = attempt.ended.unwrap() - attempt.started;
+            assert!((secs(10)..millis(10_002)).contains(&duration), "{duration:?}");
             assert_eq!(attempt.outcome, Some(Outcome::Timeout));
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_timeout() {
-    let stack = |bucket, total, answer| {
-        let probe = ScriptedService::new([answer]);
+async fn queueing_counts_against_the_deadline_but_not_the_attempt_timeout() {
+    let stack = |bucket, total, response| {
+        let inner = ScriptedService::new([response]);
         let service = ServiceBuilder::new()
             .layer(TimeoutLayer::total(total).unwrap())
             .layer(RetryLayer::new())
             .layer(RateLimitLayer::new(bucket))
             .layer(TimeoutLayer::per_attempt(millis(500)).unwrap())
-            .service(probe.clone());
-        (service, probe)
+            .service(inner.clone());
+        (service, inner)
     };
-    // The wait for the permit takes a minute, and the attempt 400 of its 500 ms.
-    let (service, probe) = stack(spent().await, secs(61), Delayed(400, 200));
+    // The call waits a minute for its permit. The attempt then takes 400 of its 500 ms.
+    let (service, inner) = stack(limiter_without_permits().await, secs(61), Delayed(400, 200));
     let response = service.oneshot(get(URI)).await.unwrap();
-    assert_eq!((response.status().as_u16(), probe.calls()), (200, 1));
+    assert_eq!((response.status().as_u16(), inner.calls()), (200, 1));
     let waited = report(&response).waited();
     assert!((secs(59)..=secs(61)).contains(&waited), "{waited:?}");
 
-    // The wait for the permit leaves 300 ms before the deadline.
-    let bucket = spent().await;
+    // After the wait for the permit, 300 ms are left before the deadline.
+    let bucket = limiter_without_permits().await;
     let left = secs(60) + millis(300);
     let start = Instant::now();
     let (service, _) = stack(bucket, left, NoResponse);
@@ -173,52 +199,52 @@ async fn the_wait_for_a_permit_counts_against_the_deadline_and_not_the_attempt_t
     assert!((left..left + millis(2)).contains(&start.elapsed()), "{:?}", start.elapsed());
     assert_eq!(error.report().unwrap().attempt_count(), 1);
 
-    // A wait that exceeds the deadline is refused at once.
+    // The limiter immediately refuses a wait beyond the deadline.
     let start = Instant::now();
-    let (service, probe) = stack(spent().await, secs(59), Status(200));
+    let (service, inner) = stack(limiter_without_permits().await, secs(59), Status(200));
     let error = service.oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.retry_after() > Some(secs(59)), "{error:?}");
-    assert_eq!((probe.calls(), start.elapsed()), (0, Duration::ZERO));
+    assert_eq!((inner.calls(), start.elapsed()), (0, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_nothing_after_the_deadline_has_passed() {
+async fn sends_nothing_after_the_deadline() {
     tokio::time::advance(secs(10)).await;
-    let probe = ScriptedService::new([Status(503)]);
-    let late = || until(Instant::now() - secs(5));
-    let error = RetryLayer::new().layer(probe.clone()).oneshot(late()).await.unwrap_err();
+    let inner = ScriptedService::new([Status(503)]);
+    let past_deadline = || get_with_deadline(Instant::now() - secs(5));
+    let error = RetryLayer::new().layer(inner.clone()).oneshot(past_deadline()).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline));
-    // A timeout layer without a retry layer reads the deadline, too.
+    // A timeout layer without a retry layer also reads the deadline.
     let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
     let service =
-        attempt.layer(probe.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
-    assert!(service.oneshot(late()).await.unwrap_err().is_deadline());
-    assert_eq!(probe.calls(), 0);
+        attempt.layer(inner.clone().map_request(|request: Request<Content>| request.map(ReplayBody::new)));
+    assert!(service.oneshot(past_deadline()).await.unwrap_err().is_deadline());
+    assert_eq!(inner.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_task_that_is_polled_after_the_deadline_makes_no_further_attempt() {
-    let probe = ScriptedService::new([Status(503)]);
-    let service = RetryLayer::new().layer(probe.clone());
-    let mut call = tokio_test::task::spawn(service.oneshot(until(Instant::now() + secs(2))));
+async fn makes_no_attempt_if_polled_after_the_deadline() {
+    let inner = ScriptedService::new([Status(503)]);
+    let service = RetryLayer::new().layer(inner.clone());
+    let mut call = tokio_test::task::spawn(service.oneshot(get_with_deadline(Instant::now() + secs(2))));
     tokio_test::assert_pending!(call.poll());
     tokio::time::advance(secs(60)).await;
     assert!(tokio_test::assert_ready!(call.poll()).unwrap_err().is_deadline());
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(inner.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_single_layer_obeys_the_deadline_of_the_request() {
+async fn a_timeout_or_limit_layer_alone_obeys_the_request_deadline() {
     let start = Instant::now();
-    let silent = || {
+    let never_responds = || {
         ScriptedService::new([NoResponse])
             .map_request(|request: Request<Content>| request.map(ReplayBody::new))
     };
-    let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(silent());
-    assert!(attempt.oneshot(until(start + secs(1))).await.unwrap_err().is_deadline());
+    let attempt = TimeoutLayer::per_attempt(secs(10)).unwrap().layer(never_responds());
+    assert!(attempt.oneshot(get_with_deadline(start + secs(1))).await.unwrap_err().is_deadline());
     assert!(start.elapsed() < secs(2), "{:?}", start.elapsed());
     let bucket = TokenBucket::new(Quota::new(2, secs(60)).unwrap().without_margin()).with_initial_burst(0);
-    let limit = RateLimitLayer::new(bucket).layer(silent());
-    assert!(limit.oneshot(until(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
+    let limit = RateLimitLayer::new(bucket).layer(never_responds());
+    assert!(limit.oneshot(get_with_deadline(Instant::now() + secs(1))).await.unwrap_err().is_rate_limited());
 }

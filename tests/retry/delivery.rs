@@ -1,35 +1,45 @@
-//! A custom service states whether its requests were sent, and the layer retries accordingly.
+//! Retries by delivery: the inner service's error states whether the request was sent.
 
-use std::io::{self, ErrorKind::*};
+use std::{
+    io::{self, ErrorKind::*},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+};
 
-use tower::{Layer, ServiceExt};
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    BoxError,
+    Body, BoxError,
+    body::ReplayBody,
     call::{Outcome, StopReason},
     error::DeliveryError,
+    limit::{RateLimitLayer, TokenBucket},
     retry::{IdempotencyKey, RetryLayer},
     test_util::ScriptedResponse,
 };
 
 use super::{
     URI,
-    support::{ScriptedService, request},
+    support::{Broken, Content, Scripted::Status, ScriptedService, request},
 };
 
 /// Calls a service that returns this error once and then a 200. Returns the outcome of each attempt and the stop reason.
-async fn attempts(
+async fn call(
     layer: &RetryLayer,
     method: &str,
     error: fn() -> BoxError,
 ) -> (Vec<Outcome>, Option<StopReason>) {
-    let probe = ScriptedService::new([ScriptedResponse::error(error), 200.into()]);
-    let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
+    let inner = ScriptedService::new([ScriptedResponse::error(error), 200.into()]);
+    let result = layer.layer(inner.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
         Ok(response) => super::report(response).clone(),
         Err(error) => error.report().unwrap().clone(),
     };
     let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
-    assert_eq!(probe.calls(), outcomes.len());
+    assert_eq!(inner.calls(), outcomes.len());
     (outcomes, report.stop_reason())
 }
 
@@ -38,7 +48,7 @@ fn not_sent() -> BoxError {
 }
 
 fn maybe_processed() -> BoxError {
-    // Its source would prove the opposite.
+    // Without the `DeliveryError`, this source would prove that the request was not sent.
     DeliveryError::maybe_processed(io::Error::from(ConnectionRefused)).into()
 }
 
@@ -49,14 +59,14 @@ fn not_sent_in_another_error() -> BoxError {
 const OK: Outcome = Outcome::Response(http::StatusCode::OK);
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_after_not_sent_and_never_after_maybe_processed() {
+async fn retries_post_after_not_sent_but_not_after_maybe_processed() {
     let layer = RetryLayer::new();
     for method in ["POST", "PATCH", "PURGE"] {
         let retried = (vec![Outcome::NotSent, OK], Some(StopReason::Success));
-        assert_eq!(attempts(&layer, method, not_sent).await, retried, "{method}");
-        let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
-        assert_eq!(attempts(&layer, method, maybe_processed).await, given_up, "{method}");
-        assert_eq!(attempts(&layer, method, not_sent_in_another_error).await, given_up, "{method}");
+        assert_eq!(call(&layer, method, not_sent).await, retried, "{method}");
+        let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
+        assert_eq!(call(&layer, method, maybe_processed).await, stopped, "{method}");
+        assert_eq!(call(&layer, method, not_sent_in_another_error).await, stopped, "{method}");
     }
 }
 
@@ -70,55 +80,38 @@ async fn retries_get_after_not_sent_and_after_maybe_processed() {
             (not_sent_in_another_error, Outcome::Failed),
         ] {
             let retried = (vec![first, OK], Some(StopReason::Success));
-            assert_eq!(attempts(&layer, method, error).await, retried, "{method} {first:?}");
+            assert_eq!(call(&layer, method, error).await, retried, "{method} {first:?}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_classifier_retries_post_after_maybe_processed() {
+async fn a_rule_cannot_retry_post_after_maybe_processed() {
     let layer = RetryLayer::new().retry_if(|_, _| true);
-    let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
-    assert_eq!(attempts(&layer, "POST", maybe_processed).await, given_up);
+    let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
+    assert_eq!(call(&layer, "POST", maybe_processed).await, stopped);
 }
 
-/// A custom service may fail with these kinds on an established connection.
+/// The other I/O errors can also occur on an established connection, after the request was sent.
 #[tokio::test(start_paused = true)]
-async fn does_not_retry_post_after_a_bare_io_error_other_than_connection_refused() {
+async fn retries_post_after_an_io_error_only_if_connection_refused() {
     let layer = RetryLayer::new();
-    let given_up = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
+    let stopped = (vec![Outcome::Failed], Some(StopReason::NotIdempotent));
     for error in [
         || io::Error::from(HostUnreachable).into(),
         || io::Error::from(NetworkUnreachable).into(),
         (|| io::Error::from(AddrNotAvailable).into()) as fn() -> BoxError,
     ] {
-        assert_eq!(attempts(&layer, "POST", error).await, given_up, "{}", error());
-        let (outcomes, _) = attempts(&layer, "GET", error).await;
+        assert_eq!(call(&layer, "POST", error).await, stopped, "{}", error());
+        let (outcomes, _) = call(&layer, "GET", error).await;
         assert_eq!(outcomes, [Outcome::Failed, OK], "{}", error());
     }
-    let (outcomes, _) = attempts(&layer, "POST", || io::Error::from(ConnectionRefused).into()).await;
+    let (outcomes, _) = call(&layer, "POST", || io::Error::from(ConnectionRefused).into()).await;
     assert_eq!(outcomes, [Outcome::NotSent, OK]);
 }
 
-/// The inner layer sends a POST twice, because its service honours the key. The outer layer knows no key, and would get
-/// another one from the inner layer.
-#[tokio::test(start_paused = true)]
-async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
-    let key = IdempotencyKey::bare();
-    let inner = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
-    for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
-        let probe = ScriptedService::new([
-            ScriptedResponse::error(error),
-            ScriptedResponse::error(not_sent),
-            200.into(),
-        ]);
-        let _ = RetryLayer::new().layer(inner.layer(probe.clone())).oneshot(request("POST", URI)).await;
-        assert_eq!(probe.calls(), expected, "{}", error());
-    }
-}
-
 #[test]
-fn a_delivery_error_shows_its_statement_and_leads_to_the_error_it_wraps() {
+fn delivery_error_displays_its_delivery_and_keeps_its_source() {
     for (error, text) in
         [(not_sent(), "the request was not sent"), (maybe_processed(), "the request may have been processed")]
     {
@@ -128,4 +121,59 @@ fn a_delivery_error_shows_its_statement_and_leads_to_the_error_it_wraps() {
     let error = maybe_processed();
     let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     assert_eq!(source.map(io::Error::kind), Some(ConnectionRefused));
+}
+
+/// The inner layer sends the POST twice, because its service honours the key. The outer layer does not know that key, and
+/// its retry would get another key from the inner layer.
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_post_that_an_inner_retry_layer_may_have_sent() {
+    let key = IdempotencyKey::bare();
+    let inner_retry = RetryLayer::new().with_max_attempts(2).unwrap().with_honoured_idempotency_key(key);
+    for (error, expected) in [(maybe_processed as fn() -> BoxError, 2), (not_sent, 3)] {
+        let inner = ScriptedService::new([
+            ScriptedResponse::error(error),
+            ScriptedResponse::error(not_sent),
+            200.into(),
+        ]);
+        let _ = RetryLayer::new().layer(inner_retry.layer(inner.clone())).oneshot(request("POST", URI)).await;
+        assert_eq!(inner.calls(), expected, "{}", error());
+    }
+}
+
+/// Fails every second `poll_ready`, and otherwise forwards to the inner service.
+#[derive(Clone)]
+struct ReadyEveryOtherPoll {
+    polls: Arc<AtomicUsize>,
+    inner: ScriptedService,
+}
+
+impl Service<Request<ReplayBody<ReplayBody<Content>>>> for ReadyEveryOtherPoll {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        match self.polls.fetch_add(1, Relaxed) % 2 {
+            0 => Service::<Request<ReplayBody<Content>>>::poll_ready(&mut self.inner, cx),
+            _ => Poll::Ready(Err(Broken.into())),
+        }
+    }
+
+    fn call(&mut self, request: Request<ReplayBody<ReplayBody<Content>>>) -> Self::Future {
+        let (head, _) = request.into_parts();
+        self.inner.call(Request::from_parts(head, ReplayBody::new(Content::default())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn does_not_retry_post_that_an_inner_retry_layer_sent() {
+    let inner = ScriptedService::new([Status(503)]);
+    let inner_retry = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(inner_retry.with_max_attempts(2).unwrap())
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
+        .service(ReadyEveryOtherPoll { polls: Arc::default(), inner: inner.clone() });
+    service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!(inner.calls(), 1, "the outer layer retried a POST without an idempotency key");
 }

@@ -1,171 +1,154 @@
-//! Responses of gRPC servers, on paused time. tests/stacks runs a real server.
+//! The responses of gRPC servers. tests/stacks runs the layer against a real gRPC server.
 
 use std::{io::ErrorKind::ConnectionReset, time::Duration};
 
-use http::{Method, StatusCode};
+use http::StatusCode;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Report,
-    call::{
-        RequestHead,
-        StopReason::{self, *},
-    },
+    call::StopReason::{self, *},
     limit::{RateLimitLayer, ResponseInfo, TokenBucket},
-    retry::{Grpc, GrpcCode as Code, RetryLayer, RetryOverride},
+    retry::{Grpc, GrpcCode, RetryLayer},
 };
 
 use super::{
-    Headers, URI,
+    HeaderPairs, URI,
     support::{Scripted, Scripted::*, ScriptedService, get, millis, request},
 };
 
-const UNAVAILABLE: Headers = &[("grpc-status", "14")];
-const EXHAUSTED: Headers = &[("grpc-status", "8")];
-const ABORTED: Headers = &[("grpc-status", "10")];
-const PUSHED: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "5000")];
-const PUSHED_BOTH: Headers =
+const UNAVAILABLE: HeaderPairs = &[("grpc-status", "14")];
+const RESOURCE_EXHAUSTED: HeaderPairs = &[("grpc-status", "8")];
+const ABORTED: HeaderPairs = &[("grpc-status", "10")];
+const PUSHBACK_5_S: HeaderPairs = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "5000")];
+const PUSHBACK_AND_RETRY_AFTER: HeaderPairs =
     &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "5000"), ("retry-after", "7")];
-const PUSHED_AWAY: Headers = &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
-const PUSHED_FAR: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "120001")];
-const PUSHED_NOW: Headers = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "0")];
-const BEGUN: Headers = &[("content-type", "application/grpc"), ("grpc-retry-pushback-ms", "5000")];
-const OK: Headers = &[("grpc-status", "0"), ("grpc-retry-pushback-ms", "5000")];
+const NEGATIVE_PUSHBACK: HeaderPairs = &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
+const PUSHBACK_TOO_LONG: HeaderPairs = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "120001")];
+const ZERO_PUSHBACK: HeaderPairs = &[("grpc-status", "14"), ("grpc-retry-pushback-ms", "0")];
+const HEADERS_WITHOUT_STATUS: HeaderPairs =
+    &[("content-type", "application/grpc"), ("grpc-retry-pushback-ms", "5000")];
+const OK_WITH_PUSHBACK: HeaderPairs = &[("grpc-status", "0"), ("grpc-retry-pushback-ms", "5000")];
 
-fn grpc() -> RetryLayer {
+/// Returns a layer that declares every gRPC call of these tests idempotent.
+fn idempotent_grpc() -> RetryLayer {
     RetryLayer::new().with_classify(Grpc::new()).with_idempotent(|head| head.uri.path() == "/v1")
 }
 
-/// Returns the stop reason, the number of attempts, and the wait before the second of them.
-async fn tried(
+/// Makes a call. Returns the stop reason, the number of attempts and the time from the first attempt to the second.
+async fn call(
     layer: RetryLayer,
     method: &str,
-    answers: [Scripted; 2],
+    responses: [Scripted; 2],
 ) -> (Option<StopReason>, usize, Option<Duration>) {
-    let probe = ScriptedService::new(answers);
-    let result = layer.layer(probe.clone()).oneshot(request(method, URI)).await;
+    let inner = ScriptedService::new(responses);
+    let result = layer.layer(inner.clone()).oneshot(request(method, URI)).await;
     let report = match &result {
         Ok(response) => Report::from_response(response),
         Err(error) => error.report(),
     };
-    let seen = probe.seen();
+    let seen = inner.seen();
     (report.unwrap().stop_reason(), seen.len(), seen.get(1).map(|second| second.at - seen[0].at))
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_each_response_as_in_the_table() {
-    /// The shortest and the longest wait in milliseconds.
-    type Wait = Option<(u64, u64)>;
-    let table: [(Scripted, StopReason, Wait); 14] = [
-        // A gateway may change the HTTP status.
-        (Headers(503, PUSHED), Success, Some((5_000, 5_101))),
-        (Headers(403, PUSHED), Success, Some((5_000, 5_101))),
+async fn retries_by_grpc_status_and_pushback() {
+    /// The shortest and the longest expected delay in milliseconds, or `None` without a retry.
+    type Delay = Option<(u64, u64)>;
+    let table: [(Scripted, StopReason, Delay); 14] = [
+        // The gRPC status decides, because a gateway may change the HTTP status.
+        (Headers(503, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
+        (Headers(403, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
         (Headers(200, UNAVAILABLE), Success, Some((50, 101))),
-        (Headers(200, EXHAUSTED), Success, Some((500, 1_001))),
-        (Headers(200, PUSHED), Success, Some((5_000, 5_101))),
-        // The longer of the two delays, plus the jitter of the throttled backoff.
-        (Headers(200, PUSHED_BOTH), Success, Some((7_000, 8_001))),
-        (Headers(200, PUSHED_NOW), Success, Some((50, 101))),
-        (Headers(200, PUSHED_AWAY), NotRetryable, None),
-        (Headers(200, PUSHED_FAR), RequestedDelayTooLong, None),
+        (Headers(200, RESOURCE_EXHAUSTED), Success, Some((500, 1_001))),
+        (Headers(200, PUSHBACK_5_S), Success, Some((5_000, 5_101))),
+        // The longer of the two requested delays applies, plus the jitter of the throttled backoff.
+        (Headers(200, PUSHBACK_AND_RETRY_AFTER), Success, Some((7_000, 8_001))),
+        (Headers(200, ZERO_PUSHBACK), Success, Some((50, 101))),
+        (Headers(200, NEGATIVE_PUSHBACK), NotRetryable, None),
+        (Headers(200, PUSHBACK_TOO_LONG), RequestedDelayTooLong, None),
         (Headers(200, ABORTED), NotRetryable, None),
-        (Headers(200, BEGUN), Success, None),
-        (Headers(200, OK), Success, None),
+        (Headers(200, HEADERS_WITHOUT_STATUS), Success, None),
+        (Headers(200, OK_WITH_PUSHBACK), Success, None),
         (Status(503), Success, Some((50, 101))),
         (Status(500), NotRetryable, None),
     ];
-    for (answer, ended, waited) in table {
-        let (told, attempts, wait) = tried(grpc(), "POST", [answer, Status(200)]).await;
-        assert_eq!((told, attempts), (Some(ended), 1 + usize::from(waited.is_some())), "{answer:?}");
-        let fits = wait
-            .zip(waited)
-            .is_none_or(|(wait, (least, most))| (millis(least)..=millis(most)).contains(&wait));
-        assert!(fits, "{answer:?}: {wait:?}");
+    for (response, expected_reason, expected_delay) in table {
+        let (stop_reason, attempts, delay) = call(idempotent_grpc(), "POST", [response, Status(200)]).await;
+        let expected_attempts = 1 + usize::from(expected_delay.is_some());
+        assert_eq!((stop_reason, attempts), (Some(expected_reason), expected_attempts), "{response:?}");
+        let within_bounds = delay
+            .zip(expected_delay)
+            .is_none_or(|(delay, (least, most))| (millis(least)..=millis(most)).contains(&delay));
+        assert!(within_bounds, "{response:?}: {delay:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_code_proves_that_the_call_was_not_processed() {
-    let strict = || RetryLayer::new().with_classify(Grpc::new());
-    for answer in
-        [Headers(200, UNAVAILABLE), Headers(200, EXHAUSTED), Headers(200, PUSHED), Io(ConnectionReset)]
+async fn a_grpc_status_does_not_prove_that_a_call_was_not_processed() {
+    let not_idempotent = || RetryLayer::new().with_classify(Grpc::new());
+    for response in [
+        Headers(200, UNAVAILABLE),
+        Headers(200, RESOURCE_EXHAUSTED),
+        Headers(200, PUSHBACK_5_S),
+        Io(ConnectionReset),
+    ] {
+        let result = call(not_idempotent(), "POST", [response, Status(200)]).await;
+        assert_eq!(result, (Some(NotIdempotent), 1, None), "{response:?}");
+        let (stop_reason, attempts, _) = call(idempotent_grpc(), "POST", [response, Status(200)]).await;
+        assert_eq!((stop_reason, attempts), (Some(Success), 2), "{response:?}");
+    }
+    let (stop_reason, attempts, _) = call(not_idempotent(), "POST", [Refused, Status(200)]).await;
+    assert_eq!((stop_reason, attempts), (Some(Success), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_the_configured_grpc_codes_only() {
+    let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED).never_on_code(GrpcCode::UNAVAILABLE);
+    for (response, expected) in [(Headers(200, ABORTED), Success), (Headers(200, UNAVAILABLE), NotRetryable)]
     {
-        let told = tried(strict(), "POST", [answer, Status(200)]).await;
-        assert_eq!(told, (Some(NotIdempotent), 1, None), "{answer:?}");
-        let (told, attempts, _) = tried(grpc(), "POST", [answer, Status(200)]).await;
-        assert_eq!((told, attempts), (Some(Success), 2), "{answer:?}");
+        let layer = idempotent_grpc().with_classify(classify.clone());
+        let (stop_reason, ..) = call(layer, "POST", [response, Status(200)]).await;
+        assert_eq!(stop_reason, Some(expected), "{response:?}");
     }
-    let (told, attempts, _) = tried(strict(), "POST", [Refused, Status(200)]).await;
-    assert_eq!((told, attempts), (Some(Success), 2));
+    // A configured code cannot make a success retryable. Rules are evaluated before the classifier.
+    let retries_ok = Grpc::new().retry_on_code(GrpcCode::OK);
+    let layer = idempotent_grpc().with_classify(retries_ok);
+    let (stop_reason, attempts, _) = call(layer, "POST", [Headers(200, OK_WITH_PUSHBACK), Status(200)]).await;
+    assert_eq!((stop_reason, attempts), (Some(Success), 1));
+    let never_on_200 = idempotent_grpc().with_classify(Grpc::new()).never_on(StatusCode::OK);
+    let (stop_reason, ..) = call(never_on_200, "POST", [Headers(200, UNAVAILABLE), Status(200)]).await;
+    assert_eq!(stop_reason, Some(NotRetryable));
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_only_the_configured_codes() {
-    let classify = Grpc::new().retry_on_code(Code::ABORTED).never_on_code(Code::UNAVAILABLE);
-    for (answer, ended) in [(Headers(200, ABORTED), Success), (Headers(200, UNAVAILABLE), NotRetryable)] {
-        let told = tried(grpc().with_classify(classify.clone()), "POST", [answer, Status(200)]).await;
-        assert_eq!(told.0, Some(ended), "{answer:?}");
-    }
-    // A success is never retried, and rules are evaluated before the classifier.
-    let everything = Grpc::new().retry_on_code(Code::OK);
-    let told = tried(grpc().with_classify(everything), "POST", [Headers(200, OK), Status(200)]).await;
-    assert_eq!((told.0, told.1), (Some(Success), 1));
-    let never = grpc().with_classify(Grpc::new()).never_on(StatusCode::OK);
-    let told = tried(never, "POST", [Headers(200, UNAVAILABLE), Status(200)]).await;
-    assert_eq!(told.0, Some(NotRetryable));
-}
-
-#[tokio::test(start_paused = true)]
-async fn with_idempotent_declares_requests_by_a_rule() {
-    let search = |head: RequestHead<'_>| head.uri.path() == "/v1/searches" && *head.method == Method::POST;
-    let layer = RetryLayer::new().with_idempotent(search);
-    for (method, path, attempts) in [
-        ("POST", "/v1/searches", 3),
-        ("PATCH", "/v1/searches", 1),
-        ("POST", "/v1/orders", 1),
-        ("GET", "/v1", 3),
+async fn the_pushback_of_a_throttled_server_pauses_the_shared_limiter() {
+    const ABORTED_WITH_PUSHBACK: HeaderPairs = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
+    for (response, pause) in [
+        (Headers(200, PUSHBACK_5_S), 5_000),
+        (Headers(200, PUSHBACK_AND_RETRY_AFTER), 7_000),
+        // The gRPC status decides, not the HTTP status.
+        (Headers(503, PUSHBACK_5_S), 5_000),
+        (Headers(403, PUSHBACK_5_S), 5_000),
+        // The limiter does not pause after these: they request a delay of one call, or no delay.
+        (Headers(200, ABORTED_WITH_PUSHBACK), 0),
+        (Headers(200, NEGATIVE_PUSHBACK), 0),
+        (Headers(200, HEADERS_WITHOUT_STATUS), 0),
+        (Headers(200, OK_WITH_PUSHBACK), 0),
     ] {
-        let probe = ScriptedService::new([Status(503)]);
-        let uri = format!("https://api.example.com{path}");
-        layer.layer(probe.clone()).oneshot(request(method, &uri)).await.unwrap();
-        assert_eq!(probe.calls(), attempts, "{method} {path}");
-    }
-    // The declaration of a single request still counts.
-    let probe = ScriptedService::new([Status(503)]);
-    let mut order = request("POST", URI);
-    order.extensions_mut().insert(RetryOverride::new().with_idempotent());
-    layer.layer(probe.clone()).oneshot(order).await.unwrap();
-    assert_eq!(probe.calls(), 3);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_pushback_of_a_throttled_service_pauses_the_shared_limiter() {
-    const ABORTED_PUSHED: Headers = &[("grpc-status", "10"), ("grpc-retry-pushback-ms", "5000")];
-    for (answer, pause) in [
-        (Headers(200, PUSHED), 5_000),
-        (Headers(200, PUSHED_BOTH), 7_000),
-        // With any HTTP status, because a gateway may change it.
-        (Headers(503, PUSHED), 5_000),
-        (Headers(403, PUSHED), 5_000),
-        // A delay for one call, or none.
-        (Headers(200, ABORTED_PUSHED), 0),
-        (Headers(200, PUSHED_AWAY), 0),
-        (Headers(200, BEGUN), 0),
-        (Headers(200, OK), 0),
-    ] {
-        let probe = ScriptedService::new([answer, Status(200)]);
+        let inner = ScriptedService::new([response, Status(200)]);
         let service =
-            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(probe.clone());
+            ServiceBuilder::new().layer(RateLimitLayer::new(TokenBucket::unlimited())).service(inner.clone());
         service.clone().oneshot(get(URI)).await.unwrap();
-        let asked = Instant::now();
+        let second_call = Instant::now();
         service.oneshot(get(URI)).await.unwrap();
-        let waited = probe.seen()[1].at - asked;
-        assert!((millis(pause)..=millis(pause + 2)).contains(&waited), "{answer:?}: {waited:?}");
+        let waited = inner.seen()[1].at - second_call;
+        assert!((millis(pause)..=millis(pause + 2)).contains(&waited), "{response:?}: {waited:?}");
     }
 }
 
 #[test]
-fn reads_no_pushback_from_a_response_that_is_not_grpc() {
+fn ignores_a_pushback_in_a_response_that_is_not_grpc() {
     let mut headers = http::HeaderMap::new();
     headers.insert("grpc-retry-pushback-ms", http::HeaderValue::from_static("5000"));
     for status in [200, 429, 503] {

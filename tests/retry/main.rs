@@ -1,86 +1,61 @@
-//! The retry layer, over doubles and on paused time. Also runs the limit and preset layers over the probe.
+//! The retry layer over a scripted service on tokio's paused clock. `transport` runs it over real connections.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+mod backoff;
 mod budget;
-mod corners;
+mod cancellation;
+mod case_runner;
+mod classify;
 mod deadline;
+mod decision_table;
 mod delivery;
-mod drained;
-mod dropped;
-mod early;
+mod drain;
 mod grpc;
-mod held;
-mod jitter;
-mod paid;
+mod idempotency;
+mod key_replaced;
+mod limiter;
 mod properties;
 mod readiness;
-mod rekeyed;
+mod recorded_body;
+mod redaction;
 mod report;
 mod request;
-mod rules;
-mod scenario;
+mod requested_delay;
+mod retry_cost;
+mod settings;
 #[path = "../support/mod.rs"]
 mod support;
-mod table;
 #[cfg(feature = "client")]
 mod transport;
 
-use self::support::{Content, Scripted::Status, ScriptedService, get, millis};
-use http::{Request, Response};
-use tower::Service;
+use http::Response;
 use tower_outbound::{
     Report,
     call::RequestHead,
-    retry::{AttemptResult, Classify, DefaultClassifier, RetryDecision, RetryLayer},
+    retry::{AttemptResult, Classify, DefaultClassifier, RetryDecision},
 };
 
 const URI: &str = "https://api.example.com/v1";
 
-type Headers = &'static [(&'static str, &'static str)];
+/// The names and values of response headers.
+type HeaderPairs = &'static [(&'static str, &'static str)];
 
+/// The `date` header of responses with a date in `retry-after`.
 const DATE: (&str, &str) = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
 
-#[tokio::test]
-#[should_panic(expected = "called without having been polled ready")]
-async fn the_probe_panics_on_a_call_that_was_not_polled_ready() {
-    let mut ready = ScriptedService::new([Status(200)]);
-    std::future::poll_fn(|cx| Service::<Request<Content>>::poll_ready(&mut ready, cx)).await.unwrap();
-    let _ = ready.clone().call(get(URI)).await;
-}
-
-#[test]
-fn a_retry_layer_shows_its_settings() {
-    let layer =
-        RetryLayer::new().with_max_attempts(7).unwrap().with_custom_backoff(|| std::iter::repeat(millis(1)));
-    let shown = format!("{layer:?}");
-    for part in [
-        "max_attempts: 7",
-        "transient: Custom",
-        "throttled: ExponentialBackoff { base: 1s",
-        "Budget { left: 500",
-        "replay_limit: ",
-    ] {
-        assert!(shown.contains(part), "{part} in {shown}");
-    }
-    let shown = format!("{:?}", RetryLayer::new().without_budget());
-    assert!(
-        shown.contains("budget: None") && shown.contains("transient: ExponentialBackoff { base: "),
-        "{shown}"
-    );
-}
-
+/// Returns the report in the response's extensions.
 fn report<B>(response: &Response<B>) -> &Report {
-    response.extensions().get().expect("no report in the response")
+    response.extensions().get().expect("the response has a report")
 }
 
-/// A classifier that decides by `rule`, and without its decision by the default.
-fn rule<F>(rule: F) -> impl Classify + 'static
+/// Returns a classifier that applies `decide`, and [`DefaultClassifier`] where that returns `None`.
+fn classifier<F>(decide: F) -> impl Classify + 'static
 where
     F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync + 'static,
 {
-    struct Rule<F>(F);
+    struct Classifier<F>(F);
 
-    impl<F> Classify for Rule<F>
+    impl<F> Classify for Classifier<F>
     where
         F: Fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision> + Send + Sync,
     {
@@ -89,5 +64,5 @@ where
         }
     }
 
-    Rule(rule)
+    Classifier(decide)
 }

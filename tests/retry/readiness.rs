@@ -1,4 +1,4 @@
-//! An inner service that does not become ready.
+//! Calls over an inner service that is not ready yet, or whose `poll_ready` fails.
 
 use std::{
     error::Error as _,
@@ -11,14 +11,17 @@ use std::{
 };
 
 use http::{Request, Response, StatusCode};
-use tower::{BoxError, Layer, Service, ServiceExt};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
     Body, Error,
     body::ReplayBody,
     call::{
+        CallContext,
         Outcome::{self, *},
         StopReason::{self, *},
     },
+    limit::{RateLimitLayer, TokenBucket},
     retry::RetryLayer,
 };
 
@@ -26,61 +29,96 @@ use super::{
     URI, report,
     support::{
         Broken, Content,
-        Scripted::{self as Step, Io, Refused, Status},
-        ScriptedService, cause, request,
+        Scripted::{self, Io, Refused, Status},
+        ScriptedService, broken, cause, get, millis, request,
     },
 };
 
-/// Responds by its script. Where the script has `None`, `poll_ready` fails, and that instance stays broken.
-struct Fragile {
-    script: Arc<[Option<Step>]>,
-    asked: Arc<AtomicUsize>,
+#[tokio::test(start_paused = true)]
+async fn waits_for_readiness_before_each_attempt() {
+    let (mut service, mut handle) =
+        tower_test::mock::spawn_layer::<Request<ReplayBody<Content>>, Response<Content>, _>(
+            RetryLayer::new().with_seed(1),
+        );
+    handle.allow(0);
+    assert!(service.poll_ready::<Request<Content>>().is_ready(), "the retry layer is always ready");
+    let mut call = task::spawn(service.call(get(URI)));
+    assert_pending!(call.poll());
+    assert!(handle.poll_request().is_pending(), "the mock is not ready yet");
+    handle.allow(1);
+    assert!(call.is_woken());
+    assert_pending!(call.poll());
+    let (_, first) = handle.next_request().await.unwrap();
+    first.send_response(Response::builder().status(503).body(Content::default()).unwrap());
+    assert_pending!(call.poll());
+    tokio::time::advance(millis(105)).await;
+    assert_pending!(call.poll());
+    handle.allow(1);
+    assert_pending!(call.poll());
+    let (second, response) = handle.next_request().await.unwrap();
+    assert_eq!(second.extensions().get::<CallContext>().unwrap().attempt(), 2);
+    drop(second); // A body is not replayed while the service holds it.
+    response.send_error(io::Error::from(BrokenPipe));
+    assert_pending!(call.poll());
+    tokio::time::advance(millis(205)).await;
+    handle.allow(1);
+    assert_pending!(call.poll());
+    let (_, third) = handle.next_request().await.unwrap();
+    third.send_response(Response::new(Content::default()));
+    assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
+}
+
+/// Reads one entry of its script for each `poll_ready`. `Some` makes the service ready for a call with that result. `None`
+/// makes `poll_ready` fail, and the layer must not poll that clone again.
+struct ScriptedReadiness {
+    script: Arc<[Option<Scripted>]>,
+    polls: Arc<AtomicUsize>,
     next: Option<ScriptedService>,
-    broke: bool,
+    failed: bool,
 }
 
-impl Fragile {
-    fn new(script: &[Option<Step>]) -> Self {
-        Self { script: script.into(), asked: Arc::default(), next: None, broke: false }
+impl ScriptedReadiness {
+    fn new(script: &[Option<Scripted>]) -> Self {
+        Self { script: script.into(), polls: Arc::default(), next: None, failed: false }
     }
 }
 
-impl Clone for Fragile {
+impl Clone for ScriptedReadiness {
     fn clone(&self) -> Self {
-        Self { script: Arc::clone(&self.script), asked: Arc::clone(&self.asked), next: None, broke: false }
+        Self { script: Arc::clone(&self.script), polls: Arc::clone(&self.polls), next: None, failed: false }
     }
 }
 
-impl Service<Request<ReplayBody<Content>>> for Fragile {
+impl Service<Request<ReplayBody<Content>>> for ScriptedReadiness {
     type Response = Response<Body>;
     type Error = BoxError;
     type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        assert!(!self.broke, "polled again after it failed");
-        match self.script.get(self.asked.fetch_add(1, Relaxed)).copied().flatten() {
-            Some(answer) => {
-                let probe = self.next.insert(ScriptedService::new([answer]));
-                Service::<Request<ReplayBody<Content>>>::poll_ready(probe, cx)
+        assert!(!self.failed, "polled again after `poll_ready` failed");
+        match self.script.get(self.polls.fetch_add(1, Relaxed)).copied().flatten() {
+            Some(response) => {
+                let inner = self.next.insert(ScriptedService::new([response]));
+                Service::<Request<ReplayBody<Content>>>::poll_ready(inner, cx)
             }
             None => {
-                self.broke = true;
+                self.failed = true;
                 Poll::Ready(Err(Broken.into()))
             }
         }
     }
 
     fn call(&mut self, request: Request<ReplayBody<Content>>) -> Self::Future {
-        self.next.take().expect("called without having been polled ready").call(request)
+        self.next.take().expect("called before it was ready").call(request)
     }
 }
 
-/// Returns the result, the outcome of each attempt, and the stop reason.
-async fn came(
+/// Makes a call. Returns its status or error, the outcome of each attempt and the stop reason.
+async fn call(
     method: &str,
-    script: &[Option<Step>],
+    script: &[Option<Scripted>],
 ) -> (Result<u16, Error>, Vec<Outcome>, Option<StopReason>) {
-    let service = RetryLayer::new().layer(Fragile::new(script));
+    let service = RetryLayer::new().layer(ScriptedReadiness::new(script));
     let (result, report) = match service.oneshot(request(method, URI)).await {
         Ok(response) => (Ok(response.status().as_u16()), report(&response).clone()),
         Err(error) => {
@@ -94,49 +132,49 @@ async fn came(
 
 #[tokio::test(start_paused = true)]
 async fn returns_the_earlier_error_if_the_service_is_not_ready_for_a_retry() {
-    let (result, outcomes, ended) = came("GET", &[Some(Io(ConnectionReset)), None]).await;
+    let (result, outcomes, stop_reason) = call("GET", &[Some(Io(ConnectionReset)), None]).await;
     let error = result.unwrap_err();
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
     assert_eq!(source.kind(), ConnectionReset);
-    assert_eq!((outcomes.as_slice(), ended), (&[Failed, NotSent, NotSent][..], Some(Exhausted)));
+    assert_eq!((outcomes.as_slice(), stop_reason), (&[Failed, NotSent, NotSent][..], Some(Exhausted)));
 
-    // After two failed attempts, the later error is returned.
+    // After two failed attempts, the call returns the error of the second.
     let script = [Some(Io(ConnectionReset)), Some(Io(BrokenPipe)), None];
-    let (result, outcomes, _) = came("GET", &script).await;
+    let (result, outcomes, _) = call("GET", &script).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), BrokenPipe);
     assert_eq!(outcomes, [Failed, Failed, NotSent]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_post_until_it_may_have_been_sent() {
-    let (result, outcomes, ended) = came("POST", &[Some(Refused), None]).await;
+async fn retries_post_until_an_attempt_may_have_been_sent() {
+    let (result, outcomes, stop_reason) = call("POST", &[Some(Refused), None]).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), ConnectionRefused);
-    assert_eq!((outcomes.as_slice(), ended), (&[NotSent, NotSent, NotSent][..], Some(Exhausted)));
+    assert_eq!((outcomes.as_slice(), stop_reason), (&[NotSent, NotSent, NotSent][..], Some(Exhausted)));
 
-    let (result, outcomes, ended) = came("POST", &[None, Some(Io(ConnectionReset))]).await;
+    let (result, outcomes, stop_reason) = call("POST", &[None, Some(Io(ConnectionReset))]).await;
     assert_eq!(cause::<io::Error>(&result.unwrap_err()).unwrap().kind(), ConnectionReset);
-    assert_eq!((outcomes.as_slice(), ended), (&[NotSent, Failed][..], Some(NotIdempotent)));
+    assert_eq!((outcomes.as_slice(), stop_reason), (&[NotSent, Failed][..], Some(NotIdempotent)));
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_a_service_that_becomes_ready_again() {
+async fn sends_the_request_once_the_service_becomes_ready() {
     let ok = StatusCode::OK;
     for method in ["PUT", "POST"] {
-        let (result, outcomes, ended) = came(method, &[None, None, Some(Status(200))]).await;
+        let (result, outcomes, stop_reason) = call(method, &[None, None, Some(Status(200))]).await;
         assert_eq!(result.unwrap(), 200);
         assert_eq!(
-            (outcomes.as_slice(), ended),
+            (outcomes.as_slice(), stop_reason),
             (&[NotSent, NotSent, Outcome::Response(ok)][..], Some(Success))
         );
     }
-    let (result, outcomes, _) = came("PUT", &[Some(Io(ConnectionReset)), None, Some(Status(200))]).await;
+    let (result, outcomes, _) = call("PUT", &[Some(Io(ConnectionReset)), None, Some(Status(200))]).await;
     assert_eq!(result.unwrap(), 200);
     assert_eq!(outcomes, [Failed, NotSent, Outcome::Response(ok)]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn returns_the_readiness_error_of_a_first_attempt() {
-    let service = RetryLayer::new().with_max_attempts(1).unwrap().layer(Fragile::new(&[]));
+async fn returns_the_readiness_error_if_no_attempt_was_sent() {
+    let service = RetryLayer::new().with_max_attempts(1).unwrap().layer(ScriptedReadiness::new(&[]));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert_eq!(error.source().unwrap().downcast_ref(), Some(&Broken));
     let report = error.report().unwrap();
@@ -145,8 +183,78 @@ async fn returns_the_readiness_error_of_a_first_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_report_has_a_response_before_the_readiness_error() {
-    let (result, outcomes, _) = came("GET", &[Some(Status(503)), None]).await;
+async fn returns_the_readiness_error_after_a_failed_response() {
+    let (result, outcomes, _) = call("GET", &[Some(Status(503)), None]).await;
     assert_eq!(cause(&result.unwrap_err()), Some(&Broken));
     assert_eq!(outcomes, [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE), NotSent, NotSent]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_put_and_post_with_a_body_if_readiness_fails() {
+    for method in ["PUT", "POST"] {
+        let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
+        assert_eq!(cause(&error), Some(&Broken));
+        let report = error.report().unwrap();
+        assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3), "{method}");
+        assert!(report.attempts().iter().all(|attempt| attempt.outcome == Some(Outcome::NotSent)));
+    }
+}
+
+/// Becomes ready `times` times. After that, `poll_ready` fails.
+#[derive(Clone)]
+struct ReadyTimes {
+    times: usize,
+    polls: Arc<AtomicUsize>,
+    inner: ScriptedService,
+}
+
+impl Service<Request<ReplayBody<Content>>> for ReadyTimes {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = <ScriptedService as Service<Request<ReplayBody<Content>>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        if self.polls.fetch_add(1, Relaxed) >= self.times {
+            return Poll::Ready(Err(Broken.into()));
+        }
+        Service::<Request<ReplayBody<Content>>>::poll_ready(&mut self.inner, cx)
+    }
+
+    fn call(&mut self, request: Request<ReplayBody<Content>>) -> Self::Future {
+        self.inner.call(request)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn returns_the_earlier_error_if_readiness_fails_below_a_limiter() {
+    let service =
+        ReadyTimes { times: 1, polls: Arc::default(), inner: ScriptedService::new([Io(ConnectionReset)]) };
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
+        .service(service);
+    let error = service.oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(cause::<io::Error>(&error).map(io::Error::kind), Some(ConnectionReset), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_post_if_readiness_fails_below_a_limiter() {
+    let service = ReadyTimes { times: 0, polls: Arc::default(), inner: ScriptedService::new([Status(200)]) };
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(RateLimitLayer::new(TokenBucket::unlimited()))
+        .service(service);
+    let error = service.oneshot(request("POST", URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 3, "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn returns_the_readiness_error_after_an_error_and_a_response() {
+    let service = ReadyTimes {
+        times: 2,
+        polls: Arc::default(),
+        inner: ScriptedService::new([Io(ConnectionReset), Status(503)]),
+    };
+    let error = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(cause(&error), Some(&Broken), "{error:?}");
 }

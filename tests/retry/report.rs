@@ -1,4 +1,4 @@
-//! The report and the error.
+//! The report and the error of a call.
 
 use std::{
     error::Error as _,
@@ -6,28 +6,24 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
-use tokio_test::{assert_pending, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{
-    Quota,
     body::ReplayBody,
     call::{Outcome, StopReason::*},
-    limit::{RateLimitLayer, TokenBucket},
     retry::RetryLayer,
     timeout::TimeoutLayer,
 };
 
 use super::{
     URI, report,
-    support::{Broken, Content, Scripted::*, ScriptedService, broken, cause, get, millis, request, secs},
+    support::{Content, Scripted::*, ScriptedService, cause, get, millis, request, secs},
 };
 
 #[tokio::test(start_paused = true)]
-async fn the_report_of_a_success_is_complete() {
-    let probe = ScriptedService::new([
+async fn reports_every_attempt_of_a_call_that_succeeds() {
+    let inner = ScriptedService::new([
         Headers(429, &[("retry-after", "2")]),
         Io(ConnectionReset),
         Refused,
@@ -37,7 +33,7 @@ async fn the_report_of_a_success_is_complete() {
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new().with_max_attempts(9).unwrap())
         .layer(TimeoutLayer::per_attempt(secs(1)).unwrap())
-        .service(probe.clone());
+        .service(inner.clone());
     let start = Instant::now();
     let response = service.oneshot(get(URI)).await.unwrap();
     let report = report(&response);
@@ -45,13 +41,16 @@ async fn the_report_of_a_success_is_complete() {
     assert_eq!((report.request_id(), report.waited()), (None, Duration::ZERO));
     let attempts = report.attempts();
     let outcomes: Vec<_> = attempts.iter().map(|attempt| attempt.outcome.unwrap()).collect();
-    let answer = |status| Outcome::Response(StatusCode::from_u16(status).unwrap());
-    assert_eq!(outcomes, [answer(429), Outcome::Failed, Outcome::NotSent, Outcome::Timeout, answer(200)]);
-    let asked: Vec<_> = attempts.iter().map(|attempt| attempt.requested_delay).collect();
-    assert_eq!(asked, [Some(secs(2)), None, None, None, None]);
-    let took: Vec<_> = attempts.iter().map(|attempt| attempt.ended.unwrap() - attempt.started).collect();
-    assert_eq!(took, [millis(0), millis(0), millis(0), secs(1), millis(30)]);
-    for (index, (attempt, seen)) in attempts.iter().zip(probe.seen()).enumerate() {
+    let response_outcome = |status| Outcome::Response(StatusCode::from_u16(status).unwrap());
+    assert_eq!(
+        outcomes,
+        [response_outcome(429), Outcome::Failed, Outcome::NotSent, Outcome::Timeout, response_outcome(200)]
+    );
+    let requested_delays: Vec<_> = attempts.iter().map(|attempt| attempt.requested_delay).collect();
+    assert_eq!(requested_delays, [Some(secs(2)), None, None, None, None]);
+    let durations: Vec<_> = attempts.iter().map(|attempt| attempt.ended.unwrap() - attempt.started).collect();
+    assert_eq!(durations, [millis(0), millis(0), millis(0), secs(1), millis(30)]);
+    for (index, (attempt, seen)) in attempts.iter().zip(inner.seen()).enumerate() {
         assert_eq!(attempt.number, index as u32 + 1);
         assert_eq!(attempt.started, seen.at - start);
         assert_eq!(attempt.delay.is_some(), index < 4);
@@ -61,13 +60,13 @@ async fn the_report_of_a_success_is_complete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_report_of_a_failure_is_complete_and_the_source_is_the_inner_error() {
-    let probe =
+async fn reports_every_attempt_of_a_call_that_fails_and_its_last_error() {
+    let inner =
         ScriptedService::new([Headers(503, &[("retry-after", "2")]), Io(ConnectionReset), Io(BrokenPipe)]);
-    let error = RetryLayer::new().layer(probe).oneshot(get(URI)).await.unwrap_err();
+    let error = RetryLayer::new().layer(inner).oneshot(get(URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_timeout() && !error.is_auth());
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
-    assert_eq!(source.kind(), BrokenPipe, "the last attempt's error");
+    assert_eq!(source.kind(), BrokenPipe, "the error of the last attempt");
     let report = error.report().unwrap();
     assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3));
     let attempts = report.attempts();
@@ -80,7 +79,7 @@ async fn the_report_of_a_failure_is_complete_and_the_source_is_the_inner_error()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_chain_of_sources_downcasts_at_every_step() {
+async fn every_source_of_an_error_can_be_downcast() {
     #[derive(Debug)]
     struct Outer(io::Error);
     impl std::fmt::Display for Outer {
@@ -96,7 +95,7 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
     let service = service_fn(|_: Request<ReplayBody<Content>>| async {
         Err::<Response<Content>, _>(Outer(ConnectionRefused.into()))
     });
-    // `Outer` is an unknown error, so its cause does not prove that the request was not sent.
+    // The layer does not know `Outer`, so the source inside it does not prove that the request was not sent.
     let error = RetryLayer::new().layer(service).oneshot(request("POST", URI)).await.unwrap_err();
     let outer = error.source().unwrap().downcast_ref::<Outer>().unwrap();
     assert_eq!(outer.0.kind(), ConnectionRefused);
@@ -107,54 +106,14 @@ async fn the_chain_of_sources_downcasts_at_every_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn does_not_retry_after_a_refusal_of_the_limiter() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
-    let probe = ScriptedService::new([Status(503)]);
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(bucket).with_max_wait(secs(1)))
-        .service(probe.clone());
-    let error = service.oneshot(get(URI)).await.unwrap_err();
-    assert!(error.is_rate_limited() && error.retry_after() > Some(secs(50)), "{error:?}");
-    let report = error.report().unwrap();
-    assert_eq!((probe.calls(), report.stop_reason()), (1, Some(NotRetryable)));
-    assert_eq!(report.attempts()[1].outcome, Some(Outcome::Refused));
-}
-
-#[tokio::test(start_paused = true)]
-async fn every_attempt_takes_a_permit_and_the_report_has_its_wait() {
-    let bucket = TokenBucket::new(Quota::per_minute(1).unwrap().without_margin());
-    let service = ServiceBuilder::new()
-        .layer(RetryLayer::new())
-        .layer(RateLimitLayer::new(bucket))
-        .service(ScriptedService::new([Status(503), Status(200)]));
-    let response = service.oneshot(get(URI)).await.unwrap();
-    let attempts = report(&response).attempts();
-    assert_eq!(attempts[0].waited, Duration::ZERO);
-    assert!((secs(59)..=secs(61)).contains(&attempts[1].waited), "{:?}", attempts[1].waited);
-    assert_eq!(report(&response).waited(), attempts[1].waited);
-}
-
-#[tokio::test(start_paused = true)]
-async fn retries_any_request_with_its_body_after_a_failed_poll_ready() {
-    for method in ["PUT", "POST"] {
-        let error = RetryLayer::new().layer(broken()).oneshot(request(method, URI)).await.unwrap_err();
-        assert_eq!(cause(&error), Some(&Broken));
-        let report = error.report().unwrap();
-        assert_eq!((report.stop_reason(), report.attempt_count()), (Some(Exhausted), 3), "{method}");
-        assert!(report.attempts().iter().all(|attempt| attempt.outcome == Some(Outcome::NotSent)));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn debug_shows_neither_head_nor_body() {
-    let mut request = request("PUT", "https://api.example.com/v1?key=s3cret");
-    request.headers_mut().insert("x-key", HeaderValue::from_static("s3cret"));
-    *request.body_mut() = Full::from("s3cret");
-    let mut service = RetryLayer::new().layer(ScriptedService::new([Status(503)]));
-    let mut call = task::spawn(service.call(request));
-    assert_pending!(call.poll());
-    let shown = format!("{:?} {service:?} {:?}", call, RetryLayer::new());
-    assert!(!shown.contains("s3cret"), "{shown}");
-    assert!(shown.contains("attempts: 1"), "{shown}");
+async fn replaces_the_report_of_a_call_that_the_inner_service_made() {
+    let service = tower::service_fn(|_: Request<ReplayBody<Content>>| async {
+        let own_call = RetryLayer::new()
+            .with_max_attempts(1)
+            .unwrap()
+            .layer(ScriptedService::new([Io(ConnectionReset)]));
+        own_call.oneshot(get(URI)).await
+    });
+    let error = RetryLayer::new().layer(service).oneshot(get(URI)).await.unwrap_err();
+    assert_eq!(error.report().unwrap().attempt_count(), 3);
 }

@@ -1,4 +1,4 @@
-//! The request of each attempt.
+//! The request that each attempt sends.
 
 use std::{cell::Cell, convert::Infallible, io::ErrorKind::*, rc::Rc};
 
@@ -20,12 +20,12 @@ use super::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn every_attempt_carries_the_same_head() {
+async fn every_attempt_has_the_same_request_head() {
     #[derive(Clone)]
-    struct Marked;
-    // The recording differs with an extension of the request's own, and with large headers.
-    for (marked, length) in [(false, 10), (false, 10_000), (true, 10)] {
-        let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
+    struct CallerExtension;
+    // The layer stores a head in another way if the caller added an extension or the headers are large.
+    for (with_extension, length) in [(false, 10), (false, 10_000), (true, 10)] {
+        let inner = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
         let mut request = request("PUT", "https://api.example.com/v1?q=1");
         let long = HeaderValue::try_from("x".repeat(length)).unwrap();
         let mut secret = HeaderValue::from_static("b");
@@ -34,11 +34,11 @@ async fn every_attempt_carries_the_same_head() {
         request.headers_mut().append("x-long", long.clone());
         request.headers_mut().append("x-many", secret);
         *request.version_mut() = Version::HTTP_2;
-        if marked {
-            request.extensions_mut().insert(Marked);
+        if with_extension {
+            request.extensions_mut().insert(CallerExtension);
         }
-        RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
-        let seen = probe.seen();
+        RetryLayer::new().layer(inner.clone()).oneshot(request).await.unwrap();
+        let seen = inner.seen();
         assert_eq!(seen.len(), 3);
         for seen in &seen {
             assert_eq!((&seen.head.method, seen.head.version), (&Method::PUT, Version::HTTP_2));
@@ -47,15 +47,62 @@ async fn every_attempt_carries_the_same_head() {
             assert!(many.iter().eq(["a", "b"]));
             assert!(many.iter().map(HeaderValue::is_sensitive).eq([false, true]));
             assert_eq!(seen.head.headers["x-long"], long);
-            assert_eq!(seen.head.headers.len(), 3, "no further header");
-            assert_eq!(seen.head.extensions.get::<Marked>().is_some(), marked);
+            assert_eq!(seen.head.headers.len(), 3, "no header was added");
+            assert_eq!(seen.head.extensions.get::<CallerExtension>().is_some(), with_extension);
         }
     }
 }
 
-/// HTTP/1 clients read no more than the announced length.
 #[tokio::test(start_paused = true)]
-async fn a_body_is_complete_at_its_announced_length_unless_trailers_are_announced() {
+async fn passes_the_attempt_number_to_the_inner_service() {
+    let inner = ScriptedService::new([Status(503), Status(503), Status(200)]);
+    RetryLayer::new().layer(inner.clone()).oneshot(get(URI)).await.unwrap();
+    let numbers: Vec<_> = inner.seen().into_iter().map(|seen| seen.attempt).collect();
+    assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replays_a_streamed_body_with_its_trailers() {
+    let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
+    let frames = [
+        Frame::data(Bytes::from_static(b"one ")),
+        Frame::data(Bytes::from_static(b"two ")),
+        Frame::data(Bytes::from(vec![b'x'; 10_000])),
+        Frame::trailers(trailers.clone()),
+    ];
+    // The stream is not `Clone`, and a pause of 5 ms precedes each frame.
+    let stream = stream::iter(frames.map(Ok::<_, Infallible>)).then(|frame| async {
+        tokio::time::sleep(millis(5)).await;
+        frame
+    });
+    let body = StreamBody::new(stream.boxed());
+    let inner = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
+    let request = Request::put(URI).body(body).unwrap();
+    RetryLayer::new().layer(inner.clone()).oneshot(request).await.unwrap();
+    let expected = [b"one two ".as_slice(), &[b'x'; 10_000]].concat();
+    assert_eq!(inner.calls(), 3);
+    for seen in inner.seen() {
+        assert_eq!((seen.body, seen.trailers), (Some(expected.clone().into()), Some(trailers.clone())));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sends_a_stream_over_the_replay_limit_once_and_complete() {
+    for (limit, attempts, stop_reason) in [(30, 2, Success), (29, 1, NotReplayable)] {
+        let frames =
+            [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
+        let inner = ScriptedService::new([Status(503), Status(200)]);
+        let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
+        let layer = RetryLayer::new().with_replay_limit(limit);
+        let response = layer.layer(inner.clone()).oneshot(request).await.unwrap();
+        assert_eq!((inner.calls(), report(&response).stop_reason()), (attempts, Some(stop_reason)));
+        assert_eq!(inner.seen()[0].body.as_ref().unwrap().len(), 30);
+    }
+}
+
+/// An HTTP/1 client stops reading the body at its `content-length`, and does not poll for the end.
+#[tokio::test(start_paused = true)]
+async fn replays_a_body_read_to_its_content_length_unless_trailers_follow() {
     for (headers, attempts) in [
         (&[][..], 1),
         (&[("content-length", "5")], 2),
@@ -73,53 +120,6 @@ async fn a_body_is_complete_at_its_announced_length_unless_trailers_are_announce
         let layer = RetryLayer::new().with_max_attempts(2).unwrap();
         let response = layer.layer(service).oneshot(request).await.unwrap();
         assert_eq!(report(&response).attempt_count(), attempts, "{headers:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_inner_service_reads_the_number_of_the_attempt() {
-    let probe = ScriptedService::new([Status(503), Status(503), Status(200)]);
-    RetryLayer::new().layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    let numbers: Vec<_> = probe.seen().into_iter().map(|seen| seen.attempt).collect();
-    assert_eq!(numbers, [Some(1), Some(2), Some(3)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn replays_a_streamed_body_with_its_trailers() {
-    let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("42"))]);
-    let frames = [
-        Frame::data(Bytes::from_static(b"one ")),
-        Frame::data(Bytes::from_static(b"two ")),
-        Frame::data(Bytes::from(vec![b'x'; 10_000])),
-        Frame::trailers(trailers.clone()),
-    ];
-    // The body is not `Clone`, and arrives in pieces with pauses between them.
-    let stream = stream::iter(frames.map(Ok::<_, Infallible>)).then(|frame| async {
-        tokio::time::sleep(millis(5)).await;
-        frame
-    });
-    let body = StreamBody::new(stream.boxed());
-    let probe = ScriptedService::new([Status(503), Io(ConnectionReset), Status(200)]);
-    let request = Request::put(URI).body(body).unwrap();
-    RetryLayer::new().layer(probe.clone()).oneshot(request).await.unwrap();
-    let whole = [b"one two ".as_slice(), &[b'x'; 10_000]].concat();
-    assert_eq!(probe.calls(), 3);
-    for seen in probe.seen() {
-        assert_eq!((seen.body, seen.trailers), (Some(whole.clone().into()), Some(trailers.clone())));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn sends_a_stream_over_the_replay_limit_whole_and_once() {
-    for (limit, attempts, ended) in [(30, 2, Success), (29, 1, NotReplayable)] {
-        let frames =
-            [[1; 10], [2; 10], [3; 10]].map(|data| Ok::<_, Infallible>(Frame::data(Bytes::from_owner(data))));
-        let probe = ScriptedService::new([Status(503), Status(200)]);
-        let request = Request::put(URI).body(StreamBody::new(stream::iter(frames))).unwrap();
-        let layer = RetryLayer::new().with_replay_limit(limit);
-        let response = layer.layer(probe.clone()).oneshot(request).await.unwrap();
-        assert_eq!((probe.calls(), report(&response).stop_reason()), (attempts, Some(ended)));
-        assert_eq!(probe.seen()[0].body.as_ref().unwrap().len(), 30);
     }
 }
 
@@ -169,11 +169,11 @@ async fn replays_a_body_that_an_early_response_left_unread() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| {
         let bodies = Rc::clone(&bodies);
         async move {
-            let early = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
-            if !early {
+            let first_attempt = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
+            if !first_attempt {
                 bodies.set(request.into_body().collect().await.unwrap().to_bytes().to_vec());
             }
-            Response::builder().status(if early { 503 } else { 200 }).body(Content::default())
+            Response::builder().status(if first_attempt { 503 } else { 200 }).body(Content::default())
         }
     });
     let response = RetryLayer::new().layer(service).oneshot(request("PUT", URI)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Calls that fail together are retried at different times.
+//! The backoff between attempts, and its jitter.
 
 use std::{
     collections::HashSet,
@@ -12,7 +12,8 @@ use std::{
 
 use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_outbound::{ExponentialBackoff, Jitter, body::ReplayBody, call::CallContext, retry::RetryLayer};
 
 use super::{
@@ -20,8 +21,8 @@ use super::{
     support::{Content, Scripted::*, ScriptedService, get, millis, request, secs},
 };
 
-/// Fails the first attempt of each call, and then succeeds.
-fn fails_each_call_once(
+/// Returns a service that responds with this status to the first attempt of each call, and with 200 to the others.
+fn fails_first_attempts(
     status: u16,
 ) -> impl Service<Request<ReplayBody<Content>>, Response = Response<Content>, Error = Infallible, Future: Send>
 + Clone
@@ -35,10 +36,11 @@ fn fails_each_call_once(
     })
 }
 
-async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
+/// Makes 1,000 calls at the same time. Returns the delay of each before its retry.
+async fn delays_of_1000_calls(layer: RetryLayer, status: u16) -> Vec<Duration> {
     let calls = (0..1_000).map(|_| {
-        // Each call has its own service, as a task of a program would.
-        let service = layer.clone().without_budget().layer(fails_each_call_once(status));
+        // Each call has its own service, as in an application that makes one for each task.
+        let service = layer.clone().without_budget().layer(fails_first_attempts(status));
         tokio::spawn(
             async move { report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay.unwrap() },
         )
@@ -47,7 +49,7 @@ async fn a_thousand_delays(layer: RetryLayer, status: u16) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retries_a_thousand_failed_calls_at_different_times() {
+async fn spreads_the_retries_of_calls_that_fail_together() {
     let second = secs(1);
     let always_at_the_cap = ExponentialBackoff::new(second, second).unwrap();
     for (layer, status, from, to) in [
@@ -56,10 +58,10 @@ async fn retries_a_thousand_failed_calls_at_different_times() {
         (RetryLayer::new().with_backoff(always_at_the_cap), 503, 500, 1_000),
         (RetryLayer::new().with_seed(1), 503, 50, 100),
     ] {
-        let delays = a_thousand_delays(layer, status).await;
+        let delays = delays_of_1000_calls(layer, status).await;
         let distinct: HashSet<_> = delays.iter().collect();
         assert!(distinct.len() >= 900, "{} distinct delays", distinct.len());
-        // The delays spread over their whole range: about a tenth of them in each tenth of it.
+        // Each tenth of the range contains about a tenth of the delays.
         let mut tenths = [0; 10];
         for delay in &delays {
             assert!((millis(from)..=millis(to)).contains(delay), "{delay:?}");
@@ -71,7 +73,7 @@ async fn retries_a_thousand_failed_calls_at_different_times() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn spreads_a_thousand_calls_with_the_same_requested_delay() {
+async fn spreads_the_retries_of_calls_with_the_same_requested_delay() {
     let service = service_fn(|request: Request<ReplayBody<Content>>| async move {
         let first = request.extensions().get::<CallContext>().unwrap().attempt() == 1;
         Response::builder()
@@ -90,7 +92,7 @@ async fn spreads_a_thousand_calls_with_the_same_requested_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_seed_repeats_the_delays_and_layers_without_one_differ() {
+async fn delays_repeat_with_the_same_seed_and_differ_without_a_seed() {
     let delays = |layer: RetryLayer| async move {
         let service = layer.with_max_attempts(6).unwrap().layer(ScriptedService::new([Status(503)]));
         let response = service.oneshot(get(URI)).await.unwrap();
@@ -104,18 +106,18 @@ async fn a_seed_repeats_the_delays_and_layers_without_one_differ() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_jitter_the_delays_double_up_to_the_cap() {
+async fn delays_double_up_to_the_cap_without_jitter() {
     let backoff = ExponentialBackoff::new(secs(1), secs(5)).unwrap().with_jitter(Jitter::none());
     let layer = RetryLayer::new().with_backoff(backoff).with_max_attempts(6).unwrap();
     let start = Instant::now();
-    let probe = ScriptedService::new([Status(503)]);
-    layer.layer(probe.clone()).oneshot(get(URI)).await.unwrap();
-    let at: Vec<_> = probe.seen().iter().map(|seen| (seen.at - start).as_secs()).collect();
-    assert_eq!(at, [0, 1, 3, 7, 12, 17]);
+    let inner = ScriptedService::new([Status(503)]);
+    layer.layer(inner.clone()).oneshot(get(URI)).await.unwrap();
+    let starts: Vec<_> = inner.seen().iter().map(|seen| (seen.at - start).as_secs()).collect();
+    assert_eq!(starts, [0, 1, 3, 7, 12, 17]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn jitters_the_delay_below_its_cap_after_two_thousand_attempts() {
+async fn delays_keep_their_jitter_at_the_cap_after_2000_attempts() {
     let layer = RetryLayer::new().without_budget().with_max_attempts(2_000).unwrap();
     let cap = ExponentialBackoff::transient().ceiling(u32::MAX);
     let response = layer.layer(ScriptedService::new([Status(503)])).oneshot(get(URI)).await.unwrap();
@@ -128,31 +130,26 @@ async fn jitters_the_delay_below_its_cap_after_two_thousand_attempts() {
     assert!(at_the_cap.iter().collect::<HashSet<_>>().len() >= 1_900);
 }
 
-#[test]
-fn rejects_a_maximum_of_zero_attempts() {
-    let error = RetryLayer::new().with_max_attempts(0).unwrap_err();
-    assert_eq!((error.field(), error.value()), ("max attempts", "0"));
-}
-
-/// A POST that may have been processed, the last attempt, and a requested delay that is too long.
+/// The calls stop because of a POST that may have been processed, the last attempt, or a requested delay that is too long.
 #[tokio::test(start_paused = true)]
-async fn draws_no_backoff_if_the_call_stops_anyway() {
-    let drawn = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&drawn);
-    let custom = move || {
+async fn computes_no_backoff_if_the_call_stops() {
+    let computed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&computed);
+    let custom_backoff = move || {
         let count = Arc::clone(&count);
         std::iter::repeat_with(move || millis(count.fetch_add(1, Ordering::Relaxed) as u64))
     };
-    let layer = RetryLayer::new().with_custom_backoff(custom);
+    let layer = RetryLayer::new().with_custom_backoff(custom_backoff);
     let too_long = RetryAfter(503, "121");
-    for (method, answer, delays) in [("POST", Status(500), 0), ("GET", Status(500), 2), ("GET", too_long, 0)]
+    for (method, response, delays) in
+        [("POST", Status(500), 0), ("GET", Status(500), 2), ("GET", too_long, 0)]
     {
-        drawn.store(0, Ordering::Relaxed);
-        layer.layer(ScriptedService::new([answer])).oneshot(request(method, URI)).await.unwrap();
-        assert_eq!(drawn.load(Ordering::Relaxed), delays, "{method}");
+        computed.store(0, Ordering::Relaxed);
+        layer.layer(ScriptedService::new([response])).oneshot(request(method, URI)).await.unwrap();
+        assert_eq!(computed.load(Ordering::Relaxed), delays, "{method}");
     }
 
-    // The random source, which all calls share, does not move, either.
+    // A stopped call takes nothing from the random numbers that all calls of the layer share.
     let delay_after = |earlier: &'static [&'static str]| async move {
         let layer = RetryLayer::new().with_seed(1).with_max_attempts(2).unwrap();
         let service = layer.layer(ScriptedService::new([Status(500)]));
@@ -162,4 +159,47 @@ async fn draws_no_backoff_if_the_call_stops_anyway() {
         report(&service.oneshot(get(URI)).await.unwrap()).attempts()[0].delay
     };
     assert_eq!(delay_after(&["POST"]).await, delay_after(&[]).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wakes_the_task_only_at_the_end_of_the_backoff() {
+    let mut call = task::spawn(
+        RetryLayer::new().layer(ScriptedService::new([Status(429), Status(200)])).oneshot(get(URI)),
+    );
+    assert_pending!(call.poll());
+    // Draining the body also wakes the task.
+    while call.is_woken() {
+        assert_pending!(call.poll());
+    }
+    tokio::time::advance(millis(490)).await;
+    assert!(!call.is_woken());
+    tokio::time::advance(millis(515)).await;
+    assert!(call.is_woken());
+    assert_eq!(assert_ready_ok!(call.poll()).status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_no_permit_of_a_concurrency_limit_during_the_backoff() {
+    let inner = ScriptedService::new([Headers(503, &[("retry-after", "60")]), Status(200)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryLayer::new())
+        .layer(tower::limit::ConcurrencyLimitLayer::new(1))
+        .service(inner.clone());
+    let start = Instant::now();
+    let mut in_backoff = task::spawn(service.clone().oneshot(get(URI)));
+    assert_pending!(in_backoff.poll());
+    assert_eq!(inner.calls(), 1);
+    service.oneshot(get(URI)).await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(in_backoff.await.unwrap().status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_failure_needs_no_runtime() {
+    let thread_without_runtime = std::thread::spawn(|| {
+        let mut call =
+            task::spawn(RetryLayer::new().layer(ScriptedService::new([Status(404)])).oneshot(get(URI)));
+        assert_eq!(assert_ready_ok!(call.poll()).status(), 404);
+    });
+    thread_without_runtime.join().unwrap();
 }

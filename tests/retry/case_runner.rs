@@ -1,0 +1,209 @@
+//! Runs a case of the decision table and compares its result.
+
+use std::{collections::HashSet, convert::Infallible, io, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Request, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    Report,
+    call::{Deadline, RequestHead},
+    retry::{AttemptResult, Budget, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    timeout::TimeoutLayer,
+};
+
+use super::{
+    URI, classifier,
+    decision_table::Row,
+    support::{Scripted, ScriptedService, cause, millis, secs},
+};
+
+/// The body of the request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum RequestBody {
+    Empty,
+    /// The text `hello` in one frame, with a known length.
+    Buffered,
+    /// The text `hello` in two frames, without a known length.
+    Streamed,
+    /// A body of one byte more than the default replay limit, in one frame with a known length.
+    LargeBuffered,
+    /// A body of one byte more than the default replay limit, in several frames without a known length.
+    LargeStreamed,
+}
+
+/// Decides on an attempt, or returns `None` for the default decision.
+pub(crate) type Decide = fn(RequestHead<'_>, &AttemptResult<'_>) -> Option<RetryDecision>;
+
+/// A setting that differs from the default.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Setting {
+    MaxAttempts(u32),
+    /// In seconds.
+    MaxRetryAfter(u64),
+    /// In bytes.
+    ReplayLimit(usize),
+    /// In milliseconds.
+    TotalTimeout(u64),
+    /// In milliseconds.
+    AttemptTimeout(u64),
+    /// The deadline in the request's extensions, in milliseconds from the start of the call.
+    RequestDeadline(u64),
+    RetryOn(u16),
+    NeverOn(u16),
+    Classifier(Decide),
+    /// An override in the request's extensions, as are the next two.
+    WithoutRetries,
+    RequestMaxAttempts(u32),
+    DeclaredIdempotent,
+    /// The server honours an idempotency key.
+    HonouredKey,
+    /// The caller sets an idempotency key.
+    CallerKey,
+    /// The delays of a custom backoff, in milliseconds.
+    TransientBackoff(&'static [u64]),
+    /// The delays of a custom backoff after throttled responses, in milliseconds.
+    ThrottledBackoff(&'static [u64]),
+    BudgetCapacity(u32),
+    WithoutBudget,
+}
+
+/// The result of the call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum CallResult {
+    /// A response with this status.
+    Returns(u16),
+    /// The error of an attempt's timeout.
+    Timeout,
+    DeadlineExceeded,
+    /// The I/O error of the inner service.
+    IoError(io::ErrorKind),
+}
+use CallResult::*;
+
+static LARGE: [u8; 1024 * 1024 + 1] = [b'x'; 1024 * 1024 + 1];
+
+impl RequestBody {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Self::Empty => b"",
+            Self::Buffered | Self::Streamed => b"hello",
+            Self::LargeBuffered | Self::LargeStreamed => &LARGE,
+        }
+    }
+
+    fn stream(self) -> BoxBody<Bytes, Infallible> {
+        let frame_length = match self {
+            Self::Empty | Self::Buffered | Self::LargeBuffered => {
+                return Full::new(Bytes::from_static(self.bytes())).boxed();
+            }
+            Self::Streamed => 3,
+            Self::LargeStreamed => 64 * 1024,
+        };
+        let frames = self.bytes().chunks(frame_length).map(|data| Ok(Frame::data(Bytes::from_static(data))));
+        StreamBody::new(stream::iter(frames)).boxed()
+    }
+}
+
+fn status(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap()
+}
+
+/// Makes the call of `row` and asserts its result, attempts, delays and requests. The seed determines the jitter.
+pub(crate) async fn check(row: &Row, seed: u64) {
+    let &(method, body, responses, settings, attempts, expected, stop_reason, delays) = row;
+    let start = Instant::now();
+    let (mut retry, mut total_timeout, mut attempt_timeout) =
+        (RetryLayer::new().with_seed(seed), None, Duration::MAX);
+    let mut overrides = RetryOverride::new();
+    let mut request = Request::builder().method(method).uri(URI).body(body.stream()).unwrap();
+    for setting in settings {
+        match *setting {
+            Setting::MaxAttempts(max) => retry = retry.with_max_attempts(max).unwrap(),
+            Setting::MaxRetryAfter(max) => retry = retry.with_max_retry_after(secs(max)),
+            Setting::ReplayLimit(limit) => retry = retry.with_replay_limit(limit),
+            Setting::TotalTimeout(limit) => total_timeout = Some(TimeoutLayer::total(millis(limit)).unwrap()),
+            Setting::AttemptTimeout(limit) => attempt_timeout = millis(limit),
+            Setting::RequestDeadline(after) => {
+                request.extensions_mut().insert(Deadline(start + millis(after)));
+            }
+            Setting::RetryOn(code) => retry = retry.retry_on(status(code)),
+            Setting::NeverOn(code) => retry = retry.never_on(status(code)),
+            Setting::Classifier(decide) => retry = retry.with_classify(classifier(decide)),
+            Setting::WithoutRetries => overrides = overrides.without_retries(),
+            Setting::RequestMaxAttempts(max) => overrides = overrides.with_max_attempts(max).unwrap(),
+            Setting::DeclaredIdempotent => overrides = overrides.with_idempotent(),
+            Setting::HonouredKey => retry = retry.with_honoured_idempotency_key(IdempotencyKey::bare()),
+            Setting::CallerKey => {
+                request.headers_mut().insert("idempotency-key", HeaderValue::from_static("caller-key"));
+            }
+            Setting::TransientBackoff(steps) => {
+                retry = retry.with_custom_backoff(|| steps.iter().copied().map(millis))
+            }
+            Setting::ThrottledBackoff(steps) => {
+                retry = retry.with_custom_throttled_backoff(|| steps.iter().copied().map(millis));
+            }
+            Setting::BudgetCapacity(capacity) => {
+                retry = retry.with_budget(Budget::new().with_capacity(capacity).unwrap())
+            }
+            Setting::WithoutBudget => retry = retry.without_budget(),
+        }
+    }
+    request.extensions_mut().insert(overrides);
+    let inner = ScriptedService::new(responses.iter().copied());
+    let retry = retry.layer(TimeoutLayer::per_attempt(attempt_timeout).unwrap().layer(inner.clone()));
+    let result = match total_timeout {
+        Some(total) => total.layer(retry).oneshot(request).await,
+        None => retry.oneshot(request).await,
+    };
+    let elapsed = start.elapsed();
+
+    let (actual, report) = match &result {
+        Ok(response) => (Returns(response.status().as_u16()), response.extensions().get::<Report>()),
+        Err(error) if error.is_deadline() => (DeadlineExceeded, error.report()),
+        Err(error) if error.is_timeout() => (Timeout, error.report()),
+        Err(error) => (IoError(cause::<io::Error>(error).unwrap().kind()), error.report()),
+    };
+    let report = report.expect("the result has a report");
+    let attempt_reports = report.attempts();
+    assert_eq!((actual, report.stop_reason()), (expected, Some(stop_reason)), "{row:?}");
+    assert_eq!((inner.calls(), report.attempt_count()), (attempts, attempts), "{row:?}");
+    assert!(attempt_reports.iter().map(|attempt| attempt.number).eq(1..=attempts as u32), "{row:?}");
+
+    let planned: Vec<_> =
+        attempt_reports.iter().map(|attempt| attempt.delay.zip(attempt.delay_reason)).collect();
+    assert_eq!(planned.iter().flatten().count(), delays.len(), "{row:?}");
+    assert_eq!(planned.last(), Some(&None), "a delay after the last attempt: {row:?}");
+    for ((delay, reason), (reasons, bounds)) in planned.iter().flatten().zip(delays) {
+        let bounds = millis(*bounds.start())..=millis(*bounds.end());
+        assert!(bounds.contains(delay), "seed {seed}: {delay:?} not in {bounds:?}: {row:?}");
+        assert!(reasons.contains(reason), "seed {seed}: {reason:?}: {row:?}");
+    }
+    for (pair, seen) in attempt_reports.windows(2).zip(&inner.seen()[1..]) {
+        let slept = pair[1].started - pair[0].ended.unwrap();
+        let planned = pair[0].delay.unwrap();
+        assert!(slept >= planned && slept < planned + millis(2), "{slept:?}, not {planned:?}: {row:?}");
+        assert_eq!(seen.at - start, pair[1].started);
+    }
+    if delays.is_empty()
+        && !responses.iter().any(|response| matches!(response, Scripted::NoResponse | Scripted::Delayed(..)))
+    {
+        assert_eq!(elapsed, Duration::ZERO, "{row:?}");
+    }
+    let mut keys = HashSet::new();
+    for seen in inner.seen() {
+        assert!(seen.body.is_none_or(|sent| sent == body.bytes()), "{method} {responses:?} {settings:?}");
+        keys.insert(seen.head.headers.get("idempotency-key").cloned());
+    }
+    assert_eq!(keys.len(), 1, "the attempts have different idempotency keys: {row:?}");
+    let has_key = settings.iter().any(|setting| match setting {
+        Setting::CallerKey => true,
+        Setting::HonouredKey => !["GET", "PUT"].contains(&method),
+        _ => false,
+    });
+    assert_eq!(!keys.contains(&None), has_key, "{row:?}");
+}

@@ -1,0 +1,415 @@
+//! A decision table: which requests are retried, how often, and after which delay.
+
+use std::{io::ErrorKind::*, ops::RangeInclusive};
+
+use http::StatusCode;
+use tower_outbound::{
+    call::{
+        DelayReason,
+        StopReason::{self, *},
+    },
+    retry::RetryDecision,
+};
+
+use super::{
+    DATE, HeaderPairs,
+    case_runner::{
+        CallResult::{self, *},
+        Decide,
+        RequestBody::{self, *},
+        Setting::{self, *},
+        check,
+    },
+    support::Scripted::{self, *},
+};
+
+/// The possible reasons of a delay, at most two, and its bounds in milliseconds.
+pub(crate) type ExpectedDelay = (&'static [DelayReason], RangeInclusive<u64>);
+
+/// The default backoff before the first, second, third and fourth retry.
+const TRANSIENT_1: ExpectedDelay = (&[DelayReason::Transient], 50..=100);
+const TRANSIENT_2: ExpectedDelay = (&[DelayReason::Transient], 100..=200);
+const TRANSIENT_3: ExpectedDelay = (&[DelayReason::Transient], 200..=400);
+const TRANSIENT_4: ExpectedDelay = (&[DelayReason::Transient], 400..=800);
+
+/// The default backoff after a throttled response, before the first and the second retry.
+const THROTTLED_1: ExpectedDelay = (&[DelayReason::Throttled], 500..=1_000);
+const THROTTLED_2: ExpectedDelay = (&[DelayReason::Throttled], 1_000..=2_000);
+
+/// A delay that the server requests, plus jitter, in milliseconds.
+const fn requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
+    (&[DelayReason::Requested], bounds)
+}
+
+/// The longer of the throttled backoff and a requested delay within its bounds. The jitter decides which one is longer.
+const fn throttled_or_requested(bounds: RangeInclusive<u64>) -> ExpectedDelay {
+    (&[DelayReason::Throttled, DelayReason::Requested], bounds)
+}
+
+/// A delay of a custom backoff, in milliseconds.
+const fn custom(delay: u64) -> ExpectedDelay {
+    (&[DelayReason::Transient], delay..=delay)
+}
+
+/// A delay of a custom throttled backoff, in milliseconds.
+const fn custom_throttled(delay: u64) -> ExpectedDelay {
+    (&[DelayReason::Throttled], delay..=delay)
+}
+
+const AFTER_1_MS: HeaderPairs = &[("retry-after-ms", "1")];
+const AFTER_700_MS: HeaderPairs = &[("retry-after-ms", "700")];
+const AFTER_1500_MS: HeaderPairs = &[("retry-after-ms", "1500")];
+const AFTER_1500_7_MS: HeaderPairs = &[("retry-after-ms", "1500.7")];
+const AFTER_MS_LISTS: HeaderPairs = &[("retry-after-ms", "300, 1499.5"), ("retry-after-ms", "2")];
+const AFTER_LISTS: HeaderPairs = &[("retry-after", "3, 9.5"), ("retry-after", "2")];
+const X_AFTER_1500_MS: HeaderPairs = &[("x-ms-retry-after-ms", "1500")];
+
+/// Dates in each format, 10 s after the response's own date.
+const AFTER_IMF_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:47 GMT")];
+const AFTER_RFC850_DATE: HeaderPairs = &[DATE, ("retry-after", "Sunday, 06-Nov-94 08:49:47 GMT")];
+const AFTER_ASCTIME_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun Nov  6 08:49:47 1994")];
+const AFTER_PAST_DATE: HeaderPairs = &[DATE, ("retry-after", "Sun, 06 Nov 1994 08:49:36 GMT")];
+
+const RETRY_TRUE: HeaderPairs = &[("x-should-retry", "true")];
+const RETRY_FALSE: HeaderPairs = &[("x-should-retry", "false")];
+const RETRY_TWICE: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry", "true")];
+const RETRY_CONTRADICTORY: HeaderPairs = &[("x-should-retry", "true"), ("x-should-retry", "false")];
+const RETRY_INVALID: HeaderPairs = &[("x-should-retry", "perhaps")];
+
+const NO_PERMITS: HeaderPairs = &[("x-ratelimit-remaining", "0")];
+const NO_PERMITS_FOR_3_S: HeaderPairs = &[("x-ratelimit-remaining", "0"), ("retry-after", "3")];
+
+/// Treats a 403 without remaining permits as throttled, because some services throttle with a 403.
+const THROTTLED_403: Decide = |_, attempt| match (attempt.outcome.status(), attempt.headers) {
+    (Some(StatusCode::FORBIDDEN), Some(headers)) => {
+        let no_permits = headers.get("x-ratelimit-remaining").is_some_and(|remaining| remaining == "0");
+        no_permits.then_some(RetryDecision::Throttled)
+    }
+    _ => None,
+};
+const ALWAYS_TRANSIENT: Decide = |_, _| Some(RetryDecision::Transient);
+const NEVER_RETRYABLE: Decide = |_, _| Some(RetryDecision::NotRetryable);
+const ALWAYS_SUCCESS: Decide = |_, _| Some(RetryDecision::Success);
+
+/// A row of the table. The column `n` is the number of attempts. The service repeats its last response.
+pub(crate) type Row = (
+    &'static str,
+    RequestBody,
+    &'static [Scripted],
+    &'static [Setting],
+    usize,
+    CallResult,
+    StopReason,
+    &'static [ExpectedDelay],
+);
+
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    // method,  body,          responses to the attempts,                settings,                        n, result,                     stop reason,           delays
+    // Successes, which need no retry.
+    ("GET",     Empty,         &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
+    ("POST",    Buffered,      &[Status(201)],                           &[],                             1, Returns(201),               Success,               &[]),
+    ("GET",     Empty,         &[Status(204)],                           &[],                             1, Returns(204),               Success,               &[]),
+    ("GET",     Empty,         &[Status(301)],                           &[],                             1, Returns(301),               Success,               &[]),
+    ("GET",     Empty,         &[Status(304)],                           &[],                             1, Returns(304),               Success,               &[]),
+    // Statuses that are retried.
+    ("GET",     Empty,         &[Status(408), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    ("GET",     Empty,         &[Status(500), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(502), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(504), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(520), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(521), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(522), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(523), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(524), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(530), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(529), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    // Statuses that are not retried.
+    ("GET",     Empty,         &[Status(400)],                           &[],                             1, Returns(400),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(401)],                           &[],                             1, Returns(401),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(403)],                           &[],                             1, Returns(403),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(404)],                           &[],                             1, Returns(404),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(409)],                           &[],                             1, Returns(409),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(422)],                           &[],                             1, Returns(422),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(501)],                           &[],                             1, Returns(501),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(505)],                           &[],                             1, Returns(505),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(519)],                           &[],                             1, Returns(519),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(525)],                           &[],                             1, Returns(525),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(526)],                           &[],                             1, Returns(526),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(527)],                           &[],                             1, Returns(527),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(528)],                           &[],                             1, Returns(528),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(531)],                           &[],                             1, Returns(531),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(503), Status(404)],              &[],                             2, Returns(404),               NotRetryable,          &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(404, "1")],                  &[],                             1, Returns(404),               NotRetryable,          &[]),
+    // Idempotent methods other than GET.
+    ("HEAD",    Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("OPTIONS", Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("TRACE",   Empty,         &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Buffered,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("DELETE",  Empty,         &[Status(429), Status(200)],              &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    // Methods that are not idempotent.
+    ("POST",    Buffered,      &[Status(408)],                           &[],                             1, Returns(408),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(429)],                           &[],                             1, Returns(429),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(500)],                           &[],                             1, Returns(500),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(520)],                           &[],                             1, Returns(520),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(529)],                           &[],                             1, Returns(529),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(530)],                           &[],                             1, Returns(530),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[RetryAfter(503, "1")],                  &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Io(ConnectionReset)],                   &[],                             1, IoError(ConnectionReset),   NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Io(BrokenPipe)],                        &[],                             1, IoError(BrokenPipe),        NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Io(UnexpectedEof)],                     &[],                             1, IoError(UnexpectedEof),     NotIdempotent,         &[]),
+    ("PATCH",   Buffered,      &[Status(429)],                           &[],                             1, Returns(429),               NotIdempotent,         &[]),
+    ("PATCH",   Buffered,      &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("PATCH",   Buffered,      &[Status(504)],                           &[],                             1, Returns(504),               NotIdempotent,         &[]),
+    ("PATCH",   Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotIdempotent,         &[]),
+    ("PURGE",   Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("get",     Empty,         &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    // A request that was not sent is retried with any method. Otherwise the method must be idempotent.
+    ("POST",    Buffered,      &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PATCH",   Buffered,      &[Refused, Refused, Status(200)],         &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
+    ("POST",    Buffered,      &[Refused],                               &[],                             3, IoError(ConnectionRefused), Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("POST",    Buffered,      &[Refused, Status(503)],                  &[],                             2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Refused, Io(ConnectionReset)],          &[],                             2, IoError(ConnectionReset),   NotIdempotent,         &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Io(ConnectionReset), Status(200)],      &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("DELETE",  Empty,         &[Io(UnexpectedEof), Status(200)],        &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Io(BrokenPipe)],                        &[],                             3, IoError(BrokenPipe),        Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Buffered,      &[NoResponse],                            &[AttemptTimeout(90)],           3, Timeout,                    Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Io(ConnectionReset), NoResponse, Status(200)], &[AttemptTimeout(90)],    3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
+    // The maximum number of attempts.
+    ("GET",     Empty,         &[Status(503)],                           &[],                             3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(429)],                           &[],                             3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
+    ("GET",     Empty,         &[Status(503)],                           &[MaxAttempts(1)],               1, Returns(503),               Exhausted,             &[]),
+    ("GET",     Empty,         &[Refused],                               &[MaxAttempts(1)],               1, IoError(ConnectionRefused), Exhausted,             &[]),
+    ("GET",     Empty,         &[Status(200)],                           &[MaxAttempts(1)],               1, Returns(200),               Success,               &[]),
+    ("GET",     Empty,         &[Status(503), Status(500), Status(502), Status(200)], &[MaxAttempts(4)],  4, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3]),
+    ("GET",     Empty,         &[Status(429), Status(503), Status(200)], &[],                             3, Returns(200),               Success,               &[THROTTLED_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(503), Status(429), Status(200)], &[],                             3, Returns(200),               Success,               &[TRANSIENT_1, THROTTLED_2]),
+    // Delays that the server requests.
+    ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("GET",     Empty,         &[RetryAfter(429, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
+    ("GET",     Empty,         &[RetryAfter(500, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("GET",     Empty,         &[Headers(429, AFTER_1500_MS), Status(200)], &[],                          2, Returns(200),               Success,               &[requested(1_500..=2_000)]),
+    ("GET",     Empty,         &[Headers(429, AFTER_1500_7_MS), Status(200)], &[],                        2, Returns(200),               Success,               &[requested(1_501..=2_001)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_MS_LISTS), Status(200)], &[],                         2, Returns(200),               Success,               &[requested(1_500..=1_550)]),
+    ("GET",     Empty,         &[RetryAfter(503, "1.5"), Status(200)],   &[],                             2, Returns(200),               Success,               &[requested(2_000..=2_050)]),
+    ("GET",     Empty,         &[RetryAfter(503, "3, 9"), Status(200)],  &[],                             2, Returns(200),               Success,               &[requested(9_000..=9_050)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_LISTS), Status(200)], &[],                            2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
+    ("GET",     Empty,         &[RetryAfter(529, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
+    ("GET",     Empty,         &[RetryAfter(524, "3"), Status(200)],     &[],                             2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("GET",     Empty,         &[Headers(503, X_AFTER_1500_MS), Status(200)], &[],                        2, Returns(200),               Success,               &[requested(1_500..=1_550)]),
+    ("GET",     Empty,         &[Headers(429, AFTER_700_MS), Status(200)], &[],                           2, Returns(200),               Success,               &[throttled_or_requested(700..=1_200)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_1_MS), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(503, "0"), Status(200)],     &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(503, "soon"), Status(200)],  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(503, "-3"), Status(200)],    &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(503, AFTER_IMF_DATE), Status(200)], &[],                         2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_RFC850_DATE), Status(200)], &[],                      2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_ASCTIME_DATE), Status(200)], &[],                     2, Returns(200),               Success,               &[requested(10_000..=10_050)]),
+    ("GET",     Empty,         &[Headers(503, AFTER_PAST_DATE), Status(200)], &[],                        2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(503, "Sun, 06 Nov 1994 08:49:47 GMT"), Status(200)], &[],     2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[RetryAfter(429, "120"), Status(200)],   &[],                             2, Returns(200),               Success,               &[requested(120_000..=120_500)]),
+    ("GET",     Empty,         &[RetryAfter(503, "2"), RetryAfter(503, "4"), Status(200)], &[],           3, Returns(200),               Success,               &[requested(2_000..=2_050), requested(4_000..=4_100)]),
+    // Requested delays that are too long. The call returns the response immediately.
+    ("GET",     Empty,         &[RetryAfter(429, "121")],                &[],                             1, Returns(429),               RequestedDelayTooLong, &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "6")],                  &[MaxRetryAfter(5)],             1, Returns(503),               RequestedDelayTooLong, &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "5"), Status(200)],     &[MaxRetryAfter(5)],             2, Returns(200),               Success,               &[requested(5_000..=5_050)]),
+    ("GET",     Empty,         &[RetryAfter(503, "99999999999999999999")], &[],                           1, Returns(503),               RequestedDelayTooLong, &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "Fri, 31 Dec 9999 23:59:59 GMT")], &[],                  1, Returns(503),               RequestedDelayTooLong, &[]),
+    ("GET",     Empty,         &[Status(503), RetryAfter(429, "121")],   &[],                             2, Returns(429),               RequestedDelayTooLong, &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[RetryAfter(429, "121")],                &[],                             1, Returns(429),               NotIdempotent,         &[]),
+    // Delays that end after the deadline. The call returns the response immediately.
+    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TotalTimeout(3_000)],          1, Returns(503),               Deadline,              &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TotalTimeout(3_100)],          2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("GET",     Empty,         &[Status(503)],                           &[TotalTimeout(50)],             1, Returns(503),               Deadline,              &[]),
+    ("GET",     Empty,         &[Io(ConnectionReset)],                   &[TotalTimeout(50)],             1, IoError(ConnectionReset),   Deadline,              &[]),
+    ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80)],             1, DeadlineExceeded,           Deadline,              &[]),
+    ("GET",     Empty,         &[NoResponse],                            &[TotalTimeout(80), AttemptTimeout(90)], 1, DeadlineExceeded,   Deadline,              &[]),
+    ("GET",     Empty,         &[Status(503), NoResponse],               &[TotalTimeout(500), AttemptTimeout(900)], 2, DeadlineExceeded, Deadline,              &[TRANSIENT_1]),
+    // The replay limit. A small body has 5 bytes.
+    ("PUT",     Buffered,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Buffered,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     Buffered,      &[Io(ConnectionReset)],                   &[ReplayLimit(4)],               1, IoError(ConnectionReset),   NotReplayable,         &[]),
+    ("PUT",     Buffered,      &[Status(200)],                           &[ReplayLimit(0)],               1, Returns(200),               Success,               &[]),
+    // The service read nothing of the body, so the layer replays it at any size.
+    ("POST",    Buffered,      &[Refused, Status(200)],                  &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // Bodies of each kind, which the service reads completely, partly or not at all, or keeps.
+    ("PUT",     Streamed,      &[Status(503), Status(200)],              &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[Io(ConnectionReset), Status(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
+    ("PUT",     Streamed,      &[NoResponse, Status(200)],               &[AttemptTimeout(90)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[Status(503), Status(200)],              &[ReplayLimit(5)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[Status(503)],                           &[ReplayLimit(4)],               1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     Empty,         &[Status(503), Status(200)],              &[ReplayLimit(0)],               2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     LargeBuffered, &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
+    ("PUT",     LargeBuffered, &[Status(503)],                           &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     LargeBuffered, &[Io(BrokenPipe)],                        &[],                             1, IoError(BrokenPipe),        NotReplayable,         &[]),
+    ("PUT",     LargeBuffered, &[NoResponse],                            &[AttemptTimeout(90)],           1, Timeout,                    NotReplayable,         &[]),
+    ("PUT",     LargeBuffered, &[RetryAfter(503, "3")],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     LargeBuffered, &[Status(404)],                           &[],                             1, Returns(404),               NotRetryable,          &[]),
+    ("PUT",     LargeBuffered, &[Status(503)],                           &[MaxAttempts(1)],               1, Returns(503),               Exhausted,             &[]),
+    ("PUT",     LargeBuffered, &[Status(503), Status(200)],              &[ReplayLimit(2_097_152)],       2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    LargeBuffered, &[Status(503)],                           &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    LargeBuffered, &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     LargeStreamed, &[Status(200)],                           &[],                             1, Returns(200),               Success,               &[]),
+    ("PUT",     LargeStreamed, &[Status(503)],                           &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("POST",    LargeStreamed, &[Refused, Status(200)],                  &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    LargeStreamed, &[Refused, Status(503)],                  &[],                             2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     LargeStreamed, &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("PUT",     Buffered,      &[AfterFirstFrame(503), Status(200)],     &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Buffered,      &[BeforeBody(503), Status(200)],          &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[BeforeBody(503), Status(200)],          &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[BeforeBody(503), AfterFirstFrame(503)], &[],                             2, Returns(503),               NotReplayable,         &[TRANSIENT_1]),
+    ("PUT",     LargeStreamed, &[BeforeBody(503), BeforeBody(503), Status(200)], &[],                     3, Returns(200),               Success,               &[TRANSIENT_1, TRANSIENT_2]),
+    ("POST",    Streamed,      &[BeforeBody(503)],                       &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("PUT",     Buffered,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("PUT",     Streamed,      &[KeepsBody(503)],                        &[],                             1, Returns(503),               NotReplayable,         &[]),
+    ("GET",     Empty,         &[KeepsBody(503), Status(200)],           &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // Custom rules. The rule that was added last is evaluated first.
+    ("GET",     Empty,         &[Status(409), Status(200)],              &[RetryOn(409)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(409)],                           &[RetryOn(409)],                 3, Returns(409),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(202), Status(200)],              &[RetryOn(202)],                 2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(409)],                           &[RetryOn(409)],                 1, Returns(409),               NotIdempotent,         &[]),
+    ("PUT",     LargeBuffered, &[Status(409)],                           &[RetryOn(409)],                 1, Returns(409),               NotReplayable,         &[]),
+    ("GET",     Empty,         &[Status(500)],                           &[NeverOn(500)],                 1, Returns(500),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(429)],                           &[NeverOn(429)],                 1, Returns(429),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(500), Status(503)],              &[NeverOn(503)],                 2, Returns(503),               NotRetryable,          &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(409)],                           &[RetryOn(409), NeverOn(409)],   1, Returns(409),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(409), Status(200)],              &[NeverOn(409), RetryOn(409)],   2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(403, NO_PERMITS)],              &[],                             1, Returns(403),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(403, NO_PERMITS), Status(200)], &[Classifier(THROTTLED_403)],    2, Returns(200),               Success,               &[THROTTLED_1]),
+    ("GET",     Empty,         &[Headers(403, NO_PERMITS_FOR_3_S), Status(200)], &[Classifier(THROTTLED_403)], 2, Returns(200),          Success,               &[requested(3_000..=3_500)]),
+    ("GET",     Empty,         &[Status(403)],                           &[Classifier(THROTTLED_403)],    1, Returns(403),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(503), Status(200)],              &[Classifier(THROTTLED_403)],    2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Headers(403, NO_PERMITS)],              &[Classifier(THROTTLED_403)],    1, Returns(403),               NotIdempotent,         &[]),
+    ("GET",     Empty,         &[Status(404)],                           &[Classifier(ALWAYS_TRANSIENT)], 3, Returns(404),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(200)],                           &[Classifier(ALWAYS_TRANSIENT)], 3, Returns(200),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("POST",    Buffered,      &[Status(503)],                           &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(200)],                           &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(200),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Io(ConnectionReset)],                   &[Classifier(ALWAYS_TRANSIENT)], 1, IoError(ConnectionReset),   NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[NoResponse],                            &[Classifier(ALWAYS_TRANSIENT), AttemptTimeout(90)], 1, Timeout, NotIdempotent,        &[]),
+    ("POST",    Buffered,      &[Refused, Status(503)],                  &[Classifier(ALWAYS_TRANSIENT)], 2, Returns(503),               NotIdempotent,         &[TRANSIENT_1]),
+    ("PUT",     Streamed,      &[AfterFirstFrame(503)],                  &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               NotReplayable,         &[]),
+    ("GET",     Empty,         &[NoResponse],                            &[Classifier(ALWAYS_TRANSIENT), TotalTimeout(80)], 1, DeadlineExceeded, Deadline,      &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "121")],                &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(503),               RequestedDelayTooLong, &[]),
+    ("GET",     Empty,         &[Status(503)],                           &[Classifier(NEVER_RETRYABLE)],  1, Returns(503),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Refused],                               &[Classifier(NEVER_RETRYABLE)],  1, IoError(ConnectionRefused), NotRetryable,          &[]),
+    ("GET",     Empty,         &[NoResponse],                            &[Classifier(NEVER_RETRYABLE), AttemptTimeout(90)], 1, Timeout, NotRetryable,          &[]),
+    ("GET",     Empty,         &[Status(503)],                           &[Classifier(ALWAYS_SUCCESS)],   1, Returns(503),               Success,               &[]),
+    // A 101 ends the call, whatever a rule decides.
+    ("GET",     Empty,         &[Status(101)],                           &[],                             1, Returns(101),               Success,               &[]),
+    ("GET",     Empty,         &[RetryAfter(101, "1")],                  &[Classifier(ALWAYS_TRANSIENT)], 1, Returns(101),               Success,               &[]),
+    ("GET",     Empty,         &[Headers(101, RETRY_TRUE)],              &[RetryOn(101)],                 1, Returns(101),               Success,               &[]),
+    ("GET",     Empty,         &[Status(503), Status(101)],              &[Classifier(ALWAYS_TRANSIENT)], 2, Returns(101),               Success,               &[TRANSIENT_1]),
+    // `x-should-retry`, which counts on a 4xx or 5xx.
+    ("GET",     Empty,         &[Headers(400, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(404, RETRY_TRUE)],              &[],                             3, Returns(404),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Headers(429, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    ("GET",     Empty,         &[Headers(500, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(501, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(505, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(409, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(529, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[THROTTLED_1]),
+    ("GET",     Empty,         &[Headers(529, RETRY_FALSE)],             &[],                             1, Returns(529),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(524, RETRY_FALSE)],             &[],                             1, Returns(524),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, RETRY_TRUE), Status(200)], &[],                             2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(400, RETRY_FALSE)],             &[],                             1, Returns(400),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(429, RETRY_FALSE)],             &[],                             1, Returns(429),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(500, RETRY_FALSE)],             &[],                             1, Returns(500),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, RETRY_FALSE)],             &[],                             1, Returns(503),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(200, RETRY_TRUE)],              &[],                             1, Returns(200),               Success,               &[]),
+    ("GET",     Empty,         &[Headers(302, RETRY_TRUE)],              &[],                             1, Returns(302),               Success,               &[]),
+    ("GET",     Empty,         &[Headers(200, RETRY_FALSE)],             &[],                             1, Returns(200),               Success,               &[]),
+    ("GET",     Empty,         &[Headers(400, RETRY_TWICE), Status(200)], &[],                            2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(400, RETRY_CONTRADICTORY)],     &[],                             1, Returns(400),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, RETRY_CONTRADICTORY), Status(200)], &[],                    2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Headers(400, RETRY_INVALID)],           &[],                             1, Returns(400),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, RETRY_INVALID), Status(200)], &[],                          2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Headers(503, RETRY_TRUE)],              &[],                             1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Headers(503, RETRY_FALSE)],             &[HonouredKey],                  1, Returns(503),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(503, RETRY_TRUE)],              &[NeverOn(503)],                 1, Returns(503),               NotRetryable,          &[]),
+    ("GET",     Empty,         &[Headers(409, RETRY_FALSE), Status(200)], &[RetryOn(409)],                2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // Overrides in the request's extensions.
+    ("GET",     Empty,         &[Status(503)],                           &[WithoutRetries],               1, Returns(503),               Exhausted,             &[]),
+    ("GET",     Empty,         &[Status(200)],                           &[WithoutRetries],               1, Returns(200),               Success,               &[]),
+    ("POST",    Buffered,      &[Refused],                               &[WithoutRetries],               1, IoError(ConnectionRefused), Exhausted,             &[]),
+    ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(5)],        5, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3, TRANSIENT_4]),
+    ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(2), MaxAttempts(5)], 2, Returns(503),      Exhausted,             &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(503)],                           &[RequestMaxAttempts(2), MaxAttempts(1)], 2, Returns(503),      Exhausted,             &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(503)],                           &[RequestMaxAttempts(5)],        1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(503), Status(200)],              &[DeclaredIdempotent],           2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[NoResponse, Status(200)],               &[DeclaredIdempotent, AttemptTimeout(90)], 2, Returns(200),     Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(400)],                           &[DeclaredIdempotent],           1, Returns(400),               NotRetryable,          &[]),
+    ("POST",    Buffered,      &[Status(503)],                           &[DeclaredIdempotent, WithoutRetries], 1, Returns(503),         Exhausted,             &[]),
+    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[DeclaredIdempotent],           1, Returns(503),               NotReplayable,         &[]),
+    ("PATCH",   Streamed,      &[Status(429)],                           &[DeclaredIdempotent, RequestMaxAttempts(2)], 2, Returns(429),  Exhausted,             &[THROTTLED_1]),
+    ("PURGE",   Empty,         &[Status(503), Status(200)],              &[DeclaredIdempotent],           2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // Idempotency keys that the server honours.
+    ("POST",    Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(429), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[THROTTLED_1]),
+    ("POST",    Buffered,      &[RetryAfter(503, "3"), Status(200)],     &[HonouredKey],                  2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("POST",    Buffered,      &[Io(ConnectionReset), Status(200)],      &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[NoResponse, Status(200)],               &[HonouredKey, AttemptTimeout(90)], 2, Returns(200),            Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(503), Status(200)],              &[HonouredKey, CallerKey],       2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Status(503)],                           &[CallerKey],                    1, Returns(503),               NotIdempotent,         &[]),
+    ("POST",    Buffered,      &[Status(409)],                           &[HonouredKey],                  1, Returns(409),               NotRetryable,          &[]),
+    ("POST",    Buffered,      &[Status(503)],                           &[HonouredKey, WithoutRetries],  1, Returns(503),               Exhausted,             &[]),
+    ("POST",    Streamed,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("POST",    Streamed,      &[AfterFirstFrame(503)],                  &[HonouredKey],                  1, Returns(503),               NotReplayable,         &[]),
+    ("POST",    LargeBuffered, &[Status(503)],                           &[HonouredKey],                  1, Returns(503),               NotReplayable,         &[]),
+    ("PATCH",   Buffered,      &[Status(503)],                           &[HonouredKey],                  3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("PURGE",   Buffered,      &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(503), Status(200)],              &[HonouredKey],                  2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("PUT",     Buffered,      &[Status(503), Status(200)],              &[HonouredKey, CallerKey],       2, Returns(200),               Success,               &[TRANSIENT_1]),
+    // Deadlines in the request's extensions. The earlier of two deadlines applies.
+    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000)],       1, Returns(503),               Deadline,              &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[RequestDeadline(3_100)],       2, Returns(200),               Success,               &[requested(3_000..=3_050)]),
+    ("GET",     Empty,         &[Status(503)],                           &[RequestDeadline(50)],          1, Returns(503),               Deadline,              &[]),
+    ("GET",     Empty,         &[Delayed(60, 503)],                      &[RequestDeadline(100)],         1, Returns(503),               Deadline,              &[]),
+    ("GET",     Empty,         &[Delayed(60, 200)],                      &[RequestDeadline(50)],          1, DeadlineExceeded,           Deadline,              &[]),
+    ("GET",     Empty,         &[NoResponse],                            &[RequestDeadline(80), AttemptTimeout(90)], 1, DeadlineExceeded, Deadline,             &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(3_000), TotalTimeout(9_000)], 1, Returns(503), Deadline,             &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[RequestDeadline(9_000), TotalTimeout(3_000)], 1, Returns(503), Deadline,             &[]),
+    ("POST",    Buffered,      &[Refused],                               &[RequestDeadline(50)],          1, IoError(ConnectionRefused), Deadline,              &[]),
+    // Custom backoffs. No attempt follows their last delay.
+    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000]), MaxAttempts(9)], 3, Returns(503), Exhausted,      &[custom(1_000), custom(2_000)]),
+    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[1_000, 2_000, 3_000])], 3, Returns(503),   Exhausted,             &[custom(1_000), custom(2_000)]),
+    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[])],        1, Returns(503),               Exhausted,             &[]),
+    ("GET",     Empty,         &[RetryAfter(503, "3")],                  &[TransientBackoff(&[])],        1, Returns(503),               Exhausted,             &[]),
+    ("GET",     Empty,         &[Status(503), Status(200)],              &[TransientBackoff(&[0])],       2, Returns(200),               Success,               &[custom(0)]),
+    ("GET",     Empty,         &[RetryAfter(503, "3"), Status(200)],     &[TransientBackoff(&[1_000])],   2, Returns(200),               Success,               &[requested(3_000..=3_500)]),
+    ("GET",     Empty,         &[RetryAfter(503, "1"), Status(200)],     &[TransientBackoff(&[2_000])],   2, Returns(200),               Success,               &[custom(2_000)]),
+    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[3_000]), TotalTimeout(3_000)], 1, Returns(503), Deadline,         &[]),
+    ("GET",     Empty,         &[Status(503)],                           &[TransientBackoff(&[u64::MAX]), TotalTimeout(3_000)], 1, Returns(503), Deadline,      &[]),
+    ("GET",     Empty,         &[Status(429)],                           &[TransientBackoff(&[1])],       3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
+    ("GET",     Empty,         &[Status(503)],                           &[ThrottledBackoff(&[1])],       3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(429)],                           &[ThrottledBackoff(&[5, 6]), MaxAttempts(9)], 3, Returns(429),  Exhausted,             &[custom_throttled(5), custom_throttled(6)]),
+    ("GET",     Empty,         &[Status(429), Status(503), Status(429), Status(503), Status(200)], &[TransientBackoff(&[1, 2]), ThrottledBackoff(&[3, 4]), MaxAttempts(5)], 5, Returns(200), Success, &[custom_throttled(3), custom(1), custom_throttled(4), custom(2)]),
+    // The budget. A retry costs 14, or 5 after a throttled response.
+    ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(14)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(27)],           2, Returns(503),               Budget,                &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(503)],                           &[BudgetCapacity(28)],           3, Returns(503),               Exhausted,             &[TRANSIENT_1, TRANSIENT_2]),
+    ("GET",     Empty,         &[Status(503), Status(200)],              &[BudgetCapacity(14)],           2, Returns(200),               Success,               &[TRANSIENT_1]),
+    ("GET",     Empty,         &[Status(429)],                           &[BudgetCapacity(14)],           3, Returns(429),               Exhausted,             &[THROTTLED_1, THROTTLED_2]),
+    ("GET",     Empty,         &[Status(429)],                           &[BudgetCapacity(14), MaxAttempts(4)], 3, Returns(429),         Budget,                &[THROTTLED_1, THROTTLED_2]),
+    ("GET",     Empty,         &[Status(429), Status(503)],              &[BudgetCapacity(14)],           2, Returns(503),               Budget,                &[THROTTLED_1]),
+    ("GET",     Empty,         &[Io(ConnectionReset)],                   &[BudgetCapacity(14)],           2, IoError(ConnectionReset),   Budget,                &[TRANSIENT_1]),
+    ("POST",    Buffered,      &[Refused],                               &[BudgetCapacity(14)],           2, IoError(ConnectionRefused), Budget,                &[TRANSIENT_1]),
+    ("PUT",     LargeBuffered, &[Status(503)],                           &[BudgetCapacity(14)],           1, Returns(503),               NotReplayable,         &[]),
+    ("GET",     Empty,         &[Status(503)],                           &[WithoutBudget, RequestMaxAttempts(4)], 4, Returns(503),       Exhausted,             &[TRANSIENT_1, TRANSIENT_2, TRANSIENT_3]),
+];
+
+#[tokio::test(start_paused = true)]
+async fn calls_end_as_in_the_decision_table() {
+    for row in TABLE {
+        for seed in 0..20 {
+            check(row, seed).await;
+        }
+    }
+}

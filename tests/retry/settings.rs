@@ -1,0 +1,38 @@
+//! The settings of the layer: the values that are rejected, and their `Debug` output.
+
+use tower_outbound::retry::{RetryLayer, RetryOverride};
+
+use super::support::millis;
+
+#[test]
+fn rejects_zero_max_attempts_of_a_layer() {
+    let error = RetryLayer::new().with_max_attempts(0).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("max attempts", "0"));
+}
+
+#[test]
+fn rejects_zero_max_attempts_of_a_request() {
+    let error = RetryOverride::new().with_max_attempts(0).unwrap_err();
+    assert_eq!((error.field(), error.value()), ("max attempts", "0"));
+}
+
+#[test]
+fn debug_of_a_layer_shows_its_settings() {
+    let layer =
+        RetryLayer::new().with_max_attempts(7).unwrap().with_custom_backoff(|| std::iter::repeat(millis(1)));
+    let debug = format!("{layer:?}");
+    for setting in [
+        "max_attempts: 7",
+        "transient: Custom",
+        "throttled: ExponentialBackoff { base: 1s",
+        "Budget { left: 500",
+        "replay_limit: ",
+    ] {
+        assert!(debug.contains(setting), "{setting} in {debug}");
+    }
+    let debug = format!("{:?}", RetryLayer::new().without_budget());
+    assert!(
+        debug.contains("budget: None") && debug.contains("transient: ExponentialBackoff { base: "),
+        "{debug}"
+    );
+}
