@@ -31,6 +31,8 @@ use tower_outbound::{
 };
 
 const KEY: &str = "s3cret-k3y";
+const RATES_URL: &str = "https://rates.example.com/v1/resources";
+const REALTIME_URL: &str = "https://push.example.com/";
 
 /// The requests that reached the inner service.
 #[derive(Default)]
@@ -92,8 +94,8 @@ fn request(method: Method, url: &str, body: &'static str) -> Request<Full<Bytes>
     Request::builder().method(method).uri(url).body(Full::from(body)).unwrap()
 }
 
-fn get() -> Request<Full<Bytes>> {
-    request(Method::GET, "https://rates.example.com/v1/resources", "")
+fn get(url: &str) -> Request<Full<Bytes>> {
+    request(Method::GET, url, "")
 }
 
 fn respond(status: u16) -> Result<Response<Body>, BoxError> {
@@ -106,10 +108,10 @@ fn respond_with_retry_after(status: u16, seconds: u64) -> Result<Response<Body>,
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_1_window() {
-    let preset = rates().with_total_timeout(Duration::from_secs(600));
-    let (service, received) = stack(&preset, |_, _| async { respond(200) });
+    let builder = rates().with_total_timeout(Duration::from_secs(600));
+    let (service, received) = stack(&builder, |_, _| async { respond(200) });
     let start = Instant::now();
-    let calls: Vec<_> = (0..350).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    let calls: Vec<_> = (0..350).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     for call in calls {
         call.await.unwrap().unwrap();
     }
@@ -122,17 +124,17 @@ async fn guarantee_1_window() {
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_2_order() {
-    let preset = rates().with_total_timeout(Duration::from_secs(3600));
+    let builder = rates().with_total_timeout(Duration::from_secs(3600));
     let order = Arc::new(Mutex::new(Vec::new()));
-    let arrived = Arc::clone(&order);
-    let (service, _) = stack(&preset, move |_, request| {
-        arrived.lock().unwrap().push(request.uri().query().unwrap().parse::<u32>().unwrap());
+    let recorder = Arc::clone(&order);
+    let (service, _) = stack(&builder, move |_, request| {
+        recorder.lock().unwrap().push(request.uri().query().unwrap().parse::<u32>().unwrap());
         async { respond(200) }
     });
     let mut calls = Vec::new();
     for number in 0..500 {
-        let url = format!("https://rates.example.com/v1/resources?{number}");
-        calls.push(tokio::spawn(service.clone().oneshot(request(Method::GET, &url, ""))));
+        let url = format!("{RATES_URL}?{number}");
+        calls.push(tokio::spawn(service.clone().oneshot(get(&url))));
         // New calls join while others are queued.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -147,10 +149,10 @@ async fn guarantee_3_cancellation() {
     let quota = Quota::new(11, Duration::from_secs(10)).unwrap().with_burst(1).unwrap().without_margin();
     let (service, received) = stack(&rates().with_quota(quota), |_, _| async { respond(200) });
     let start = Instant::now();
-    service.clone().oneshot(get()).await.unwrap();
+    service.clone().oneshot(get(RATES_URL)).await.unwrap();
 
     // Nine calls are queued, and one is granted each second. The first, the fifth and the last are dropped.
-    let calls: Vec<_> = (0..9).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    let calls: Vec<_> = (0..9).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(500)).await;
     for dropped in [0, 4, 8] {
         calls[dropped].abort();
@@ -172,11 +174,9 @@ async fn guarantee_4_never_early() {
             _ => respond(200),
         }
     });
-    let url = "https://push.example.com/";
-    let first = tokio::spawn(service.clone().oneshot(request(Method::GET, url, "")));
+    let first = tokio::spawn(service.clone().oneshot(get(REALTIME_URL)));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let others: Vec<_> =
-        (0..20).map(|_| tokio::spawn(service.clone().oneshot(request(Method::GET, url, "")))).collect();
+    let others: Vec<_> = (0..20).map(|_| tokio::spawn(service.clone().oneshot(get(REALTIME_URL)))).collect();
     for call in others.into_iter().chain([first]) {
         assert_eq!(call.await.unwrap().unwrap().status(), 200);
     }
@@ -195,16 +195,15 @@ async fn ignores_retry_after_from_a_foreign_origin() {
             _ => respond(200),
         }
     });
-    let foreign = service.clone().oneshot(request(Method::GET, "https://evil.test/", "")).await.unwrap();
+    let foreign = service.clone().oneshot(get("https://evil.test/")).await.unwrap();
     assert_eq!(foreign.status(), 503);
     let start = Instant::now();
-    service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
+    service.oneshot(get(REALTIME_URL)).await.unwrap();
     assert_eq!((received.count(), start.elapsed()), (2, Duration::ZERO));
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_5_never_twice() {
-    let url = "https://push.example.com/";
     type Fail = fn() -> Result<Response<Body>, BoxError>;
     let failures: [(&str, Fail); 3] = [
         ("503", || respond(503)),
@@ -214,7 +213,7 @@ async fn guarantee_5_never_twice() {
     for (name, fail) in failures {
         for method in [Method::POST, Method::PATCH] {
             let (service, received) = stack(&realtime(), move |_, _| async move { fail() });
-            let result = service.oneshot(request(method.clone(), url, "pay")).await;
+            let result = service.oneshot(request(method.clone(), REALTIME_URL, "pay")).await;
             let report = match &result {
                 Ok(response) => response.extensions().get::<Report>(),
                 Err(error) => error.report(),
@@ -223,18 +222,18 @@ async fn guarantee_5_never_twice() {
             assert_eq!(received.count(), 1, "{method} {name}");
         }
         let (service, received) = stack(&realtime(), move |_, _| async move { fail() });
-        let _ = service.oneshot(request(Method::PUT, url, "same")).await;
+        let _ = service.oneshot(request(Method::PUT, REALTIME_URL, "same")).await;
         assert_eq!(received.count(), 3, "PUT {name}");
         assert!(received.bodies.lock().unwrap().iter().all(|body| body == "same"));
     }
     // A custom `retry_if` does not override this. Only a server that honours an idempotency key gets the POST again.
     let retry_all = RetryLayer::new().retry_if(|_, _| true);
     let (service, received) = stack(&realtime().with_retry(retry_all), |_, _| async { respond(503) });
-    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
     assert_eq!(received.count(), 1);
     let honoured = RetryLayer::new().with_honoured_idempotency_key(IdempotencyKey::bare());
     let (service, received) = stack(&realtime().with_retry(honoured), |_, _| async { respond(503) });
-    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
     assert_eq!(received.count(), 3);
 
     // The server did not process a request that got a 401. It is resent once, with a new key.
@@ -246,17 +245,18 @@ async fn guarantee_5_never_twice() {
         }))
     };
     for second in [200, 401, 503] {
-        let (service, received) =
-            stack(
-                &rotating(),
-                move |number, _| async move { respond(if number == 0 { 401 } else { second }) },
-            );
-        let response = service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+        let (service, received) = stack(&rotating(), move |number, _| async move {
+            match number {
+                0 => respond(401),
+                _ => respond(second),
+            }
+        });
+        let response = service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
         assert_eq!((response.status().as_u16(), received.count()), (second, 2));
         assert!(received.bodies.lock().unwrap().iter().all(|body| body == "pay"));
     }
     let (service, received) = stack(&realtime(), |_, _| async { respond(401) });
-    service.oneshot(request(Method::POST, url, "pay")).await.unwrap();
+    service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap();
     assert_eq!(received.count(), 1, "resent with the same key");
 
     // A refused connection delivers nothing, so even a POST is retried.
@@ -266,7 +266,7 @@ async fn guarantee_5_never_twice() {
             _ => respond(200),
         }
     });
-    assert_eq!(service.oneshot(request(Method::POST, url, "pay")).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(request(Method::POST, REALTIME_URL, "pay")).await.unwrap().status(), 200);
     assert_eq!(received.count(), 2);
 }
 
@@ -279,8 +279,8 @@ async fn guarantee_6_key() {
         request.headers().contains_key("authorization")
             || request.uri().query().is_some_and(|q| q.contains(KEY))
     };
-    let mut shown = String::new();
-    for preset in [rates(), rates().with_key_placement("query:access_key".parse().unwrap())] {
+    let mut output = String::new();
+    for builder in [rates(), rates().with_key_placement("query:access_key".parse().unwrap())] {
         for (url, expected) in [
             ("https://rates.example.com/v1/resources", true),
             ("https://RATES.example.com:443/v1", true),
@@ -288,17 +288,17 @@ async fn guarantee_6_key() {
             ("https://rates.example.com:8443/v1", false),
             ("https://evil.test/v1", false),
         ] {
-            let (service, _) = stack(&preset, move |_, request| {
+            let (service, _) = stack(&builder, move |_, request| {
                 assert_eq!(has_key(&request), expected, "{}", request.uri().host().unwrap());
                 async { respond(200) }
             });
-            let response = service.oneshot(request(Method::GET, url, "")).await.unwrap();
-            shown += &format!("{response:?}");
+            let response = service.oneshot(get(url)).await.unwrap();
+            output += &format!("{response:?}");
         }
 
         // Responses, errors and timeouts do not show the key, nor do their `Debug` and `Display`.
         for failure in 0..4 {
-            let (service, _) = stack(&preset, move |_, request| async move {
+            let (service, _) = stack(&builder, move |_, request| async move {
                 match failure {
                     0 => respond(401),
                     1 => respond_with_retry_after(503, 1),
@@ -310,28 +310,28 @@ async fn guarantee_6_key() {
                     }
                 }
             });
-            match service.oneshot(get()).await {
-                Ok(response) => shown += &format!("{response:?}"),
+            match service.oneshot(get(RATES_URL)).await {
+                Ok(response) => output += &format!("{response:?}"),
                 Err(error) => {
-                    shown += &format!("{error} {error:?}");
+                    output += &format!("{error} {error:?}");
                     let mut cause = error.source();
                     while let Some(error) = cause {
-                        shown += &format!("{error} {error:?}");
+                        output += &format!("{error} {error:?}");
                         cause = error.source();
                     }
                 }
             }
         }
-        shown += &format!("{preset:?} {:?}", preset.layer().unwrap());
+        output += &format!("{builder:?} {:?}", builder.layer().unwrap());
         #[cfg(feature = "client")]
         {
-            shown += &format!("{:?}", preset.client());
+            output += &format!("{:?}", builder.client());
         }
     }
     let log = log.text();
     assert!(log.contains("call failed") && log.contains("attempt ended"), "the log was not captured");
     assert!(!log.contains(KEY), "{log}");
-    assert!(!shown.contains(KEY), "{shown}");
+    assert!(!output.contains(KEY), "{output}");
 
     let plaintext = preset::currency_rates("http://rates.example.com").unwrap();
     let error = plaintext.with_api_key(ApiKey::new(KEY).unwrap()).layer().unwrap_err();
@@ -341,12 +341,12 @@ async fn guarantee_6_key() {
 #[tokio::test(start_paused = true)]
 async fn guarantee_7_deadline() {
     // The burst is spent. The 11th call waits for 678 ms, the 101st would wait for more than a minute.
-    let preset = rates().with_total_timeout(Duration::from_secs(30));
-    let (service, received) = stack(&preset, |_, _| async { respond(200) });
-    let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    let builder = rates().with_total_timeout(Duration::from_secs(30));
+    let (service, received) = stack(&builder, |_, _| async { respond(200) });
+    let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
     let start = Instant::now();
-    let error = service.oneshot(get()).await.unwrap_err();
+    let error = service.oneshot(get(RATES_URL)).await.unwrap_err();
     assert_eq!(start.elapsed(), Duration::ZERO, "did not fail immediately");
     assert!(error.is_rate_limited());
     assert!(error.retry_after().unwrap() > Duration::from_secs(30), "{:?}", error.retry_after());
@@ -358,13 +358,13 @@ async fn guarantee_7_deadline() {
     assert_eq!(done, 10 + 44, "a burst of 10, then one each 677.8 ms for 30 s");
 
     // The service never responds. Attempts and backoff end at the deadline, and the report lists them.
-    let preset = realtime().with_total_timeout(Duration::from_secs(25));
-    let (service, received) = stack(&preset, |_, _| async {
+    let builder = realtime().with_total_timeout(Duration::from_secs(25));
+    let (service, received) = stack(&builder, |_, _| async {
         std::future::pending::<()>().await;
         respond(200)
     });
     let start = Instant::now();
-    let error = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap_err();
+    let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     assert!(error.is_deadline(), "{error:?}");
     assert!(start.elapsed() <= Duration::from_millis(25_001), "{:?}", start.elapsed());
     let attempts = error.report().unwrap().attempts();
@@ -372,9 +372,9 @@ async fn guarantee_7_deadline() {
     assert_eq!(attempts[0].outcome, Some(Outcome::Timeout));
 
     // A requested delay that ends after the deadline is not waited for. The caller gets the response immediately.
-    let (service, received) = stack(&preset, |_, _| async { respond_with_retry_after(503, 40) });
+    let (service, received) = stack(&builder, |_, _| async { respond_with_retry_after(503, 40) });
     let start = Instant::now();
-    let response = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
+    let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
     assert_eq!((response.status().as_u16(), start.elapsed(), received.count()), (503, Duration::ZERO, 1));
     assert_eq!(response.headers()["retry-after"], "40");
     let report = Report::from_response(&response).unwrap();
@@ -383,32 +383,32 @@ async fn guarantee_7_deadline() {
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
 
     // A backoff that ends after the deadline is not waited for either.
-    let preset = realtime().with_total_timeout(Duration::from_millis(10));
-    let (service, _) = stack(&preset.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
+    let builder = realtime().with_total_timeout(Duration::from_millis(10));
+    let (service, _) = stack(&builder.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
         Err(io::Error::from(io::ErrorKind::ConnectionReset).into())
     });
-    let error = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap_err();
+    let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     let needed = error.retry_after().expect("the backoff beyond the deadline");
     assert!((50..=100).contains(&needed.as_millis()), "{needed:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_8_bounded() {
-    // The queue.
-    let preset = rates().with_limit(|limit| limit.with_max_queue(5));
-    let (service, _) = stack(&preset, |_, _| async { respond(200) });
-    let calls: Vec<_> = (0..15).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    // The number of queued calls.
+    let builder = rates().with_limit(|limit| limit.with_max_queue(5));
+    let (service, _) = stack(&builder, |_, _| async { respond(200) });
+    let calls: Vec<_> = (0..15).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let error = service.oneshot(get()).await.unwrap_err();
+    let error = service.oneshot(get(RATES_URL)).await.unwrap_err();
     assert!(error.is_rate_limited() && error.source().unwrap().to_string().contains("queue is full"));
     for call in calls {
         call.await.unwrap().unwrap();
     }
 
-    // The replay buffer.
-    let preset = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
-    let (service, received) = stack(&preset, |_, _| async { respond(503) });
-    let response = service.oneshot(request(Method::PUT, "https://push.example.com/", "long")).await.unwrap();
+    // The size of the replay buffer.
+    let builder = realtime().with_retry(RetryLayer::new().with_replay_limit(3));
+    let (service, received) = stack(&builder, |_, _| async { respond(503) });
+    let response = service.oneshot(request(Method::PUT, REALTIME_URL, "long")).await.unwrap();
     assert_eq!(response.extensions().get::<Report>().unwrap().stop_reason(), Some(StopReason::NotReplayable));
     assert_eq!(received.count(), 1);
 
@@ -429,7 +429,7 @@ async fn guarantee_8_bounded() {
             Ok(Response::builder().status(503).body(body)?)
         }
     });
-    let response = service.oneshot(request(Method::GET, "https://push.example.com/", "")).await.unwrap();
+    let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
     assert_eq!(response.status(), 200);
     assert!(read.load(Ordering::Relaxed) <= 66 * 1024, "{read:?}");
 }
@@ -441,8 +441,7 @@ async fn guarantee_9_accounted() {
         let id = format!("srv-{number}");
         Ok(Response::builder().status(status).header("request-id", id).body(Body::empty())?)
     });
-    let url = "https://push.example.com/";
-    let response = service.oneshot(request(Method::GET, url, "")).await.unwrap();
+    let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
     let report = response.extensions().get::<Report>().unwrap();
     let ids: HashSet<_> = received.ids.lock().unwrap().drain(..).collect();
     assert_eq!(ids.len(), 1, "all attempts share one id");
@@ -456,7 +455,7 @@ async fn guarantee_9_accounted() {
 
     let (service, received) =
         stack(&realtime(), |_, _| async { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) });
-    let error = service.oneshot(request(Method::GET, url, "")).await.unwrap_err();
+    let error = service.oneshot(get(REALTIME_URL)).await.unwrap_err();
     let report = error.report().unwrap();
     assert_eq!(error.request_id().unwrap(), received.ids.lock().unwrap()[0].as_str());
     assert_eq!(report.attempt_count(), 3);
@@ -470,7 +469,7 @@ async fn guarantee_9_accounted() {
         tracing::info!("client {number}");
         respond(503)
     });
-    service.oneshot(request(Method::GET, url, "")).await.unwrap();
+    service.oneshot(get(REALTIME_URL)).await.unwrap();
     let events: Vec<_> =
         log.lines().into_iter().filter(|event| event.message.starts_with("client ")).collect();
     assert_eq!(events.len(), 3);
@@ -487,18 +486,18 @@ async fn guarantee_9_accounted() {
 async fn guarantee_10_virtual_time() {
     let real = std::time::Instant::now();
     // An hour of rate limiting.
-    let preset = rates().with_total_timeout(Duration::from_secs(7200));
-    let (service, _) = stack(&preset, |_, _| async { respond(200) });
+    let builder = rates().with_total_timeout(Duration::from_secs(7200));
+    let (service, _) = stack(&builder, |_, _| async { respond(200) });
     let start = Instant::now();
-    let calls: Vec<_> = (0..5321).map(|_| tokio::spawn(service.clone().oneshot(get()))).collect();
+    let calls: Vec<_> = (0..5321).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
     for call in calls {
         call.await.unwrap().unwrap();
     }
     assert_eq!(start.elapsed().as_secs(), 5311 * 61 / 90, "5311 intervals of 61/90 s after the burst of 10");
 
     // A `Retry-After` date one minute after the response's `Date`.
-    let preset = realtime().with_total_timeout(Duration::from_secs(300));
-    let (service, received) = stack(&preset, |number, _| async move {
+    let builder = realtime().with_total_timeout(Duration::from_secs(300));
+    let (service, received) = stack(&builder, |number, _| async move {
         let (date, later) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:50:37 GMT");
         match number {
             0 => Ok(Response::builder()
@@ -509,8 +508,7 @@ async fn guarantee_10_virtual_time() {
             _ => respond(200),
         }
     });
-    let url = "https://push.example.com/";
-    assert_eq!(service.oneshot(request(Method::GET, url, "")).await.unwrap().status(), 200);
+    assert_eq!(service.oneshot(get(REALTIME_URL)).await.unwrap().status(), 200);
     let pause = received.arrivals()[1] - received.arrivals()[0];
     assert!((60_000..60_100).contains(&pause.as_millis()), "{pause:?}");
 
