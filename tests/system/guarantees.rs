@@ -340,7 +340,7 @@ async fn guarantee_6_key() {
 
 #[tokio::test(start_paused = true)]
 async fn guarantee_7_deadline() {
-    // The burst is spent. The 11th call waits for 678 ms, the 101st would wait for more than a minute.
+    // 100 calls spend the burst of 10 and queue up to the deadline. The next call fails immediately.
     let builder = rates().with_total_timeout(Duration::from_secs(30));
     let (service, received) = stack(&builder, |_, _| async { respond(200) });
     let calls: Vec<_> = (0..100).map(|_| tokio::spawn(service.clone().oneshot(get(RATES_URL)))).collect();
@@ -371,7 +371,7 @@ async fn guarantee_7_deadline() {
     assert_eq!((attempts.len(), received.count()), (3, 3));
     assert_eq!(attempts[0].outcome, Some(Outcome::Timeout));
 
-    // A requested delay that ends after the deadline is not waited for. The caller gets the response immediately.
+    // The call does not wait for a requested delay that ends after the deadline. It returns the response immediately.
     let (service, received) = stack(&builder, |_, _| async { respond_with_retry_after(503, 40) });
     let start = Instant::now();
     let response = service.oneshot(get(REALTIME_URL)).await.unwrap();
@@ -382,7 +382,7 @@ async fn guarantee_7_deadline() {
     let needed = report.retry_after().expect("the delay beyond the deadline");
     assert!(needed >= Duration::from_secs(40) && needed < Duration::from_secs(41), "{needed:?}");
 
-    // A backoff that ends after the deadline is not waited for either.
+    // The call does not wait for a backoff that ends after the deadline, either.
     let builder = realtime().with_total_timeout(Duration::from_millis(10));
     let (service, _) = stack(&builder.with_attempt_timeout(Duration::from_millis(5)), |_, _| async {
         Err(io::Error::from(io::ErrorKind::ConnectionReset).into())

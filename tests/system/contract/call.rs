@@ -20,7 +20,7 @@ use super::{
     slow_body::SlowBody,
 };
 
-/// A layer's service with its type erased. The wrappers have no state, so they cannot hide a broken contract.
+/// A layer's service with its type erased. The wrappers have no state, so they cannot hide a layer's mistakes.
 pub(crate) type BoxedService = BoxCloneService<Request<Body>, Response<Body>, BoxError>;
 
 /// Converts response bodies to [`Body`] and errors to [`BoxError`].

@@ -42,7 +42,7 @@ impl<T> Future for DropAfter<T> {
 }
 
 /// Runs three concurrent calls and drops call number `dropped` after `polls` polls. Returns whether that call completed
-/// before.
+/// first.
 async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> bool {
     let (capture, _guard) = Capture::all();
     let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(2));

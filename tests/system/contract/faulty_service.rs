@@ -78,8 +78,8 @@ impl FaultPlan {
     }
 }
 
-/// Responds as the request's header `x-responses` specifies. It lists a status and a delay in milliseconds for each
-/// attempt: `503:20 200:5`.
+/// Responds as the request's header `x-responses` specifies. The header lists a status and a delay in milliseconds for
+/// each attempt: `503:20 200:5`.
 pub(crate) struct FaultyService {
     pub(crate) plan: Arc<FaultPlan>,
     pub(crate) limited: Limited,
@@ -161,7 +161,7 @@ where
     }
 }
 
-/// Stays pending if it is polled after completion, so that a layer cannot leave that panic to the inner future.
+/// Stays pending if it is polled after completion. A layer's future must panic then, and cannot rely on this one.
 pub(crate) struct ResponseFuture {
     future: Option<BoxFuture<'static, Result<Response<Body>, BoxError>>>,
     plan: Arc<FaultPlan>,

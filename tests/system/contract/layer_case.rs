@@ -65,7 +65,7 @@ impl LayerCase {
         }
     }
 
-    /// Applies a new layer to a clone of the service. Two results share no state of the layer.
+    /// Applies a new instance of the layer to a clone of the service. Returns the service and access to the layer's state.
     pub(crate) fn over(&self, inner: &FaultyService) -> (BoxedService, LayerState) {
         let (apply, state) = (self.make)();
         (apply(inner.clone()), state)

@@ -22,5 +22,5 @@ mod slow_body;
 mod wake_ups;
 
 const URI: &str = "https://api.example.com/v1";
-/// Has another origin than [`URI`], so a layer with a credential does not add it.
+/// Has another origin than [`URI`]. Requests to it get no credential.
 const FOREIGN_URI: &str = "https://other.example.com/v1";

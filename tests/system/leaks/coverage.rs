@@ -140,7 +140,7 @@ impl<B> Debug for VerboseFuture<B> {
     }
 }
 
-/// Types that callers cannot name. The checks of the services and futures that contain them cover them.
+/// Types that callers cannot name. Checks of the services and futures that contain them cover these types.
 const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
 
 /// Returns whether the enabled features include the type and a value of it can exist outside the crate.

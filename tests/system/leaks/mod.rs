@@ -47,7 +47,7 @@ use crate::{
     },
 };
 
-/// Has characters that base64, percent-encoding and `Debug` change, at both ends.
+/// Begins and ends with characters that base64, percent-encoding and `Debug` change.
 const KEY: &str = "k3y/+=%~&\"\\5ecr3t?of>the<tests\\\"&~%=+/3nd";
 
 /// A base URL that a client accepts: without TLS only a loopback address.

@@ -191,7 +191,7 @@ async fn calls_and_errors(coverage: &Coverage) {
             .await
             .unwrap_err(),
     );
-    // Only a hook sees the type for one attempt. The response's headers contain the key.
+    // Only the closure gets values of this type. The response's headers contain the key.
     let names = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&names);
     let layer = RetryLayer::new().retry_if(move |_, attempt| {
@@ -223,7 +223,7 @@ fn bodies(coverage: &Coverage) {
     coverage.debug(&body);
     assert!(body.is_end_stream());
     let mut collect = task::spawn(Body::from(KEY).collect(1));
-    let Poll::Ready(Err(error)) = collect.poll() else { panic!("the body is not too large") };
+    let Poll::Ready(Err(error)) = collect.poll() else { panic!("expected an error") };
     coverage.error(error.downcast_ref::<BodyTooLarge>().unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! Finds a key in a text, also if it is encoded.
+//! Finds a key in a text, even if it is encoded.
 
 use std::borrow::Cow;
 

@@ -23,7 +23,7 @@ fn check_rejection<T>(result: Result<T, InvalidConfig>) {
     }
 }
 
-/// Keys that are no valid header values, because of one character.
+/// Keys that cannot be a header value.
 fn invalid_keys() -> Vec<String> {
     vec![
         format!("{KEY}\n{KEY}"),
@@ -90,7 +90,7 @@ fn errors_about_invalid_keys_do_not_show_them() {
         check_rejection(ApiKey::new(&key));
         check_rejection(AppCredentials::new("", ApiKey::new(KEY).unwrap(), ApiKey::new(KEY).unwrap()));
     }
-    // The key stands where a setting expects something that is no secret.
+    // A caller may pass the key as a user name or as the name of a header.
     for user in [format!("me:{KEY}"), format!("me:{KEY}\n")] {
         check_rejection(KeyPlacement::basic(&user));
         check_rejection(format!("basic:{user}").parse::<KeyPlacement>());

@@ -50,7 +50,7 @@ const BASE: &[&str] =
     &["clock", "random", "config", "id", "secret", "call", "error", "policy", "body", "headers", "telemetry"];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
-/// The module that only decides. It may name these crates, and nothing that does I/O, reads a clock or draws a random
+/// The module without side effects. It may name these crates, and nothing that does I/O, reads a clock or draws a random
 /// number.
 const PURE: &str = "policy";
 const PURE_CRATES: &[&str] = &["std", "core", "alloc", "http"];
