@@ -1,4 +1,5 @@
-//! Whole stacks: the guarantees, the contract of tower, leaks of keys, hostile servers and long load.
+//! Whole stacks: the guarantees, tower's contract, leaked keys, hostile servers and load tests. Also checks the order of
+//! the crate's modules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod contract;
@@ -14,3 +15,8 @@ mod soak;
 mod support;
 #[cfg(feature = "client")]
 mod threads;
+
+/// Returns the message of a panic. Returns `None` if the payload is not a string.
+fn panic_text(payload: &(dyn std::any::Any + Send)) -> Option<&str> {
+    payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied())
+}

@@ -1,26 +1,26 @@
-//! tower's contract, held by every layer over a service in every mood, and on every order of wake-ups.
+//! Tests of tower's `Service` contract, for every layer of the crate and several of its configurations.
 //!
-//! The [table](rows) has a row for each layer, in each of its ways; each file beside it is a mood, and goes through all
-//! rows. Who adds a layer adds a row, or [`every`] fails.
+//! [`all_layers`] lists the layers. Every other file tests one part of the contract on all of them, over a service with
+//! scripted faults. A new layer needs an entry in the list; otherwise [`completeness`] fails.
 
-mod again;
-mod books;
-mod crew;
-mod dropped;
-mod every;
-mod hedged;
-mod moody;
+mod after_completion;
+mod all_layers;
+mod call;
+mod cancellation;
+mod completeness;
+mod executor;
+mod faulty_service;
+mod hedge;
+mod layer_case;
+mod layer_state;
 mod panics;
 mod readiness;
+mod readiness_errors;
 #[cfg(feature = "reqwest")]
-mod reqwests;
-mod row;
-mod rows;
-mod sent;
-mod shuffled;
-mod slow;
-mod unready;
+mod reqwest_adapter;
+mod slow_body;
+mod wake_ups;
 
 const URI: &str = "https://api.example.com/v1";
-const ELSEWHERE: &str = "https://other.example.com/v1";
-use crate::support::{self as probe, capture, cases};
+/// Has another origin than [`URI`]. Requests to it get no credential.
+const FOREIGN_URI: &str = "https://other.example.com/v1";

@@ -1,79 +1,83 @@
-//! A panic below: it comes out as it is, and takes nobody along.
+//! A panic of the inner service or of a body reaches its caller unchanged. Other calls complete, and the service stays
+//! usable.
 
 use super::{
-    capture::Capture,
-    crew::{Schedule, Task, crew},
-    moody::{Mood, Moody, PANIC, Place},
-    row::Row,
-    rows::rows,
-    sent::{request, sent, still_works},
+    all_layers::all_layers,
+    call::{assert_usable, request, send},
+    executor::{Schedule, Task, run_tasks},
+    faulty_service::{Fault, FaultyService, PANIC, PanicPoint},
+    layer_case::LayerCase,
 };
+use crate::support::capture::Capture;
 
 const CALLS: usize = 3;
 
-/// Three calls in a line, of which one meets with the panic; none does when it comes too late.
-async fn one_of_three_panics(row: &Row, place: Place, before: u32) -> bool {
+/// Runs three concurrent calls. The inner service panics once, after `before` visits of the panic point. Returns whether
+/// it panicked: no call gets that far if `before` is too large.
+async fn one_of_three_panics(case: &LayerCase, point: PanicPoint, before: u32) -> bool {
     let (capture, _guard) = Capture::all();
-    let moody = Moody::once_after(before, Mood::Panics(place)).over(|probe| probe.with_permits(2));
-    let (service, books) = row.over(&moody);
+    let inner = FaultyService::faulty_once_after(before, Fault::Panic(point))
+        .with_limited(|limited| limited.with_permits(2));
+    let (service, state) = case.over(&inner);
     let start = tokio::time::Instant::now();
     let calls = (0..CALLS).map(|task| -> Task<_> {
-        let request = request(&moody.plan, row.uri, task, "503:10 200:5");
-        Box::pin(sent(service.clone(), request, start))
+        let request = request(&inner.plan, case.uri, task, "503:10 200:5");
+        Box::pin(send(service.clone(), request, start))
     });
-    let ends = crew(calls.collect(), Schedule::default()).await;
-    let at = format!("{}, {place:?} after {before} times", row.label);
-    let struck = moody.plan.is_over();
-    let lost = u32::from(ends.iter().any(Result::is_err));
-    let (panicked, others): (Vec<_>, Vec<_>) = ends.into_iter().partition(Result::is_err);
+    let results = run_tasks(calls.collect(), Schedule::default()).await;
+    let context = format!("{}, {point:?} after {before} visits", case.label);
+    let has_panicked = inner.plan.is_exhausted();
+    let lost = u32::from(results.iter().any(Result::is_err));
+    let (panicked, completed): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_err);
     let panicked: Vec<_> = panicked.into_iter().filter_map(Result::err).collect();
-    assert_eq!(panicked, vec![PANIC; usize::from(struck)], "{at}");
-    let status = if row.resends() { 200 } else { 503 };
-    for end in others {
-        let told = end.unwrap().unwrap_or_else(|error| panic!("{at}: {error:?}"));
-        assert_eq!(told.status, status, "{at}");
+    assert_eq!(panicked, vec![PANIC; usize::from(has_panicked)], "{context}");
+    let status = if case.retries() { 200 } else { 503 };
+    for result in completed {
+        let record = result.unwrap().unwrap_or_else(|error| panic!("{context}: {error:?}"));
+        assert_eq!(record.status, status, "{context}");
     }
-    books.are_even(row, &moody, 1, lost);
-    assert_eq!(capture.open_spans(), [""; 0], "{at}: spans are open");
-    if struck {
-        still_works(&service, &moody, row.uri).await;
+    state.assert_idle(case, &inner, 1, lost);
+    assert_eq!(capture.open_spans(), [""; 0], "{context}: spans are open");
+    if has_panicked {
+        assert_usable(&service, &inner, case.uri).await;
         drop(service);
-        books.are_even(row, &moody, 0, lost);
+        state.assert_idle(case, &inner, 0, lost);
     }
-    struck
+    has_panicked
 }
 
-async fn at(place: Place) {
-    for row in rows() {
+/// Panics at every visit of the point, one after the other.
+async fn panic_at_every_visit_of(point: PanicPoint) {
+    for case in all_layers() {
         let mut before = 0;
-        while one_of_three_panics(&row, place, before).await {
+        while one_of_three_panics(&case, point, before).await {
             before += 1;
         }
-        assert!(before >= CALLS as u32, "{}: {place:?} came only {before} times", row.label);
+        assert!(before >= CALLS as u32, "{}: {point:?} was visited only {before} times", case.label);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_poll_ready() {
-    at(Place::Ready).await;
+async fn panic_in_poll_ready_reaches_only_its_caller() {
+    panic_at_every_visit_of(PanicPoint::PollReady).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_call() {
-    at(Place::Call).await;
+async fn panic_in_call_reaches_only_its_caller() {
+    panic_at_every_visit_of(PanicPoint::Call).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_future() {
-    at(Place::Poll).await;
+async fn panic_in_the_response_future_reaches_only_its_caller() {
+    panic_at_every_visit_of(PanicPoint::Future).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_body_of_the_request() {
-    at(Place::Request).await;
+async fn panic_in_the_request_body_reaches_only_its_caller() {
+    panic_at_every_visit_of(PanicPoint::RequestBody).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_the_body_of_the_answer() {
-    at(Place::Answer).await;
+async fn panic_in_the_response_body_reaches_only_its_caller() {
+    panic_at_every_visit_of(PanicPoint::ResponseBody).await;
 }

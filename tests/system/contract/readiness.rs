@@ -1,55 +1,55 @@
-//! Only the instance that was polled ready is called, and only once; no clone takes over its readiness.
+//! Each call uses the readiness of the instance that was polled ready. A clone never takes over that readiness.
 
 use tower::{Service, ServiceExt};
 
 use super::{
-    moody::Moody,
-    probe::secs,
-    rows::rows,
-    sent::{Client, request},
+    all_layers::all_layers,
+    call::{BoxedService, request},
+    faulty_service::FaultyService,
 };
+use crate::support::secs;
 
 #[tokio::test(start_paused = true)]
-async fn only_what_was_polled_ready_is_called() {
-    for row in rows() {
+async fn calls_only_the_instance_that_was_polled_ready() {
+    for case in all_layers() {
         for pending in [0, 1, 3] {
-            let moody = Moody::well().over(|probe| probe.with_pending_polls(pending).with_permits(2));
-            let (mut service, books) = row.over(&moody);
+            let inner = FaultyService::healthy()
+                .with_limited(|limited| limited.with_pending_polls(pending).with_permits(2));
+            let (mut service, state) = case.over(&inner);
             let calls = async {
-                let send = || request(&moody.plan, row.uri, 0, "200:5");
+                let request = || request(&inner.plan, case.uri, 0, "200:5");
                 for _ in 0..2 {
-                    assert_eq!(service.ready().await.unwrap().call(send()).await.unwrap().status(), 200);
+                    assert_eq!(service.ready().await.unwrap().call(request()).await.unwrap().status(), 200);
                 }
-                // A clone of a service that is ready is not ready, and the service itself still is.
+                // Cloning a ready service does not take its readiness away, and the clone is not ready.
                 service.ready().await.unwrap();
-                let mut clone: Client = service.clone();
-                let first = service.call(send());
-                let second = clone.ready().await.unwrap().call(send());
+                let mut clone: BoxedService = service.clone();
+                let first = service.call(request());
+                let second = clone.ready().await.unwrap().call(request());
                 assert!(second.await.is_ok() && first.await.is_ok());
             };
-            // Whoever waits for a permit that is never given back does not get ready.
+            // A leaked permit leaves `ready` pending forever.
             let calls = tokio::time::timeout(secs(120), calls).await;
-            assert!(calls.is_ok(), "{} hangs, pending {pending} times", row.label);
-            assert_eq!(moody.probe.calls(), 4, "{}, pending {pending} times", row.label);
+            assert!(calls.is_ok(), "{} hangs, {pending} pending polls", case.label);
+            assert_eq!(inner.limited.calls(), 4, "{}, {pending} pending polls", case.label);
             drop(service);
-            books.are_even(&row, &moody, 0, 0);
+            state.assert_idle(&case, &inner, 0, 0);
         }
     }
 }
 
-/// Readiness that is not used is given back with its service, and does not go over to a clone.
 #[tokio::test(start_paused = true)]
-async fn readiness_that_is_not_used_is_given_back() {
-    for row in rows() {
-        let moody = Moody::well().over(|probe| probe.with_permits(1));
-        let (service, books) = row.over(&moody);
+async fn releases_unused_readiness_when_the_service_is_dropped() {
+    for case in all_layers() {
+        let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(1));
+        let (service, state) = case.over(&inner);
         let mut ready = service.clone();
         ready.ready().await.unwrap();
         let clone = ready.clone();
         drop(ready);
-        let call = clone.oneshot(request(&moody.plan, row.uri, 0, "200:5"));
-        let answer = tokio::time::timeout(secs(120), call).await;
-        assert!(answer.is_ok_and(|answer| answer.is_ok()), "{}", row.label);
-        books.are_even(&row, &moody, 1, 0);
+        let call = clone.oneshot(request(&inner.plan, case.uri, 0, "200:5"));
+        let result = tokio::time::timeout(secs(120), call).await;
+        assert!(result.is_ok_and(|response| response.is_ok()), "{}", case.label);
+        state.assert_idle(&case, &inner, 1, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls without an answer.
+//! Calls that end without a complete response do not show the key.
 
 use std::{panic::resume_unwind, time::Duration};
 
@@ -10,24 +10,24 @@ use tower_outbound::{
     auth::{FreshKey, KeySource, RefreshingKey},
 };
 
-use super::{
-    probe::{Scripted, ScriptedService, get, millis, secs},
+use super::*;
+use crate::support::{
+    Scripted, ScriptedService, get, millis, secs,
     server::{cut_off, endless, stalled},
-    *,
 };
 
 #[test]
-fn after_a_timeout_of_the_attempt_or_the_call() {
-    live(async {
-        let server = serve(Server::start(Wire::Http1, |_, _| std::future::pending())).await;
-        for place in PLACES {
-            let preset = preset(&server.url(), place);
-            let attempts = preset.clone().with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
-            let call = preset.with_total_timeout(millis(300));
-            for (preset, is_deadline) in [(attempts, false), (call, true)] {
-                let error = preset.client().unwrap().get("/v1").await.unwrap_err();
+fn timeouts_do_not_show_the_key() {
+    run_with_sockets(async {
+        let server = on_server_thread(Server::start(Wire::Http1, |_, _| std::future::pending())).await;
+        for placement in PLACEMENTS {
+            let builder = stack_builder(&server.url(), placement);
+            let attempts = builder.clone().with_attempt_timeout(millis(150)).with_total_timeout(secs(20));
+            let call = builder.with_total_timeout(millis(300));
+            for (builder, is_deadline) in [(attempts, false), (call, true)] {
+                let error = builder.client().unwrap().get("/v1").await.unwrap_err();
                 assert!(error.is_timeout() && error.is_deadline() == is_deadline, "{error:?}");
-                failed(&error);
+                check_error(&error);
             }
         }
         assert!(server.seen().len() > 8);
@@ -35,36 +35,37 @@ fn after_a_timeout_of_the_attempt_or_the_call() {
 }
 
 #[test]
-fn when_there_is_no_connection_or_it_breaks() {
-    live(async {
-        // Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+fn connection_errors_do_not_show_the_key() {
+    run_with_sockets(async {
+        // A bound socket that does not listen refuses connections, and no other process can take its port.
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let refused = bound.local_addr().unwrap();
-        let hangs_up = serve(Server::start(Wire::Http1, |_, _| async { None })).await;
-        let resets = serve(Server::start(Wire::Http2, |_, _| async { None })).await;
-        for place in PLACES {
-            let client = preset(&format!("http://{refused}"), place).client().unwrap();
-            failed(&client.get("/v1").await.unwrap_err());
-            failed(&super::client(&hangs_up, place).get("/v1").await.unwrap_err());
-            // Of another version than the client, and of the same.
-            failed(&super::client(&resets, place).get("/v1").await.unwrap_err());
-            let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-            let client = preset(&resets.url(), place).client_with_transport(transport).unwrap();
-            failed(&client.get("/v1").await.unwrap_err());
+        let closing_server = on_server_thread(Server::start(Wire::Http1, |_, _| async { None })).await;
+        let resetting_server = on_server_thread(Server::start(Wire::Http2, |_, _| async { None })).await;
+        for placement in PLACEMENTS {
+            let client = stack_builder(&format!("http://{refused}"), placement).client().unwrap();
+            check_error(&client.get("/v1").await.unwrap_err());
+            check_error(&super::client(&closing_server, placement).get("/v1").await.unwrap_err());
+            // The HTTP/2 server resets the stream. An HTTP/1.1 client fails in another way than an HTTP/2 client.
+            check_error(&super::client(&resetting_server, placement).get("/v1").await.unwrap_err());
+            let transport = Transport::new().with_http2_prior_knowledge();
+            let client =
+                stack_builder(&resetting_server.url(), placement).client_with_transport(transport).unwrap();
+            check_error(&client.get("/v1").await.unwrap_err());
         }
-        let mut seen = hangs_up.seen();
-        seen.extend(resets.seen());
-        assert!(PLACES.iter().all(|place| seen.iter().any(|seen| place.reached(seen))));
+        let mut seen = closing_server.seen();
+        seen.extend(resetting_server.seen());
+        assert!(PLACEMENTS.iter().all(|placement| seen.iter().any(|seen| placement.has_key(seen))));
     });
 }
 
 #[test]
-fn when_the_body_of_an_answer_fails() {
-    live(async {
-        for place in PLACES {
+fn response_body_errors_do_not_show_the_key() {
+    run_with_sockets(async {
+        for placement in PLACEMENTS {
             for wire in [Wire::Http1, Wire::Http2] {
-                let server = serve(Server::start(wire.clone(), |number, _| async move {
+                let server = on_server_thread(Server::start(wire.clone(), |number, _| async move {
                     Some(match number {
                         1 => cut_off(200),
                         2 => stalled(200),
@@ -72,17 +73,17 @@ fn when_the_body_of_an_answer_fails() {
                     })
                 }));
                 let server = server.await;
-                let mut transport = tower_outbound::client::Transport::new();
+                let mut transport = Transport::new();
                 if let Wire::Http2 = wire {
                     transport = transport.with_http2_prior_knowledge();
                 }
-                let preset = preset(&server.url(), place).with_body_idle_timeout(millis(30));
-                let client = preset.client_with_transport(transport).unwrap();
+                let builder = stack_builder(&server.url(), placement).with_body_idle_timeout(millis(30));
+                let client = builder.client_with_transport(transport).unwrap();
                 for _ in 0..3 {
                     let response = client.get("/v1").await.unwrap();
-                    answered(&response);
+                    check_response(&response);
                     let error = response.into_body().collect(64 * 1_024).await.unwrap_err();
-                    chain(&*error);
+                    check_error_chain(&*error);
                 }
             }
         }
@@ -90,33 +91,35 @@ fn when_the_body_of_an_answer_fails() {
 }
 
 #[test]
-fn when_the_limiter_refuses_or_the_deadline_is_too_near() {
-    paused(async {
-        for place in PLACES {
+fn rate_limit_errors_do_not_show_the_key() {
+    run_paused(async {
+        for placement in PLACEMENTS {
             let quota = Quota::per_minute(2).unwrap().with_burst(1).unwrap();
-            let probe = ScriptedService::new([Scripted::Status(200)]);
-            let preset = preset("https://host", place).with_quota(quota).with_total_timeout(secs(5));
-            let service = preset.layer().unwrap().layer(probe);
-            hidden(&service);
-            answered(&service.clone().oneshot(get("https://host/v1")).await.unwrap());
+            let inner = ScriptedService::new([Scripted::Status(200)]);
+            let builder =
+                stack_builder("https://host", placement).with_quota(quota).with_total_timeout(secs(5));
+            let service = builder.layer().unwrap().layer(inner);
+            check_debug(&service);
+            check_response(&service.clone().oneshot(get("https://host/v1")).await.unwrap());
             let error = service.oneshot(get("https://host/v1")).await.unwrap_err();
             assert!(error.is_rate_limited());
-            failed(&error);
+            check_error(&error);
         }
     });
 }
 
 #[test]
-fn when_the_call_is_dropped_midway() {
-    live(async {
+fn dropped_calls_do_not_show_the_key() {
+    run_with_sockets(async {
         for (wire, http2) in [(Wire::Http1, false), (Wire::Http2, true)] {
-            let server = serve(Server::start(wire, |_, _| std::future::pending())).await;
-            for place in PLACES {
-                let mut transport = tower_outbound::client::Transport::new();
+            let server = on_server_thread(Server::start(wire, |_, _| std::future::pending())).await;
+            for placement in PLACEMENTS {
+                let mut transport = Transport::new();
                 if http2 {
                     transport = transport.with_http2_prior_knowledge();
                 }
-                let client = preset(&server.url(), place).client_with_transport(transport).unwrap();
+                let client =
+                    stack_builder(&server.url(), placement).client_with_transport(transport).unwrap();
                 let before = server.seen().len();
                 let call = tokio::spawn(client.get("/v1"));
                 while server.seen().len() == before {
@@ -124,59 +127,57 @@ fn when_the_call_is_dropped_midway() {
                 }
                 call.abort();
                 let error = call.await.unwrap_err();
-                hidden(&error);
-                unsaid(&error);
+                check_debug(&error);
+                check_display(&error);
             }
         }
     });
 }
 
 #[test]
-fn when_the_key_does_not_fit() {
-    paused(async {
-        let layer = preset("https://host", Place::Query).layer().unwrap();
-        let probe = ScriptedService::new([Scripted::Status(200)]);
+fn an_error_about_a_too_long_uri_does_not_show_the_key() {
+    run_paused(async {
+        let layer = stack_builder("https://host", Placement::Query).layer().unwrap();
+        let inner = ScriptedService::new([Scripted::Status(200)]);
         let long = format!("https://host/v1?{}", "x".repeat(usize::from(u16::MAX) - 40));
-        let error = layer.layer(probe.clone()).oneshot(get(&long)).await.unwrap_err();
+        let error = layer.layer(inner.clone()).oneshot(get(&long)).await.unwrap_err();
         assert!(error.is_auth());
-        failed(&error);
-        assert_eq!(probe.calls(), 0);
+        check_error(&error);
+        assert_eq!(inner.calls(), 0);
     });
 }
 
-/// hyper-util warns of the path and the query that it strips off a CONNECT.
+/// hyper-util logs a warning with the path and query that it removes from a CONNECT request.
 #[test]
-fn when_the_method_is_connect() {
-    live(async {
-        let server = statuses(Wire::Http1, [200]).await;
-        for place in PLACES {
+fn connect_requests_do_not_show_the_key() {
+    run_with_sockets(async {
+        let server = server_with_statuses(Wire::Http1, [200]).await;
+        for placement in PLACEMENTS {
             let request = Request::builder().method(Method::CONNECT).uri("/v1").body(Body::empty()).unwrap();
-            ended(&client(&server, place).request(request).await);
+            check_result(&client(&server, placement).request(request).await);
         }
     });
 }
 
-/// With what others have put into a provider's panic, and with a key that came too late.
+/// The key sources fail with an error, an invalid key, a panic, an expired key and a timeout.
 #[test]
-fn when_no_key_is_to_be_had() {
-    fn keys<F, Fut>(provider: F) -> KeySource
+fn errors_of_a_key_source_do_not_show_the_key() {
+    fn keys<F, Fut>(refresh: F) -> KeySource
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<FreshKey, BoxError>> + Send + 'static,
     {
-        RefreshingKey::new(provider).with_timeout(Duration::from_millis(100)).unwrap().into()
+        RefreshingKey::new(refresh).with_timeout(Duration::from_millis(100)).unwrap().into()
     }
-    /// Unlike `panic!` it says nothing by itself; what it holds is anything.
-    fn panics() -> Result<FreshKey, BoxError> {
+    /// Panics with the key as payload, without the message that `panic!` would print.
+    fn panic_with_key() -> Result<FreshKey, BoxError> {
         resume_unwind(Box::new(KEY))
     }
-    paused(async move {
-        let providers: [fn() -> KeySource; 5] = [
-            || keys(|| async { Err::<FreshKey, _>(BoxError::from("the vault is shut")) }),
-            // What makes no key of the answer of a vault.
+    run_paused(async move {
+        let sources: [fn() -> KeySource; 5] = [
+            || keys(|| async { Err::<FreshKey, _>(BoxError::from("the vault is unavailable")) }),
             || keys(|| async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new(format!("{KEY}\n"))?)) }),
-            // Unlike `panic!` it says nothing by itself, and the payload may hold anything.
-            || keys(|| async { panics() }),
+            || keys(|| async { panic_with_key() }),
             || keys(|| async { Ok::<_, BoxError>(FreshKey::new(key()).with_lifetime(Duration::ZERO)) }),
             || {
                 keys(|| async {
@@ -186,19 +187,19 @@ fn when_no_key_is_to_be_had() {
                 })
             },
         ];
-        for place in PLACES {
-            for keys in providers {
+        for placement in PLACEMENTS {
+            for keys in sources {
                 let keys = keys();
-                let probe = ScriptedService::new([Scripted::Status(200)]);
-                let preset = preset("https://host", place).with_keys(keys.clone());
-                let service = preset.layer().unwrap().layer(probe.clone());
+                let inner = ScriptedService::new([Scripted::Status(200)]);
+                let builder = stack_builder("https://host", placement).with_keys(keys.clone());
+                let service = builder.layer().unwrap().layer(inner.clone());
                 for _ in 0..2 {
                     let error = service.clone().oneshot(get("https://host/v1")).await.unwrap_err();
                     assert!(error.is_auth(), "{error:?}");
-                    failed(&error);
+                    check_error(&error);
                 }
-                chain(&keys.last_error().unwrap());
-                assert_eq!(probe.calls(), 0);
+                check_error_chain(&keys.last_error().unwrap());
+                assert_eq!(inner.calls(), 0);
             }
         }
     });

@@ -1,21 +1,21 @@
-//! The key goes to its own origin, and nowhere else: whole stacks run with every subscriber's field of every crate
-//! captured, through all that can become of a call, and nothing of the key is in what was logged, in `Debug` and
-//! `Display` of what is public, in an error's chain, in a report or in a panic's message.
+//! Guarantee 6: the key goes only to its own origin and appears nowhere else.
+//!
+//! The tests run whole stacks and capture the log events and spans of every crate at trace level. They search these for
+//! the key, and also `Debug` and `Display` of public types, error chains, reports and panic messages.
 
-mod answers;
+mod coverage;
 #[cfg(feature = "json")]
-mod echoes;
+mod echoed_keys;
 mod failures;
 mod panics;
+mod public_types;
+mod responses;
 pub(crate) mod search;
 mod settings;
 #[cfg(feature = "rustls")]
 mod tls;
-mod types;
 
-use crate::support::{self as probe, capture, certificate, server};
 use std::{
-    any::Any,
     collections::BTreeSet,
     error::Error as StdError,
     fmt::{Debug, Display},
@@ -30,6 +30,7 @@ use tokio::runtime::{Builder, Handle};
 use tower_outbound::{
     ApiKey, Client, Error, ExponentialBackoff, Jitter, Report,
     auth::{FreshKey, RefreshingKey},
+    client::Transport,
     preset,
     retry::RetryLayer,
     stack::StackBuilder,
@@ -37,20 +38,23 @@ use tower_outbound::{
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::{
-    super::support::server::{Seen, Server, Wire, reply},
-    capture::Capture,
-    search::Search,
+use self::search::Search;
+use crate::{
+    panic_text,
+    support::{
+        capture::Capture,
+        server::{self, Seen, Server, Wire, reply},
+    },
 };
 
-/// With what base64, percent-encoding and `Debug` change, at both ends.
+/// Begins and ends with characters that base64, percent-encoding and `Debug` change.
 const KEY: &str = "k3y/+=%~&\"\\5ecr3t?of>the<tests\\\"&~%=+/3nd";
 
-/// What a ready client may be for: without TLS nothing but loopback.
-const SITE: &str = if cfg!(feature = "rustls") { "https://host" } else { "http://127.0.0.1:9" };
+/// A base URL that a client accepts: without TLS only a loopback address.
+const CLIENT_URL: &str = if cfg!(feature = "rustls") { "https://host" } else { "http://127.0.0.1:9" };
 
-/// Of which the middle differs.
-fn another_key(number: usize) -> String {
+/// Returns a key with the ends of [`KEY`], which the search finds, too.
+fn numbered_key(number: usize) -> String {
     KEY.replace("of>the<tests", &format!("number{number}"))
 }
 
@@ -60,93 +64,89 @@ fn key() -> ApiKey {
 
 static SEARCH: LazyLock<Search> = LazyLock::new(|| Search::new(KEY));
 
-/// What is heard of all threads but those of the servers.
+/// The log of all threads except the servers', and the messages of panics.
 static LOG: LazyLock<Capture> = LazyLock::new(|| {
     let (log, subscriber) = Capture::subscriber(LevelFilter::TRACE);
-    // What speaks to the `log` crate is heard, too.
+    // Also captures records of the `log` crate.
     subscriber.init();
-    let (heard, before) = (log.clone(), panic::take_hook());
+    let (panics, previous_hook) = (log.clone(), panic::take_hook());
     panic::set_hook(Box::new(move |panic| {
-        // A failure of a test that tells what was found must not be found itself.
-        if text_of(panic.payload()).is_none_or(|text| !text.starts_with(FOUND)) {
-            heard.add(format!("panic: {panic} {panic:?}"));
+        // The message of a failed check quotes what it found, so the log must not contain it.
+        if panic_text(panic.payload()).is_none_or(|text| !text.starts_with(KEY_FOUND)) {
+            panics.add(format!("panic: {panic} {panic:?}"));
         }
-        before(panic);
+        previous_hook(panic);
     }));
     log
 });
 
-/// Targets heard up to now; the log itself is forgotten when it was searched.
+/// The targets of all log events up to now. Each run clears the log itself.
 static TARGETS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-const FOUND: &str = "the key is shown";
+const KEY_FOUND: &str = "found the key";
 
-fn text_of(payload: &(dyn Any + Send)) -> Option<&str> {
-    payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied())
-}
-
-/// Nothing of the key is in it.
+/// Asserts that the text contains no part of the key. `name` describes the text in the message.
 #[track_caller]
-fn search(what: &str, text: &str) {
+fn check_text(name: &str, text: &str) {
     if let Some(found) = SEARCH.find(text) {
-        panic!("{FOUND} in {what}, {found}");
+        panic!("{KEY_FOUND} in {name}, {found}");
     }
 }
 
 #[track_caller]
-fn hidden(shown: &dyn Debug) {
-    search("debug", &format!("{shown:?}"));
-    search("debug", &format!("{shown:#?}"));
+fn check_debug(value: &dyn Debug) {
+    check_text("Debug", &format!("{value:?}"));
+    check_text("Debug", &format!("{value:#?}"));
 }
 
 #[track_caller]
-fn unsaid(shown: &dyn Display) {
-    search("display", &format!("{shown}"));
-    search("display", &format!("{shown:#}"));
+fn check_display(value: &dyn Display) {
+    check_text("Display", &format!("{value}"));
+    check_text("Display", &format!("{value:#}"));
 }
 
-/// The error and what it leads to.
+/// Checks the error and its sources.
 #[track_caller]
-fn chain(error: &(dyn StdError + 'static)) {
+fn check_error_chain(error: &(dyn StdError + 'static)) {
     let mut next = Some(error);
     while let Some(error) = next {
-        hidden(&error);
-        unsaid(&error);
+        check_debug(&error);
+        check_display(&error);
         next = error.source();
     }
 }
 
+/// Checks the error, its sources and its report.
 #[track_caller]
-fn failed(error: &Error) {
-    chain(error);
-    hidden(&error.request_id());
-    error.report().into_iter().for_each(reported);
+fn check_error(error: &Error) {
+    check_error_chain(error);
+    check_debug(&error.request_id());
+    error.report().into_iter().for_each(check_report);
 }
 
 #[track_caller]
-fn reported(report: &Report) {
-    hidden(report);
-    unsaid(report);
-    report.attempts().iter().for_each(|attempt| hidden(attempt));
-}
-
-/// All of an answer that a caller has of it.
-#[track_caller]
-fn answered<B: Debug>(response: &Response<B>) {
-    hidden(response);
-    hidden(response.extensions());
-    Report::from_response(response).into_iter().for_each(reported);
+fn check_report(report: &Report) {
+    check_debug(report);
+    check_display(report);
+    report.attempts().iter().for_each(|attempt| check_debug(attempt));
 }
 
 #[track_caller]
-fn ended<B: Debug>(result: &Result<Response<B>, Error>) {
+fn check_response<B: Debug>(response: &Response<B>) {
+    check_debug(response);
+    check_debug(response.extensions());
+    Report::from_response(response).into_iter().for_each(check_report);
+}
+
+#[track_caller]
+fn check_result<B: Debug>(result: &Result<Response<B>, Error>) {
     match result {
-        Ok(response) => answered(response),
-        Err(error) => failed(error),
+        Ok(response) => check_response(response),
+        Err(error) => check_error(error),
     }
 }
 
-/// Runs it to the end of everything that it has started, and searches what was heard meanwhile.
+/// Runs the test until every task it spawned has ended, and then checks the log.
 fn run(mut builder: Builder, test: impl Future<Output = ()>) {
     LazyLock::force(&LOG);
     let runtime = builder.enable_all().build().unwrap();
@@ -156,24 +156,24 @@ fn run(mut builder: Builder, test: impl Future<Output = ()>) {
     let targets = records.iter().filter_map(|record| record.split(' ').nth(2).map(str::to_owned));
     TARGETS.lock().unwrap().extend(targets);
     let log = records.join("\n");
-    search("the log", &log);
-    assert!(!log.contains("peer=Server"), "a server was heard, which may log what it is sent");
+    check_text("the log", &log);
+    assert!(!log.contains("peer=Server"), "captured a server's log, which may contain the key");
 }
 
-/// With real sockets, on several threads.
-fn live(test: impl Future<Output = ()>) {
+/// Runs a test with real sockets, on two threads.
+fn run_with_sockets(test: impl Future<Output = ()>) {
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(2);
-    run(builder, super::support::server::within(test));
+    run(builder, server::within(test));
 }
 
-fn paused(test: impl Future<Output = ()>) {
+fn run_paused(test: impl Future<Output = ()>) {
     let mut builder = Builder::new_current_thread();
     builder.start_paused(true);
     run(builder, test);
 }
 
-/// The servers hear, and may log, the key: on a thread of their own, to which nobody listens.
+/// Servers receive the key and may log it. They run on a separate thread, whose log is not captured.
 static SERVERS: LazyLock<Handle> = LazyLock::new(|| {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let handle = runtime.handle().clone();
@@ -185,37 +185,37 @@ static SERVERS: LazyLock<Handle> = LazyLock::new(|| {
     handle
 });
 
-async fn serve<T: Send + 'static>(server: impl Future<Output = T> + Send + 'static) -> T {
+async fn on_server_thread<T: Send + 'static>(server: impl Future<Output = T> + Send + 'static) -> T {
     SERVERS.spawn(server).await.unwrap()
 }
 
-async fn statuses<const N: usize>(wire: Wire, statuses: [u16; N]) -> Server {
-    serve(Server::with_statuses(wire, statuses)).await
+async fn server_with_statuses<const N: usize>(wire: Wire, statuses: [u16; N]) -> Server {
+    on_server_thread(Server::with_statuses(wire, statuses)).await
 }
 
-/// The ways in which a preset sends its key.
+/// Where a stack puts the key in its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum Placement {
     Bearer,
     Header,
     Basic,
     Query,
 }
 
-const PLACES: [Place; 4] = [Place::Bearer, Place::Header, Place::Basic, Place::Query];
+const PLACEMENTS: [Placement; 4] = [Placement::Bearer, Placement::Header, Placement::Basic, Placement::Query];
 
-impl Place {
-    fn of(self, preset: StackBuilder) -> StackBuilder {
+impl Placement {
+    fn apply_to(self, builder: StackBuilder) -> StackBuilder {
         match self {
-            Self::Bearer => preset,
-            Self::Header => preset.with_key_placement("header:x-api-key".parse().unwrap()),
-            Self::Basic => preset.with_key_placement("basic:ann".parse().unwrap()),
-            Self::Query => preset.with_key_placement("query:api_key".parse().unwrap()),
+            Self::Bearer => builder,
+            Self::Header => builder.with_key_placement("header:x-api-key".parse().unwrap()),
+            Self::Basic => builder.with_key_placement("basic:ann".parse().unwrap()),
+            Self::Query => builder.with_key_placement("query:api_key".parse().unwrap()),
         }
     }
 
-    /// Whether the server was sent the key: else nothing of it could be seen.
-    fn reached(self, seen: &Seen) -> bool {
+    /// Returns whether the server received the key. A test without a key in its requests could find no leak.
+    fn has_key(self, seen: &Seen) -> bool {
         let header = match self {
             Self::Bearer | Self::Basic => "authorization",
             Self::Header => "x-api-key",
@@ -225,79 +225,83 @@ impl Place {
     }
 }
 
-/// Three attempts, next to no pause between them.
-fn quick(preset: StackBuilder) -> StackBuilder {
+/// Configures three attempts with a backoff of at most 5 ms.
+fn with_short_backoff(builder: StackBuilder) -> StackBuilder {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
-    preset.with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
+    builder.with_retry(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
 }
 
-/// The whole stack, with its key in this place.
-fn preset(url: &str, place: Place) -> StackBuilder {
-    let preset = place.of(quick(preset::realtime_messaging(url).unwrap().with_api_key(key())));
-    hidden(&preset);
-    hidden(&preset.layer().unwrap());
-    preset
+/// Returns the builder of a whole stack with the key, after a check of its `Debug`.
+fn stack_builder(url: &str, placement: Placement) -> StackBuilder {
+    let builder = preset::realtime_messaging(url).unwrap().with_api_key(key());
+    let builder = placement.apply_to(with_short_backoff(builder));
+    check_debug(&builder);
+    check_debug(&builder.layer().unwrap());
+    builder
 }
 
-fn client(server: &Server, place: Place) -> Client {
-    let client = preset(&server.url(), place).client().unwrap();
-    hidden(&client);
+fn client(server: &Server, placement: Placement) -> Client {
+    let client = stack_builder(&server.url(), placement).client().unwrap();
+    check_debug(&client);
     client
 }
 
-/// One key after the other, each good for an hour.
-fn provided() -> RefreshingKey {
+/// A key source whose refreshes return [`numbered_key`]s, each valid for an hour.
+fn refreshing_key() -> RefreshingKey {
     let number = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let provided = RefreshingKey::new(move || {
+    let keys = RefreshingKey::new(move || {
         let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         async move {
-            let fresh = FreshKey::new(ApiKey::new(another_key(number))?);
+            let fresh = FreshKey::new(ApiKey::new(numbered_key(number))?);
             Ok::<_, tower_outbound::BoxError>(fresh.with_lifetime(Duration::from_secs(3_600)))
         }
     });
     let backoff = ExponentialBackoff::new(Duration::from_secs(1), Duration::from_secs(20)).unwrap();
-    provided.with_backoff(backoff.with_jitter(Jitter::none()))
+    keys.with_backoff(backoff.with_jitter(Jitter::none()))
 }
 
-/// The capture hears what it is meant to hear, and would tell.
+/// Without this test, a capture or a search that misses something would hide every leak.
 #[test]
-fn every_crate_is_heard_and_a_leak_would_be_found() {
-    live(async {
-        let server = statuses(Wire::Http2, [200]).await;
-        let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-        let client = preset(&server.url(), Place::Bearer).client_with_transport(transport).unwrap();
+fn captures_every_crate_and_finds_planted_leaks() {
+    run_with_sockets(async {
+        let server = server_with_statuses(Wire::Http2, [200]).await;
+        let transport = Transport::new().with_http2_prior_knowledge();
+        let builder = stack_builder(&server.url(), Placement::Bearer);
+        let client = builder.client_with_transport(transport).unwrap();
         client.get("/v1").await.unwrap();
-        assert!(Place::Bearer.reached(&server.seen()[0]));
+        assert!(Placement::Bearer.has_key(&server.seen()[0]));
     });
     let targets = TARGETS.lock().unwrap().clone();
-    for heard in ["tower_outbound::call", "tower_outbound::attempt_span", "hyper_util::", "h2::"] {
-        assert!(targets.iter().any(|target| target.starts_with(heard)), "{heard} is not in {targets:?}");
+    for expected in ["tower_outbound::call", "tower_outbound::attempt_span", "hyper_util::", "h2::"] {
+        let is_captured = targets.iter().any(|target| target.starts_with(expected));
+        assert!(is_captured, "{expected} is not in {targets:?}");
     }
 
-    // Of another log, so that no other test finds it.
+    // A separate log keeps the planted leaks away from the other tests.
     let (log, subscriber) = Capture::subscriber(LevelFilter::TRACE);
     let planted = "planted: ".to_owned() + KEY;
+    const REDACTED: &str = "redacted key";
     type Leak<'a> = (&'a str, Box<dyn Fn() + 'a>);
     let leaks: [Leak<'_>; 5] = [
         ("event", Box::new(|| tracing::trace!(target: "h2::x", value = ?planted, "text"))),
         ("message", Box::new(|| tracing::error!("text {planted}"))),
         ("span", Box::new(|| drop(tracing::debug_span!("named", planted)))),
         (
-            "replaced",
+            "overwritten field",
             Box::new(|| {
                 let span = tracing::info_span!("named", field = tracing::field::Empty);
                 span.record("field", planted.as_str());
                 span.record("field", "harmless");
             }),
         ),
-        ("nothing", Box::new(|| tracing::info!(value = ?key(), "text"))),
+        (REDACTED, Box::new(|| tracing::info!(value = ?key(), "text"))),
     ];
     tracing::subscriber::with_default(subscriber, || {
         for (name, leak) in leaks {
             leak();
-            let heard = log.take();
-            let found = heard.iter().any(|record| SEARCH.find(record).is_some());
-            assert_eq!((heard.is_empty(), found), (false, name != "nothing"), "{name}: {heard:?}");
+            let records = log.take();
+            let found = records.iter().any(|record| SEARCH.find(record).is_some());
+            assert_eq!((records.is_empty(), found), (false, name != REDACTED), "{name}: {records:?}");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! A service under the layers that panics with all that it was given.
+//! The inner service panics with the request in its message. The message does not show the key.
 
 use std::convert::Infallible;
 
@@ -8,53 +8,56 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt};
 use tower_outbound::body::ReplayBody;
 
-use super::{probe::get, *};
+use super::*;
+use crate::support::{Scripted, ScriptedService, get};
 
 type Request = http::Request<ReplayBody<Full<Bytes>>>;
-type Answer = Result<Response<Full<Bytes>>, Infallible>;
+type CallResult = Result<Response<Full<Bytes>>, Infallible>;
 
-/// In `call` and not in its future.
-fn at_once(request: Request) -> std::future::Ready<Answer> {
-    panic!("at once: {request:?} {:?}", request.extensions())
+/// Panics in `call`, before it returns a future.
+fn panic_in_call(request: Request) -> std::future::Ready<CallResult> {
+    panic!("in call: {request:?} {:?}", request.extensions())
 }
 
-async fn later(request: Request) -> Answer {
+async fn panic_in_future(request: Request) -> CallResult {
     tokio::task::yield_now().await;
-    panic!("later: {request:#?} {:#?}", request.extensions())
+    panic!("in the future: {request:#?} {:#?}", request.extensions())
 }
 
-/// The URI of a request whose key is in its query is not for showing, as the manual says.
-async fn but_for_the_uri(request: Request) -> Answer {
+/// Omits the query of the URI, which contains the key if its placement is the query.
+async fn panic_without_query(request: Request) -> CallResult {
     tokio::task::yield_now().await;
     let (head, body) = request.into_parts();
     panic!("{} {:?} {:?} {body:?}", head.uri.path(), head.headers, head.extensions)
 }
 
 #[test]
-fn of_the_inner_service() {
-    live(async {
-        for place in PLACES {
-            let layer = preset("https://host", place).layer().unwrap();
-            let call = get("https://host/v1");
-            if place == Place::Query {
-                told(tokio::spawn(layer.layer(tower::service_fn(but_for_the_uri)).oneshot(call))).await;
+fn panics_of_the_inner_service_do_not_show_the_key() {
+    run_with_sockets(async {
+        for placement in PLACEMENTS {
+            let layer = stack_builder("https://host", placement).layer().unwrap();
+            let request = || get("https://host/v1");
+            if placement == Placement::Query {
+                let service = layer.layer(tower::service_fn(panic_without_query));
+                check_panic(tokio::spawn(service.oneshot(request()))).await;
             } else {
-                told(tokio::spawn(layer.layer(tower::service_fn(later)).oneshot(call))).await;
-                let call = get("https://host/v1");
-                told(tokio::spawn(layer.layer(tower::service_fn(at_once)).oneshot(call))).await;
+                let service = layer.layer(tower::service_fn(panic_in_future));
+                check_panic(tokio::spawn(service.oneshot(request()))).await;
+                let service = layer.layer(tower::service_fn(panic_in_call));
+                check_panic(tokio::spawn(service.oneshot(request()))).await;
             }
-            // The layers, which share a limiter and a budget with the call that panicked, still work.
-            let probe = probe::ScriptedService::new([probe::Scripted::Status(200)]);
-            ended(&layer.layer(probe).oneshot(get("https://host/v1")).await);
+            // The limiter and the retry budget, which the calls that panicked share, stay usable.
+            let inner = ScriptedService::new([Scripted::Status(200)]);
+            check_result(&layer.layer(inner).oneshot(request()).await);
         }
     });
 }
 
-async fn told<T: Debug>(task: tokio::task::JoinHandle<T>) {
+async fn check_panic<T: Debug>(task: tokio::task::JoinHandle<T>) {
     let error = task.await.unwrap_err();
-    chain(&error);
+    check_error_chain(&error);
     let panic = error.into_panic();
-    let text = text_of(&*panic).unwrap();
-    assert!(text.contains("/v1"), "it has told of the request: {text}");
-    search("a panic", text);
+    let text = panic_text(&*panic).unwrap();
+    assert!(text.contains("/v1"), "the message does not contain the request: {text}");
+    check_text("a panic", text);
 }

@@ -1,19 +1,20 @@
-//! Finds a key in a text, whatever somebody may have made of it on the way there.
+//! Finds a key in a text, even if it is encoded.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// What is looked for: so many characters from either end of a key, in every encoding that can be told from chance.
+/// The length of the pieces that the search looks for: the first and the last characters of the key. Shorter pieces could
+/// match by chance.
 pub(crate) const PIECE: usize = 12;
 
-/// One encoded piece of a key.
+/// A piece of the key in one encoding.
 pub(crate) struct Needle {
     encoding: String,
     text: String,
 }
 
-/// A search for one key, and for all others with the same two ends.
+/// A search for a key. It also finds other keys with the same first and last characters.
 pub(crate) struct Search(Vec<Needle>);
 
 impl Search {
@@ -22,14 +23,14 @@ impl Search {
         Self(ends.into_iter().flat_map(needles).collect())
     }
 
-    /// The encoding that the key is found in first, and what stands around it.
+    /// Returns the encoding in which it finds the key, and the text before it.
     pub(crate) fn find(&self, text: &str) -> Option<String> {
         variants(text).find_map(|text| {
             self.0.iter().find_map(|needle| {
                 let at = text.find(&needle.text)?;
-                let around: String = text[..at].chars().rev().take(120).collect();
-                let around: String = around.chars().rev().collect();
-                Some(format!("{} after: …{around}", needle.encoding))
+                let before: String = text[..at].chars().rev().take(120).collect();
+                let before: String = before.chars().rev().collect();
+                Some(format!("{} after: …{before}", needle.encoding))
             })
         })
     }
@@ -46,18 +47,21 @@ fn needles(piece: &str) -> Vec<Needle> {
         ("list of hex bytes", list(|byte| format!("{byte:x}"))),
         ("list of 0x bytes", list(|byte| format!("0x{byte:x}"))),
     ];
-    // The bytes before it, such as those of `user:`, shift what comes out: all three shifts.
+    // Bytes before the piece, such as `user:`, shift its base64 encoding. There are three different shifts.
     for before in 0..3 {
         let encoded = base64(&[&vec![0; before], bytes].concat());
         let whole = &encoded[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
         needles.push(("base64", whole.to_owned()));
-        needles.push(("base64 of urls", whole.replace('+', "-").replace('/', "_")));
+        needles.push(("URL-safe base64", whole.replace('+', "-").replace('/', "_")));
     }
     needles.into_iter().map(|(encoding, text)| Needle { encoding: encoding.to_owned(), text }).collect()
 }
 
-/// The text as it is and as it is read: `Debug` of a string, and of one that holds another, undone; percent-encoding,
-/// of every set of characters and in either case, undone; and without white space, which `{:#?}` puts in lists.
+/// Returns the text and its decoded forms:
+///
+/// - without the escapes of up to three nested `Debug` strings;
+/// - without up to two percent-encodings;
+/// - without white space, which `{:#?}` puts into lists.
 fn variants(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let mut variants = vec![Cow::Borrowed(text)];
     for _ in 0..3 {
@@ -74,8 +78,8 @@ fn variants(text: &str) -> impl Iterator<Item = Cow<'_, str>> {
             variants.push(decoded.clone());
         }
     }
-    let dense: String = text.split_whitespace().collect();
-    variants.into_iter().chain([dense.into()])
+    let without_white_space: String = text.split_whitespace().collect();
+    variants.into_iter().chain([without_white_space.into()])
 }
 
 fn unescaped(text: &str) -> String {
@@ -87,7 +91,7 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-/// Without the padding, which a key may end before.
+/// Encodes without padding, because the key may end before the encoded text does.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| usize::from(byte >> (7 - at % 8) & 1));
@@ -96,9 +100,9 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     sextets.map(|first| char::from(ALPHABET[index(first)])).collect()
 }
 
-/// Without this, a search that finds nothing would say nothing.
+/// Without this test, a search that finds nothing would hide every leak.
 #[test]
-fn what_is_planted_is_found_in_every_form() {
+fn finds_a_key_in_every_encoding() {
     use percent_encoding::{CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
 
     const SOME: &percent_encoding::AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'+').add(b'/');
@@ -114,7 +118,7 @@ fn what_is_planted_is_found_in_every_form() {
     let hex: String = key.bytes().map(|byte| format!("{byte:02x}")).collect();
     let percent = utf8_percent_encode(key, NON_ALPHANUMERIC).to_string();
     let some = utf8_percent_encode(key, SOME).to_string();
-    let urls = |text: String| text.replace('+', "-").replace('/', "_");
+    let url_safe = |text: String| text.replace('+', "-").replace('/', "_");
     let planted = [
         key.to_owned(),
         key[..PIECE].to_owned(),
@@ -135,7 +139,7 @@ fn what_is_planted_is_found_in_every_form() {
         base64(format!("u:{key}").as_bytes()),
         base64(format!("me:{key}").as_bytes()),
         base64(format!("ann:{key}").as_bytes()) + "==",
-        urls(base64(format!("u:{key}").as_bytes())),
+        url_safe(base64(format!("u:{key}").as_bytes())),
         utf8_percent_encode(&base64(key.as_bytes()), NON_ALPHANUMERIC).to_string(),
         debug(&percent),
         percent.replace("%2B", "%2b").replace("%2F", "%2f"),
@@ -143,8 +147,8 @@ fn what_is_planted_is_found_in_every_form() {
         percent,
         some,
     ];
-    for planted in planted {
-        assert!(search.find(&format!("before {planted} after")).is_some(), "not found: {planted}");
+    for text in planted {
+        assert!(search.find(&format!("before {text} after")).is_some(), "not found: {text}");
     }
     for harmless in ["", "before after", &key[..PIECE - 1], "Sensitive", "ApiKey(redacted)"] {
         assert_eq!(search.find(harmless), None);

@@ -1,4 +1,4 @@
-//! Invalid keys and URLs: the error names their source, never their value.
+//! Errors about invalid keys and URLs name the setting, never its value.
 
 use std::{env, ffi::OsString, fs, path::PathBuf, process::Command};
 
@@ -11,19 +11,20 @@ use tower_outbound::{
 
 use super::*;
 
+/// Asserts that the value is rejected and that the error does not show the key.
 #[track_caller]
-fn refused<T>(result: Result<T, InvalidConfig>) {
+fn check_rejection<T>(result: Result<T, InvalidConfig>) {
     match result {
-        Ok(_) => panic!("it can't be used"),
+        Ok(_) => panic!("the value is accepted"),
         Err(error) => {
-            chain(&error);
-            unsaid(&format!("{} {}", error.field(), error.value()));
+            check_error_chain(&error);
+            check_display(&format!("{} {}", error.field(), error.value()));
         }
     }
 }
 
-/// What no header can carry.
-fn bad_keys() -> Vec<String> {
+/// Keys that cannot be a header value.
+fn invalid_keys() -> Vec<String> {
     vec![
         format!("{KEY}\n{KEY}"),
         format!("{KEY} "),
@@ -34,12 +35,12 @@ fn bad_keys() -> Vec<String> {
 }
 
 #[test]
-fn of_a_url_that_holds_the_key() {
+fn errors_about_urls_with_a_key_do_not_show_it() {
     let percent = utf8_percent_encode(KEY, NON_ALPHANUMERIC).to_string();
-    let as_it_is = KEY.replace('/', "");
-    live(async move {
-        for key in [KEY, &percent, &as_it_is] {
-            let urls = [
+    let without_slash = KEY.replace('/', "");
+    run_with_sockets(async move {
+        for key in [KEY, &percent, &without_slash] {
+            let base_urls = [
                 format!("https://me:{key}@host/v1"),
                 format!("https://{key}@host/v1"),
                 format!("me:{key}@host"),
@@ -48,19 +49,19 @@ fn of_a_url_that_holds_the_key() {
                 format!("ftp://host/?api_key={key}"),
                 format!("/v1?api_key={key}"),
             ];
-            let client = preset(SITE, Place::Bearer).client().unwrap();
-            for url in urls {
-                refused(preset::currency_rates(&url));
+            let client = stack_builder(CLIENT_URL, Placement::Bearer).client().unwrap();
+            for url in base_urls {
+                check_rejection(preset::currency_rates(&url));
                 if url.contains('@') || !url.starts_with("https://") {
-                    refused(Origin::parse(&url));
+                    check_rejection(Origin::parse(&url));
                 }
-                // Those of a request: what is no path below the base is an error.
+                // A client rejects request URLs outside its base URL.
                 let elsewhere = url.replace("//host", "//elsewhere.test").replace("@host", "@elsewhere.test");
                 let urls = [format!("/../v1?{url}"), format!("//{url}"), format!("/a b?{url}")];
                 for url in urls.iter().chain(url.contains("://").then_some(&elsewhere)) {
-                    failed(&client.get(url).await.unwrap_err());
+                    check_error(&client.get(url).await.unwrap_err());
                     if let Ok(request) = Request::get(url).body(Body::empty()) {
-                        failed(&client.request(request).await.unwrap_err());
+                        check_error(&client.request(request).await.unwrap_err());
                     }
                 }
             }
@@ -69,116 +70,119 @@ fn of_a_url_that_holds_the_key() {
 }
 
 #[test]
-fn without_tls() {
-    paused(async {
-        for place in PLACES {
-            let preset = place.of(preset::realtime_messaging("http://host").unwrap().with_api_key(key()));
-            hidden(&preset);
-            refused(preset.layer());
-            refused(preset.client());
-            refused(AuthLayer::new(key(), Origin::parse("http://host").unwrap()));
-            hidden(&preset.with_plaintext().layer().unwrap());
+fn errors_about_a_key_without_tls_do_not_show_it() {
+    run_paused(async {
+        for placement in PLACEMENTS {
+            let builder = preset::realtime_messaging("http://host").unwrap().with_api_key(key());
+            let builder = placement.apply_to(builder);
+            check_debug(&builder);
+            check_rejection(builder.layer());
+            check_rejection(builder.client());
+            check_rejection(AuthLayer::new(key(), Origin::parse("http://host").unwrap()));
+            check_debug(&builder.with_plaintext().layer().unwrap());
         }
     });
 }
 
 #[test]
-fn of_a_key_that_no_request_can_carry() {
-    for bad in bad_keys() {
-        refused(ApiKey::new(&bad));
-        // Mistaken for what is no secret.
-        refused(AppCredentials::new("", ApiKey::new(KEY).unwrap(), ApiKey::new(KEY).unwrap()));
+fn errors_about_invalid_keys_do_not_show_them() {
+    for key in invalid_keys() {
+        check_rejection(ApiKey::new(&key));
+        check_rejection(AppCredentials::new("", ApiKey::new(KEY).unwrap(), ApiKey::new(KEY).unwrap()));
     }
+    // A caller may pass the key as a user name or as the name of a header.
     for user in [format!("me:{KEY}"), format!("me:{KEY}\n")] {
-        refused(KeyPlacement::basic(&user));
-        refused(format!("basic:{user}").parse::<KeyPlacement>());
+        check_rejection(KeyPlacement::basic(&user));
+        check_rejection(format!("basic:{user}").parse::<KeyPlacement>());
     }
     for kind in ["bearer", "header", "query", "cookie"] {
-        refused(format!("{kind}:{KEY}").parse::<KeyPlacement>());
-        refused(format!("{kind}:name={KEY}").parse::<KeyPlacement>());
+        check_rejection(format!("{kind}:{KEY}").parse::<KeyPlacement>());
+        check_rejection(format!("{kind}:name={KEY}").parse::<KeyPlacement>());
     }
-    refused(KEY.parse::<KeyPlacement>());
-    refused(KeyPlacement::query(""));
-    refused(KeyPlacement::header(http::header::HOST));
+    check_rejection(KEY.parse::<KeyPlacement>());
+    check_rejection(KeyPlacement::query(""));
+    check_rejection(KeyPlacement::header(http::header::HOST));
 }
 
-struct File(PathBuf);
+/// A path for a temporary file, which is deleted on drop.
+struct TempFile(PathBuf);
 
-impl File {
+impl TempFile {
     fn new(name: &str) -> Self {
         Self(env::temp_dir().join(format!("tower-outbound-leaks-{name}-{}", std::process::id())))
     }
 }
 
-impl Drop for File {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
 }
 
 #[test]
-fn of_a_file_that_holds_no_key() {
-    let file = File::new("bad");
-    refused(KeySource::from_file(&file.0));
-    let mut contents: Vec<_> = bad_keys().into_iter().map(String::into_bytes).collect();
+fn errors_about_key_files_do_not_show_their_content() {
+    let file = TempFile::new("invalid");
+    check_rejection(KeySource::from_file(&file.0));
+    let mut contents: Vec<_> = invalid_keys().into_iter().map(String::into_bytes).collect();
     contents.push([KEY.as_bytes(), b"\xff\xfe"].concat());
     contents.push(KEY.repeat(2_000).into_bytes());
     for content in contents {
-        // White space around a key does not count.
+        // White space around the key is valid in a file.
         if String::from_utf8_lossy(&content).trim() == KEY {
             continue;
         }
         fs::write(&file.0, content).unwrap();
-        refused(ApiKey::from_file(&file.0));
-        refused(KeySource::from_file(&file.0));
-        refused(preset::currency_rates("https://host").unwrap().with_key_file(&file.0).layer());
+        check_rejection(ApiKey::from_file(&file.0));
+        check_rejection(KeySource::from_file(&file.0));
+        check_rejection(preset::currency_rates("https://host").unwrap().with_key_file(&file.0).layer());
     }
 }
 
 #[test]
-fn of_a_file_that_changes() {
-    paused(async {
-        let file = File::new("changes");
+fn a_key_file_that_changes_does_not_show_its_content() {
+    run_paused(async {
+        let file = TempFile::new("changing");
         fs::write(&file.0, KEY).unwrap();
         let keys = KeySource::from_file(&file.0).unwrap();
-        let contents = [Some(another_key(2)), Some(format!("{KEY} {KEY}")), None, Some(KEY.to_owned())];
+        let contents = [Some(numbered_key(2)), Some(format!("{KEY} {KEY}")), None, Some(KEY.to_owned())];
         for content in contents {
-            hidden(&(&keys, keys.current().await.unwrap()));
+            check_debug(&(&keys, keys.current().await.unwrap()));
             match content {
                 Some(content) => fs::write(&file.0, content).unwrap(),
                 None => fs::remove_file(&file.0).unwrap(),
             }
             tokio::time::advance(KeySource::FILE_INTERVAL).await;
             let current = keys.current().await.unwrap();
-            hidden(&current);
+            check_debug(&current);
             if let Some(error) = keys.last_error() {
-                chain(&error);
+                check_error_chain(&error);
             }
-            hidden(&keys.reject(&current));
+            check_debug(&keys.reject(&current));
         }
     });
 }
 
-/// A process of its own has variables of its own; all that it prints is searched, not only what it is asked for.
+/// Sets the variable in a child process, which runs this test again. The parent searches everything that it prints.
 #[test]
-fn of_a_variable_that_holds_no_key() {
-    const BAD: &str = "LEAKS_BAD_KEY";
-    if env::var_os(BAD).is_some() {
-        let preset = || preset::currency_rates("https://host").unwrap().with_key_env(BAD);
-        println!("{:?} {:?}", ApiKey::from_env(BAD).unwrap_err(), preset().layer().unwrap_err());
-        panic!("{} {:?} {:?}", preset().client().unwrap_err(), preset(), preset().layer());
+fn errors_about_environment_variables_do_not_show_their_value() {
+    const VARIABLE: &str = "LEAKS_INVALID_KEY";
+    if env::var_os(VARIABLE).is_some() {
+        let builder = || preset::currency_rates("https://host").unwrap().with_key_env(VARIABLE);
+        println!("{:?} {:?}", ApiKey::from_env(VARIABLE).unwrap_err(), builder().layer().unwrap_err());
+        panic!("{} {:?} {:?}", builder().client().unwrap_err(), builder(), builder().layer());
     }
-    let mut values: Vec<_> = bad_keys().into_iter().map(|key| key.replace('\0', "\n x")).collect();
+    // The value of a variable cannot contain NUL. White space around the key is valid.
+    let mut values: Vec<_> = invalid_keys().into_iter().map(|key| key.replace('\0', "\n x")).collect();
     values.retain(|value| value.trim() != KEY);
     let mut values: Vec<_> = values.into_iter().map(OsString::from).collect();
     #[cfg(unix)]
     values.push(std::os::unix::ffi::OsStringExt::from_vec([KEY.as_bytes(), b"\xff"].concat()));
     for value in values {
         let mut child = Command::new(env::current_exe().unwrap());
-        let name = "leaks::settings::of_a_variable_that_holds_no_key";
-        let output = child.args([name, "--exact", "--nocapture"]).env(BAD, value).output().unwrap();
+        let name = "leaks::settings::errors_about_environment_variables_do_not_show_their_value";
+        let output = child.args([name, "--exact", "--nocapture"]).env(VARIABLE, value).output().unwrap();
         let output = format!("{output:?}");
-        assert!(output.contains("visible ascii") && output.contains(BAD), "{output}");
-        search("what a process prints", &output);
+        assert!(output.contains("visible ascii") && output.contains(VARIABLE), "{output}");
+        check_text("the output of a process", &output);
     }
 }

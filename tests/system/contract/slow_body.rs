@@ -1,4 +1,4 @@
-//! A body that comes in two pieces and lets its reader wait before each.
+//! A body of two frames that is pending once before each frame.
 
 use std::{
     pin::Pin,
@@ -10,23 +10,23 @@ use bytes::Bytes;
 use http_body::Frame;
 use tower_outbound::{Body, BoxError};
 
-use super::moody::{Place, Plan};
+use super::faulty_service::{FaultPlan, PanicPoint};
 
-pub(crate) struct Slow {
-    plan: Arc<Plan>,
-    place: Place,
+pub(crate) struct SlowBody {
+    plan: Arc<FaultPlan>,
+    panic_point: PanicPoint,
     frames: std::array::IntoIter<&'static str, 2>,
-    waited: bool,
+    was_pending: bool,
 }
 
-impl Slow {
-    pub(crate) fn body(plan: &Arc<Plan>, place: Place) -> Body {
+impl SlowBody {
+    pub(crate) fn body(plan: &Arc<FaultPlan>, panic_point: PanicPoint) -> Body {
         let frames = ["hel", "lo"].into_iter();
-        Body::new(Self { plan: Arc::clone(plan), place, frames, waited: false })
+        Body::new(Self { plan: Arc::clone(plan), panic_point, frames, was_pending: false })
     }
 }
 
-impl http_body::Body for Slow {
+impl http_body::Body for SlowBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -34,9 +34,9 @@ impl http_body::Body for Slow {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.plan.maybe_panics(self.place);
-        self.waited = !self.waited;
-        if self.waited {
+        self.plan.panic_if_due(self.panic_point);
+        self.was_pending = !self.was_pending;
+        if self.was_pending {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

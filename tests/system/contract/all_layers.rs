@@ -1,0 +1,235 @@
+//! Every layer of the crate, in several configurations.
+
+use std::{
+    env, fs,
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use bytes::Bytes;
+use http::{HeaderName, request::Parts};
+use tower::ServiceBuilder;
+use tower_outbound::{
+    ApiKey, BoxError, ExponentialBackoff, InvalidConfig, Jitter, Quota,
+    attempt_span::AttemptSpanLayer,
+    auth::{AuthLayer, FreshKey, KeySource, Origin, RefreshingKey, Sign, SignLayer, Signing},
+    limit::{AnyLimiter, Keyed, KeyedBucket, RateLimitLayer, SlidingWindow, TokenBucket},
+    preset,
+    request_id::RequestIdLayer,
+    retry::{Budget, RetryLayer},
+    stack::{StackBuilder, StackLayer},
+    test_util::deterministic,
+    timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
+};
+
+use super::{
+    URI,
+    layer_case::{
+        LayerCase,
+        ReadinessErrors::{AfterAttempts, FromCall, Unchanged},
+    },
+    layer_state::LayerState,
+};
+use crate::support::{millis, secs};
+
+fn stateless<L>(layer: L) -> (L, LayerState) {
+    (layer, LayerState::default())
+}
+
+fn key() -> ApiKey {
+    ApiKey::new("s3cret").unwrap()
+}
+
+fn origin() -> Origin {
+    Origin::parse(URI).unwrap()
+}
+
+fn auth(keys: impl Into<KeySource>) -> (AuthLayer, LayerState) {
+    stateless(AuthLayer::new(keys, origin()).unwrap())
+}
+
+fn fixed_key() -> (AuthLayer, LayerState) {
+    auth(key())
+}
+
+/// A refresh takes 20 ms. A key is valid for 2 s.
+fn refreshing_key() -> KeySource {
+    let refresh = || async {
+        tokio::time::sleep(millis(20)).await;
+        Ok::<_, BoxError>(FreshKey::new(key()).with_lifetime(secs(2)))
+    };
+    RefreshingKey::new(refresh).into()
+}
+
+/// A temporary file with a key, deleted when it is dropped.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tower-outbound-contract-{}-{number}", std::process::id());
+        let file = Self(env::temp_dir().join(name));
+        fs::write(&file.0, "s3cret\n").unwrap();
+        file
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn key_from_file() -> (AuthLayer, LayerState) {
+    let file = KeyFile::new();
+    let keys = KeySource::from_file_every(&file.0, secs(1)).unwrap();
+    let (layer, state) = auth(keys);
+    (layer, LayerState { resource: Some(Box::new(file)), ..state })
+}
+
+/// Signs after 20 ms, and reads at most this many bytes of the body.
+struct SlowSign(Option<usize>);
+
+impl Sign for SlowSign {
+    fn body_limit(&self) -> Option<usize> {
+        self.0
+    }
+
+    fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
+        Box::pin(async move {
+            tokio::time::sleep(millis(20)).await;
+            head.headers.insert("x-length", body.map_or(0, Bytes::len).into());
+            Ok(())
+        })
+    }
+}
+
+fn sign(body_limit: Option<usize>) -> (SignLayer, LayerState) {
+    stateless(SignLayer::new(SlowSign(body_limit), origin()).unwrap())
+}
+
+/// 12 in 9 s with a margin of 1 s: a burst of 2, then one permit per second.
+fn quota() -> Quota {
+    with_margin(Quota::new(12, secs(9)).and_then(|quota| quota.with_burst(2)))
+}
+
+/// With this margin, a granted permit stays valid for 250 ms until its task is polled.
+fn with_margin(quota: Result<Quota, InvalidConfig>) -> Quota {
+    quota.and_then(|quota| quota.with_margin(secs(1))).unwrap()
+}
+
+fn token_bucket() -> (TokenBucket, LayerState) {
+    let bucket = TokenBucket::new(quota());
+    let state = bucket.clone();
+    (bucket, LayerState::of_limiter(quota(), move || state.snapshot()))
+}
+
+/// A sliding window grants its whole limit at once. The limit is small, so that calls queue.
+fn sliding_window() -> (SlidingWindow, LayerState) {
+    let quota = with_margin(Quota::new(2, secs(1)));
+    let window = SlidingWindow::new(quota);
+    let state = window.clone();
+    (window, LayerState::of_limiter(quota, move || state.snapshot()))
+}
+
+fn keyed_limiter() -> (RateLimitLayer<KeyedBucket<String>>, LayerState) {
+    let host = |head: tower_outbound::call::RequestHead<'_>| head.uri.host().unwrap_or_default().to_owned();
+    let keyed = Keyed::new(host, |_| TokenBucket::new(quota()));
+    let state = keyed.clone();
+    let snapshot = move || state.limiter(&"api.example.com".to_owned()).unwrap().snapshot();
+    (RateLimitLayer::new(keyed), LayerState::of_limiter(quota(), snapshot))
+}
+
+fn retry() -> (RetryLayer, LayerState) {
+    let backoff = ExponentialBackoff::new(millis(60), secs(1)).unwrap().with_jitter(Jitter::none());
+    let budget = Budget::new();
+    let layer = RetryLayer::new().with_backoff(backoff).with_budget(budget.clone());
+    (layer, LayerState { budget: Some(budget), ..LayerState::default() })
+}
+
+/// A stack with its own settings, except for the quota and the random values.
+fn deterministic_stack(builder: StackBuilder) -> (StackLayer, LayerState) {
+    let builder = deterministic(builder.with_quota(quota()), 7);
+    let limiter = builder.limiter().clone();
+    let snapshot = move || limiter.downcast_ref::<TokenBucket>().unwrap().snapshot();
+    (builder.layer().unwrap(), LayerState::of_limiter(quota(), snapshot))
+}
+
+fn stack_with_every_option() -> (StackLayer, LayerState) {
+    let (window, state) = sliding_window();
+    let builder = preset::currency_rates(URI).unwrap().with_keys(refreshing_key()).with_limiter(window);
+    let (retry, budget) = retry();
+    let builder = builder.with_retry(retry).with_body_idle_timeout(secs(60));
+    (deterministic(builder, 7).layer().unwrap(), LayerState { budget: budget.budget, ..state })
+}
+
+pub(crate) fn all_layers() -> Vec<LayerCase> {
+    // The kinds of the error that the caller gets.
+    let (other, not_ready) = ("other", "not_ready");
+    let limited = |case: LayerCase| case.with_readiness_errors(FromCall(not_ready));
+    let presets = [preset::currency_rates, preset::email_delivery, preset::realtime_messaging];
+    let mut cases = vec![
+        LayerCase::new("fixed key", fixed_key),
+        LayerCase::new("fixed key, foreign origin", fixed_key).with_foreign_uri(),
+        LayerCase::new("key in the query", || {
+            let (layer, state) = fixed_key();
+            (layer.with_placement("query:api_key".parse().unwrap()), state)
+        }),
+        LayerCase::new("refreshing key", || auth(refreshing_key())),
+        LayerCase::new("refreshing key, foreign origin", || auth(refreshing_key())).with_foreign_uri(),
+        LayerCase::new("key from a file", key_from_file),
+        LayerCase::new("signed head and body", || sign(Some(64))),
+        LayerCase::new("signed head", || sign(None)),
+        LayerCase::new("signed head and body, foreign origin", || sign(Some(64))).with_foreign_uri(),
+        limited(LayerCase::new("TokenBucket", || {
+            let (limiter, state) = token_bucket();
+            (RateLimitLayer::new(limiter), state)
+        })),
+        limited(LayerCase::new("SlidingWindow", || {
+            let (limiter, state) = sliding_window();
+            (RateLimitLayer::new(limiter), state)
+        })),
+        limited(LayerCase::new("AnyLimiter", || {
+            let (limiter, state) = token_bucket();
+            (RateLimitLayer::new(AnyLimiter::new(limiter)), state)
+        })),
+        limited(LayerCase::new("unlimited", || stateless(RateLimitLayer::new(TokenBucket::unlimited())))),
+        limited(LayerCase::new("Keyed", keyed_limiter)),
+        LayerCase::new("3 attempts", retry).with_readiness_errors(AfterAttempts(other)),
+        LayerCase::new("default", || stateless(RequestIdLayer::new())),
+        LayerCase::new("default", || stateless(AttemptSpanLayer::new())),
+        LayerCase::new("attempt number in a header", || {
+            stateless(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")))
+        }),
+        LayerCase::new("total", || stateless(TimeoutLayer::total(secs(60)).unwrap())),
+        LayerCase::new("per attempt", || stateless(TimeoutLayer::per_attempt(secs(60)).unwrap())),
+        LayerCase::new("60 s", || stateless(BodyIdleTimeoutLayer::new(secs(60)).unwrap()))
+            .with_readiness_errors(Unchanged),
+        LayerCase::new("none", || stateless(BodyIdleTimeoutLayer::none())).with_readiness_errors(Unchanged),
+        LayerCase::new("stack without a credential", || {
+            deterministic_stack(StackBuilder::new(URI).unwrap().with_name("custom").without_credential())
+        })
+        .with_readiness_errors(AfterAttempts(not_ready)),
+        LayerCase::new("stack with every option", stack_with_every_option)
+            .with_readiness_errors(AfterAttempts(not_ready)),
+        // Has another order than `StackBuilder`, and one layer twice.
+        LayerCase::new("stack by ServiceBuilder", || {
+            let (limiter, state) = token_bucket();
+            let limit = RateLimitLayer::new(limiter);
+            let (retry, budget) = retry();
+            let total = TimeoutLayer::total(secs(60)).unwrap();
+            let stack = ServiceBuilder::new().layer(total).layer(retry).layer(fixed_key().0).layer(limit);
+            let attempt = TimeoutLayer::per_attempt(secs(60)).unwrap();
+            let stack = stack.layer(attempt).layer(AttemptSpanLayer::new());
+            (stack, LayerState { budget: budget.budget, ..state })
+        })
+        .with_readiness_errors(AfterAttempts(not_ready)),
+    ];
+    cases.extend(presets.map(|preset| {
+        let name = preset(URI).unwrap().name().to_owned();
+        let stack = move || deterministic_stack(preset(URI).unwrap().with_api_key(key()));
+        LayerCase::new(&name, stack).with_readiness_errors(AfterAttempts(not_ready))
+    }));
+    cases
+}

@@ -1,0 +1,91 @@
+//! A call is dropped after each of its polls. It releases all that it held, and the calls queued behind it complete.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use super::{
+    all_layers::all_layers,
+    call::{assert_usable, request, send},
+    executor::{Schedule, Task, run_tasks},
+    faulty_service::FaultyService,
+    layer_case::LayerCase,
+};
+use crate::support::{capture::Capture, millis};
+
+/// Drops the task after `polls` polls, and then completes with `None`.
+pub(crate) struct DropAfter<T> {
+    pub(crate) task: Option<Task<T>>,
+    pub(crate) polls: u32,
+}
+
+impl<T> Future for DropAfter<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let polls = self.polls;
+        let Some(task) = self.task.as_mut().filter(|_| polls > 0) else {
+            self.task = None;
+            return Poll::Ready(None);
+        };
+        if let Poll::Ready(output) = task.as_mut().poll(cx) {
+            self.task = None;
+            return Poll::Ready(Some(output));
+        }
+        self.polls -= 1;
+        match self.polls {
+            0 => Poll::Ready(self.task.take().and(None)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Runs three concurrent calls and drops call number `dropped` after `polls` polls. Returns whether that call completed
+/// first.
+async fn completes_before_drop(case: &LayerCase, dropped: usize, polls: u32) -> bool {
+    let (capture, _guard) = Capture::all();
+    let inner = FaultyService::healthy().with_limited(|limited| limited.with_permits(2));
+    let (service, state) = case.over(&inner);
+    let start = tokio::time::Instant::now();
+    let context = format!("{}, call {dropped} dropped after {polls} polls", case.label);
+    let calls = (0..3).map(|task| -> Task<_> {
+        let request = request(&inner.plan, case.uri, task, "503:10 200:5");
+        let polls = if task == dropped { polls } else { u32::MAX };
+        Box::pin(DropAfter { task: Some(Box::pin(send(service.clone(), request, start))), polls })
+    });
+    let results = run_tasks(calls.collect(), Schedule::default()).await;
+    let mut completed = true;
+    for (task, result) in results.into_iter().enumerate() {
+        let result = result.unwrap_or_else(|panic| panic!("{context}: {panic}"));
+        let status = if case.retries() { 200 } else { 503 };
+        match result {
+            None => completed = false,
+            Some(result) => {
+                assert_eq!(result.map(|record| record.status).ok(), Some(status), "{context}: {task}");
+            }
+        }
+    }
+    let lost = u32::from(!completed);
+    state.assert_idle(case, &inner, 1, lost);
+    assert_eq!(capture.open_spans(), [""; 0], "{context}: spans are open");
+    assert_usable(&service, &inner, case.uri).await;
+    // A key refresh runs to its end, although no call waits for it any longer.
+    tokio::time::sleep(millis(100)).await;
+    state.assert_idle(case, &inner, 1, lost);
+    completed
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_call_after_any_poll_releases_all_it_held() {
+    for case in all_layers() {
+        for dropped in 0..3 {
+            let mut polls = 0;
+            while !completes_before_drop(&case, dropped, polls).await {
+                polls += 1;
+            }
+            // A call waits for readiness, the request body, the response and the response body.
+            assert!(polls >= 6, "{}: completed after {polls} polls", case.label);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! One layer in one configuration, with its type erased.
+
+use std::any::type_name;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use tower::{Layer, Service, util::BoxCloneService};
+use tower_outbound::{Body, BoxError};
+
+use super::{
+    FOREIGN_URI, URI,
+    call::{BoxBodies, BoxedService},
+    faulty_service::FaultyService,
+    layer_state::LayerState,
+};
+
+/// How a layer returns an error of the inner service's `poll_ready`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadinessErrors {
+    /// Returns it unchanged from `poll_ready`.
+    Unchanged,
+    /// Returns an `Error` from `poll_ready` that has it as its source.
+    FromPollReady,
+    /// Returns an `Error` of this kind from the call.
+    FromCall(&'static str),
+    /// Returns an `Error` of this kind from the call, after all attempts failed in this way.
+    AfterAttempts(&'static str),
+}
+
+pub(crate) struct LayerCase {
+    pub(crate) label: String,
+    /// The name of the layer's type.
+    pub(crate) layer: &'static str,
+    pub(crate) uri: &'static str,
+    pub(crate) readiness_errors: ReadinessErrors,
+    make: Box<dyn Fn() -> (ApplyLayer, LayerState)>,
+}
+
+type ApplyLayer = Box<dyn Fn(FaultyService) -> BoxedService>;
+
+impl LayerCase {
+    pub(crate) fn new<L, S, R>(configuration: &str, make: impl Fn() -> (L, LayerState) + 'static) -> Self
+    where
+        L: Layer<FaultyService, Service = S> + 'static,
+        S: Service<Request<Body>, Response = Response<R>, Error: Into<BoxError>, Future: Send + 'static>
+            + Clone
+            + Send
+            + 'static,
+        R: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let path = type_name::<L>().split('<').next().unwrap();
+        let layer = path.rsplit("::").next().unwrap();
+        let make = move || {
+            let (layer, state) = make();
+            let apply: ApplyLayer =
+                Box::new(move |inner| BoxCloneService::new(BoxBodies(layer.layer(inner))));
+            (apply, state)
+        };
+        Self {
+            label: format!("{layer}, {configuration}"),
+            layer,
+            uri: URI,
+            readiness_errors: ReadinessErrors::FromPollReady,
+            make: Box::new(make),
+        }
+    }
+
+    /// Applies a new instance of the layer to a clone of the service. Returns the service and access to the layer's state.
+    pub(crate) fn over(&self, inner: &FaultyService) -> (BoxedService, LayerState) {
+        let (apply, state) = (self.make)();
+        (apply(inner.clone()), state)
+    }
+
+    pub(crate) fn retries(&self) -> bool {
+        matches!(self.readiness_errors, ReadinessErrors::AfterAttempts(_))
+    }
+
+    pub(crate) fn with_foreign_uri(self) -> Self {
+        Self { uri: FOREIGN_URI, ..self }
+    }
+
+    pub(crate) fn with_readiness_errors(self, readiness_errors: ReadinessErrors) -> Self {
+        Self { readiness_errors, ..self }
+    }
+}

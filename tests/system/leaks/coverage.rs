@@ -1,0 +1,190 @@
+//! Checks values of public types, and records the types, so that the test notices a type without a check.
+
+use std::{
+    cell::RefCell,
+    fmt, fs,
+    path::Path,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::{Request, header::AUTHORIZATION};
+use tokio_test::task;
+use tower::{Layer, Service, ServiceExt};
+use tower_outbound::BoxError;
+
+use super::*;
+use crate::support::{Content, get};
+
+pub(super) const URI: &str = "https://host/v1";
+
+/// The checked types, as `module::Type` with the crate's top-level module.
+#[derive(Default)]
+pub(super) struct Coverage {
+    debug: RefCell<BTreeSet<String>>,
+    display: RefCell<BTreeSet<String>>,
+}
+
+impl Coverage {
+    #[track_caller]
+    pub(super) fn debug<T: Debug>(&self, value: &T) {
+        check_debug(value);
+        self.record(type_name(value));
+    }
+
+    #[track_caller]
+    pub(super) fn debug_and_display<T: Debug + Display>(&self, value: &T) {
+        self.debug(value);
+        check_display(value);
+        self.display.borrow_mut().insert(type_name(value));
+    }
+
+    #[track_caller]
+    pub(super) fn error<T: StdError + 'static>(&self, value: &T) {
+        self.debug_and_display(value);
+        check_error_chain(value);
+    }
+
+    /// Checks the layer, its service, the future of a call with the key in its request, and the call's result.
+    pub(super) fn layer<L, S, R>(&self, layer: L)
+    where
+        L: Layer<VerboseService, Service = S> + Debug,
+        S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError> + Debug> + Clone + Debug,
+        S::Future: Debug,
+        R: Debug,
+    {
+        self.debug(&layer);
+        let request = || {
+            let mut request = get(&format!("{URI}?api_key=redacted"));
+            request.headers_mut().insert(AUTHORIZATION, key().header_value());
+            request
+        };
+        for responds in [false, true] {
+            let mut service = layer.layer(VerboseService { responds });
+            self.debug(&service);
+            let Poll::Ready(ready) = task::spawn(service.ready()).poll() else { panic!("not ready") };
+            let future = ready.unwrap().call(request());
+            self.debug(&future);
+            let mut future = task::spawn(future);
+            match future.poll() {
+                Poll::Ready(Ok(response)) => check_response(&response),
+                Poll::Ready(Err(error)) => check_error_chain(&*error.into()),
+                Poll::Pending => check_debug(&future),
+            }
+        }
+    }
+
+    /// Records a type that was checked elsewhere.
+    pub(super) fn record(&self, name: String) {
+        self.debug.borrow_mut().insert(name);
+    }
+
+    /// Asserts that every public type was checked.
+    pub(super) fn assert_complete(&self) {
+        let (types, displays) = public_types();
+        assert!(types.len() > 80 && displays.len() > 6, "{types:?} {displays:?}");
+        let missing: Vec<_> = types.difference(&self.debug.borrow()).cloned().collect();
+        assert!(missing.is_empty(), "public types without a check: {missing:?}");
+        let missing: Vec<_> = displays.difference(&self.display.borrow()).cloned().collect();
+        assert!(missing.is_empty(), "public types without a check of `Display`: {missing:?}");
+    }
+}
+
+/// Returns `auth::ApiKey` for `tower_outbound::auth::key::ApiKey`, without type parameters.
+pub(super) fn type_name<T: ?Sized>(_: &T) -> String {
+    let name = std::any::type_name::<T>();
+    let path = name.split('<').next().unwrap();
+    let module = path.split("::").nth(1).unwrap();
+    format!("{module}::{}", path.rsplit("::").next().unwrap())
+}
+
+/// An inner service whose futures show the request, except its URI, in `Debug`. It responds with 401 or not at all.
+#[derive(Debug, Clone)]
+pub(super) struct VerboseService {
+    responds: bool,
+}
+
+pub(super) struct VerboseFuture<B> {
+    request: Request<B>,
+    responds: bool,
+}
+
+impl<B> Service<Request<B>> for VerboseService {
+    type Response = Response<Content>;
+    type Error = BoxError;
+    type Future = VerboseFuture<B>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> VerboseFuture<B> {
+        VerboseFuture { request, responds: self.responds }
+    }
+}
+
+impl<B> Future for VerboseFuture<B> {
+    type Output = Result<Response<Content>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        if !self.responds {
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(Response::builder().status(401).body(Content::default())?))
+    }
+}
+
+impl<B> Debug for VerboseFuture<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("VerboseFuture").field(self.request.headers()).field(self.request.extensions()).finish()
+    }
+}
+
+/// Types that callers cannot name. Checks of the services and futures that contain them cover these types.
+const UNNAMEABLE: [&str; 2] = ["error::MaybeRejected", "stack::DefaultHeaders"];
+
+/// Returns whether the enabled features include the type and a value of it can exist outside the crate.
+fn is_available(name: &str) -> bool {
+    match name {
+        "preset::StackConfig" | "limit::RateLimitConfig" => cfg!(feature = "serde"),
+        "client::JsonError" => cfg!(feature = "json"),
+        "adapter::Reqwest" => cfg!(feature = "reqwest"),
+        "adapter::RedisLimiter" | "adapter::Store" => {
+            cfg!(feature = "redis")
+        }
+        // Parts of the limiters. They are `pub` in private modules, and no caller gets a value.
+        "limit::Buckets" | "limit::Bucket" | "limit::Logs" => false,
+        _ => true,
+    }
+}
+
+/// Returns the public types in the text of `src`, and those of them that implement `Display`.
+fn public_types() -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut types, mut displays) = (BTreeSet::new(), BTreeSet::new());
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let root = folders[0].clone();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let module = path.strip_prefix(&root).unwrap().components().next().unwrap();
+            let module = Path::new(&module).file_stem().unwrap().to_str().unwrap().to_owned();
+            let type_name = |rest: &str| {
+                let name = rest.split(|char: char| !char.is_alphanumeric() && char != '_').next();
+                format!("{module}::{}", name.unwrap())
+            };
+            for line in fs::read_to_string(&path).unwrap().lines().map(str::trim) {
+                for kind in ["pub struct ", "pub enum ", "pub union "] {
+                    types.extend(line.strip_prefix(kind).map(type_name));
+                }
+                displays.extend(line.split_once("fmt::Display for ").map(|(_, rest)| type_name(rest)));
+            }
+        }
+    }
+    types.retain(|name| is_available(name) && !UNNAMEABLE.contains(&name.as_str()));
+    displays.retain(|name| types.contains(name));
+    (types, displays)
+}

@@ -1,0 +1,355 @@
+//! No public type shows the key in `Debug` or `Display`. The values contain the key where that is possible. A new public
+//! type needs a check here.
+
+use std::{num::NonZeroU32, task::Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full};
+use tokio_test::task;
+use tower::{Layer, ServiceExt};
+use tower_outbound::{
+    ApiKey, Body, Quota,
+    attempt_span::AttemptSpanLayer,
+    auth::*,
+    body::{BodyTooLarge, ReplayBody},
+    call::{CallContext, Deadline, DelayReason, Delivery, KeyReplaced, RequestHead, StopReason},
+    error::{DeliveryError, Reason, Refusal},
+    limit::{
+        AnyLimiter, Keyed, Limiter, PermitCost, PermitRequest, RateLimitLayer, ResponseInfo, SlidingWindow,
+        TokenBucket,
+    },
+    request_id::{RequestId, RequestIdLayer},
+    retry::{self, DefaultClassifier, IdempotencyKey, RetryDecision, RetryLayer, RetryOverride},
+    test_util,
+    timeout::{BodyIdleTimeoutLayer, TimeoutConfig, TimeoutLayer},
+};
+
+#[cfg(any(feature = "otel", feature = "redis", feature = "reqwest"))]
+use tower_outbound::adapter;
+
+use super::{
+    coverage::{Coverage, URI, type_name},
+    *,
+};
+use crate::support::{Scripted, ScriptedService, get, secs};
+
+#[test]
+fn no_public_type_shows_the_key() {
+    let coverage = Coverage::default();
+    run_paused(async {
+        auth(&coverage).await;
+        layers(&coverage);
+        calls_and_errors(&coverage).await;
+        bodies(&coverage);
+        retry_settings(&coverage);
+        test_kit(&coverage).await;
+        adapters(&coverage);
+        config(&coverage);
+    });
+    #[cfg(feature = "reqwest")]
+    run_with_sockets(reqwest_service(&coverage));
+
+    coverage.assert_complete();
+}
+
+async fn auth(coverage: &Coverage) {
+    let origin = || Origin::parse(URI).unwrap();
+    coverage.debug(&key());
+    coverage.debug(&AppCredentials::new("app", key(), key()).unwrap());
+    coverage.debug(&FreshKey::new(key()));
+    coverage.debug(&refreshing_key());
+    coverage.debug_and_display(&origin());
+    coverage.debug(&KeyReplaced);
+
+    let failing = KeySource::from(RefreshingKey::new(|| async {
+        Err::<FreshKey, _>(ApiKey::new(format!("{KEY} ")).unwrap_err())
+    }));
+    coverage.error(&failing.current().await.unwrap_err());
+    for placement in ["bearer", "header:x-api-key", "basic:ann", "query:api_key"] {
+        let placement: KeyPlacement = placement.parse().unwrap();
+        coverage.debug_and_display(&placement);
+        for keys in [KeySource::from(key()), refreshing_key().into(), failing.clone()] {
+            coverage.debug(&keys);
+            if let Ok(current) = keys.current().await {
+                coverage.debug(&current);
+            }
+            let layer = AuthLayer::new(keys, origin()).unwrap().with_placement(placement.clone());
+            coverage.layer(layer.clone());
+            // The second layer finds the key that the first one fetched.
+            coverage.layer(layer);
+        }
+    }
+    let captured = key();
+    let sign = move |head: &mut http::request::Parts| {
+        head.headers.insert("x-key", captured.header_value());
+        Ok(())
+    };
+    coverage.layer(AuthLayer::from_fn(sign, origin()).unwrap());
+
+    /// Its future borrows the key.
+    struct Signer(ApiKey);
+    impl Sign for Signer {
+        fn sign<'a>(&'a self, head: &'a mut http::request::Parts, _: Option<&'a Bytes>) -> Signing<'a> {
+            Box::pin(async move {
+                head.headers.insert("x-signed", self.0.header_value());
+                Ok(())
+            })
+        }
+    }
+    coverage.layer(SignLayer::new(Signer(key()), origin()).unwrap());
+}
+
+fn layers(coverage: &Coverage) {
+    let quota = Quota::per_minute(1_000).unwrap();
+    let bucket = TokenBucket::new(quota);
+    coverage.debug_and_display(&quota);
+    coverage.debug(&bucket);
+    coverage.debug(&bucket.snapshot());
+    coverage.debug(&SlidingWindow::new(quota));
+    coverage.debug(&bucket.acquire_with(&PermitRequest::new()));
+    coverage.debug(&bucket.try_acquire().unwrap());
+    let any = AnyLimiter::new(bucket.clone());
+    coverage.debug(&any);
+    coverage.layer(RateLimitLayer::new(any));
+    coverage.debug(&PermitRequest::new());
+    coverage.debug(&PermitCost(NonZeroU32::MIN));
+    // The limiter's keys are the values of the header with the credential.
+    let keyed = || {
+        Keyed::new(
+            |head| head.headers[AUTHORIZATION].to_str().unwrap().to_owned(),
+            move |_: &String| TokenBucket::new(quota),
+        )
+    };
+    coverage.debug(&keyed());
+    coverage.debug(&AnyLimiter::new(keyed()));
+    coverage.layer(RateLimitLayer::new(keyed()));
+    coverage.layer(RateLimitLayer::new(bucket));
+    let headers = HeaderMap::from_iter([
+        (HeaderName::from_static("ratelimit"), HeaderValue::from_static(r#""burst";r=50;t=30"#)),
+        (HeaderName::from_static("x-echo"), key().header_value()),
+    ]);
+    let response = ResponseInfo::new(StatusCode::OK, &headers);
+    coverage.debug(&response);
+    coverage.debug(&response.remaining()[0]);
+    let mut request = get(URI);
+    request.headers_mut().insert(AUTHORIZATION, key().header_value());
+    coverage.debug(&RequestHead::of(&request));
+
+    coverage.layer(RequestIdLayer::new());
+    coverage.debug(&RequestId(HeaderValue::from_static("mine")));
+    coverage.layer(retry::RetryLayer::new());
+    coverage.layer(AttemptSpanLayer::new().with_attempt_header(HeaderName::from_static("x-attempt")));
+    coverage.layer(TimeoutLayer::total(secs(60)).unwrap());
+    coverage.layer(TimeoutLayer::per_attempt(secs(60)).unwrap());
+    coverage.layer(BodyIdleTimeoutLayer::new(secs(60)).unwrap());
+
+    for placement in PLACEMENTS {
+        let builder = stack_builder(URI, placement);
+        coverage.debug(&builder);
+        let layer = builder.layer().unwrap();
+        coverage.debug(&layer);
+        coverage.layer(layer);
+        let client = stack_builder(CLIENT_URL, placement).client().unwrap();
+        coverage.debug(&client);
+    }
+    let credentials = AppCredentials::new("app", key(), key()).unwrap();
+    let builder = stack_builder(URI, Placement::Bearer).with_authorize(move |head| {
+        head.headers.insert("x-key", credentials.key().header_value());
+        Ok(())
+    });
+    coverage.debug(&builder);
+    coverage.layer(builder.layer().unwrap());
+    coverage.debug(&Transport::new());
+}
+
+async fn calls_and_errors(coverage: &Coverage) {
+    let inner = ScriptedService::new([Scripted::Status(503), Scripted::Status(401)]);
+    let service = stack_builder(URI, Placement::Bearer).layer().unwrap().layer(inner.clone());
+    let response = service.oneshot(get(URI)).await.unwrap();
+    let report = Report::from_response(&response).unwrap();
+    coverage.debug_and_display(report);
+    let attempts = report.attempts();
+    coverage.debug(&attempts[0]);
+    coverage.debug(&attempts[0].outcome.unwrap());
+    coverage.debug(inner.seen()[0].head.extensions.get::<CallContext>().unwrap());
+    coverage.debug(response.body());
+    coverage.debug(&Deadline::after(secs(1)));
+    coverage.debug(&DelayReason::Requested);
+    coverage.debug(&StopReason::Success);
+
+    let error = stack_builder(CLIENT_URL, Placement::Bearer).client().unwrap().get("//").await.unwrap_err();
+    coverage.error(&error);
+    coverage.debug_and_display(&error.kind());
+    #[cfg(feature = "json")]
+    coverage.error(
+        &stack_builder(CLIENT_URL, Placement::Bearer)
+            .client()
+            .unwrap()
+            .get_json::<()>("//")
+            .await
+            .unwrap_err(),
+    );
+    // Only the closure gets values of this type. The response's headers contain the key.
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Arc::clone(&names);
+    let layer = RetryLayer::new().retry_if(move |_, attempt| {
+        check_debug(attempt);
+        recorder.lock().unwrap().push(type_name(attempt));
+        false
+    });
+    let inner = ScriptedService::new([
+        Scripted::Headers(503, &[("authorization", KEY)]),
+        Scripted::Refused,
+        Scripted::Status(200),
+    ]);
+    layer.layer(inner).oneshot(get(URI)).await.unwrap();
+    assert_eq!(names.lock().unwrap().len(), 3);
+    names.lock().unwrap().drain(..).for_each(|name| coverage.record(name));
+    coverage.error(&ApiKey::new(format!("{KEY}\n")).unwrap_err());
+    coverage.error(&Refusal::new(Reason::Deadline, secs(1)));
+    coverage.error(&DeliveryError::not_sent("no free connection"));
+    coverage.debug(&Reason::Deadline);
+}
+
+fn bodies(coverage: &Coverage) {
+    coverage.debug(&Body::from(KEY));
+    let mut body = ReplayBody::new(Full::<Bytes>::from(KEY));
+    coverage.debug(&body);
+    let mut frame = task::spawn(body.frame());
+    assert!(frame.poll().is_ready());
+    drop(frame);
+    coverage.debug(&body);
+    assert!(body.is_end_stream());
+    let mut collect = task::spawn(Body::from(KEY).collect(1));
+    let Poll::Ready(Err(error)) = collect.poll() else { panic!("expected an error") };
+    coverage.error(error.downcast_ref::<BodyTooLarge>().unwrap());
+}
+
+fn retry_settings(coverage: &Coverage) {
+    coverage.debug(&retry::Grpc::new());
+    coverage.debug(&retry::GrpcCode::UNAVAILABLE);
+    let budget = retry::Budget::new();
+    coverage.debug(&budget);
+    coverage.debug(&ExponentialBackoff::throttled());
+    coverage.debug_and_display(&Jitter::none());
+    coverage.debug(&Delivery::NotSent);
+    coverage.debug(&RetryDecision::Transient);
+    coverage.debug(&RetryOverride::new());
+    coverage.debug(&IdempotencyKey::bare());
+    coverage.debug(&DefaultClassifier);
+    // The closure captures the key.
+    let captured = key();
+    let has_key =
+        move |head: RequestHead<'_>| head.headers.get(AUTHORIZATION) == Some(&captured.header_value());
+    coverage.debug(&RetryLayer::new().never_on(StatusCode::CONFLICT).retry_if(move |head, _| has_key(head)));
+}
+
+/// The scripted service and server receive the key in headers that are not marked as sensitive, and in the query.
+async fn test_kit(coverage: &Coverage) {
+    let plain = HeaderValue::from_bytes(key().header_value().as_bytes()).unwrap();
+    let response = test_util::ScriptedResponse::status(200).with_header("x-echo", KEY).with_body(KEY);
+    coverage.debug(&response);
+    let service = ScriptedService::new([response]);
+    coverage.debug(&service);
+    for placement in PLACEMENTS {
+        let stack = stack_builder(URI, placement).layer().unwrap().layer(service.clone());
+        let mut request = get(URI);
+        request.headers_mut().insert("x-plain", plain.clone());
+        stack.oneshot(request).await.unwrap();
+        coverage.debug(service.seen().last().unwrap());
+    }
+    coverage.debug(&service);
+    let arrivals = service.arrivals();
+    coverage.debug(&arrivals);
+    coverage.debug(&test_util::Arrival::from(arrivals.times()[0]));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = std::thread::spawn(move || runtime.block_on(test_util::ScriptedServer::start(service)));
+    coverage.debug(&server.join().unwrap().unwrap());
+}
+
+fn adapters(coverage: &Coverage) {
+    let _ = coverage;
+    #[cfg(feature = "otel")]
+    {
+        coverage.layer(AttemptSpanLayer::new().with_propagation(adapter::trace_context));
+    }
+    #[cfg(feature = "redis")]
+    {
+        let quota = [Quota::per_second(10).unwrap()];
+        let url = format!(
+            "redis://me:{}@localhost",
+            percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC)
+        );
+        let limiter = adapter::RedisLimiter::token_bucket(&url, KEY, quota).unwrap();
+        coverage.debug(&limiter.store());
+        coverage.debug(&limiter);
+        let wrong = url.replace("redis://", "http://");
+        check_error_chain(&adapter::RedisLimiter::token_bucket(&wrong, KEY, quota).unwrap_err());
+    }
+}
+
+#[cfg(feature = "reqwest")]
+async fn reqwest_service(coverage: &Coverage) {
+    let service = adapter::Reqwest::new(reqwest::Client::builder()).unwrap();
+    coverage.debug(&service);
+    let server = server_with_statuses(Wire::Http1, [200, 401]).await;
+    for placement in PLACEMENTS {
+        let stack = stack_builder(&server.url(), placement).layer().unwrap().layer(service.clone());
+        check_debug(&stack);
+        let request = || get(&format!("{}/v1/resources", server.url()));
+        check_response(&stack.clone().oneshot(request()).await.unwrap());
+    }
+    // The request that the layers would send, with the key in the query.
+    let encoded = percent_encoding::utf8_percent_encode(KEY, percent_encoding::NON_ALPHANUMERIC);
+    let uri = format!("{}/?api_key={encoded}", server.url());
+    let call = tower::Service::call(&mut service.clone(), get(&uri));
+    coverage.debug(call.await.unwrap().body());
+    let unreachable = uri.replace(&server.url(), "http://127.0.0.1:1");
+    check_error_chain(&service.oneshot(get(&unreachable)).await.unwrap_err());
+}
+
+fn config(coverage: &Coverage) {
+    coverage.debug(&TimeoutConfig::default());
+    coverage.debug_and_display(&"header:x-api-key".parse::<KeyPlacement>().unwrap());
+    #[cfg(feature = "serde")]
+    {
+        use tower_outbound::{limit::RateLimitConfig, preset::StackConfig, stack::StackBuilder};
+
+        coverage.debug(&RateLimitConfig::default());
+        let file = |field: &str, value: serde_json::Value| {
+            let mut file =
+                serde_json::json!({ "base_url": URI, "retry": { "honoured_idempotency_key": {} } });
+            file[field] = value;
+            serde_json::from_value::<StackConfig>(file)
+        };
+        let service = file("api_key", KEY.into()).unwrap();
+        coverage.debug(&service);
+        check_display(&serde_json::to_string(&service).unwrap());
+        check_debug(&StackBuilder::from_config(&service).unwrap());
+        coverage.layer(service.layer().unwrap());
+
+        // The key is the value of another setting, or the key is invalid.
+        for (field, value) in [
+            ("key_placement", format!("basic:ann:{KEY}")),
+            ("key_placement", KEY.to_owned()),
+            ("base_url", format!("https://me:{KEY}@host/")),
+        ] {
+            let read = file(field, value.into()).unwrap();
+            check_debug(&read);
+            check_display(&serde_json::to_string(&read).unwrap());
+            coverage.error(&read.layer().unwrap_err());
+        }
+        for bad in [format!("{KEY} "), format!("{KEY}\n"), format!("\u{fc}{KEY}")] {
+            let read = file("api_key", bad.into()).unwrap();
+            check_debug(&read);
+            check_error_chain(&read.layer().unwrap_err());
+        }
+        for value in [serde_json::json!([KEY]), serde_json::json!({ KEY: 1 })] {
+            let read = file("api_key", value).unwrap();
+            check_debug(&read);
+            check_error_chain(&read.layer().unwrap_err());
+        }
+    }
+}
