@@ -27,7 +27,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("error", &[&["config", "call"]]),
     ("body", &[&["error"]]),
     ("headers", &[&["error"]]),
-    ("id", &[&["clock", "random"]]),
+    ("uuid", &[&["clock", "random"]]),
     ("telemetry", &[&["clock", "call", "error", "policy::grpc::Code"]]),
     // A layer may name the whole base, but no other layer.
     ("attempt_span", &[BASE]),
@@ -46,8 +46,19 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     // A page of documentation.
     ("interplay", &[]),
 ];
-const BASE: &[&str] =
-    &["clock", "random", "config", "id", "secret", "call", "error", "policy", "body", "headers", "telemetry"];
+const BASE: &[&str] = &[
+    "clock",
+    "random",
+    "config",
+    "uuid",
+    "secret",
+    "call",
+    "error",
+    "policy",
+    "body",
+    "headers",
+    "telemetry",
+];
 const LAYERS: &[&str] = &["attempt_span", "auth", "limit", "retry", "request_id", "timeout"];
 
 /// The module without side effects. It may name these crates, and nothing that does I/O, reads a clock or draws a random
