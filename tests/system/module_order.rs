@@ -41,8 +41,8 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // For tests: nothing sees it.
     ("test_util", &[BASE, &["stack", "request_id"]]),
     ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
-    // A page of the manual.
-    ("interplay", &[]),
+    // Pages without items.
+    ("guide", &[]),
 ];
 const BASE: &[&str] =
     &["clock", "random", "config", "id", "secret", "call", "error", "policy", "body", "headers", "telemetry"];
