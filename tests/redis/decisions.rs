@@ -51,7 +51,7 @@ async fn grants_a_full_burst_after_a_pause() {
 }
 
 #[tokio::test]
-async fn keeps_every_quota_of_a_limiter() {
+async fn keeps_all_quotas_of_one_limiter() {
     let server = server();
     let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {

@@ -30,7 +30,7 @@ async fn check<S, R>(name: &str, client: &Limited, service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
-    // An instance that waits for a permit that is never returned does not become ready.
+    // If an instance keeps its permit, a later one never becomes ready.
     let Ok(()) = tokio::time::timeout(secs(60), call_repeatedly(name, client, service)).await else {
         panic!("{name}: hangs")
     };

@@ -75,7 +75,7 @@ async fn above_its_span_contains_the_call_and_no_key() {
 
 /// Records the URI that is sent, with a key in the query.
 #[tokio::test(start_paused = true)]
-async fn below_its_span_is_in_each_attempt_and_shows_a_query_key() {
+async fn below_each_attempt_contains_its_span_with_a_query_key() {
     let spans = spans(false).await;
     let attempt = ["call/attempt", "call/attempt/request"];
     assert_eq!(paths(&spans), ["call", attempt[0], attempt[1], attempt[0], attempt[1]]);
