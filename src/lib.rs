@@ -114,8 +114,8 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its budget and its connections, so make the stack once. [`interplay`] shows where
-//! the layers of tower and tower-http belong among these.
+//! Clones of the stack share its limiter, its budget and its connections, so make the stack once.
+//! [`guide::other_layers`] shows where the layers of tower and tower-http belong in the stack.
 //!
 //! [`StackBuilder::layer`](stack::StackBuilder::layer) puts the whole stack of a preset over any
 //! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) makes a
@@ -219,7 +219,7 @@
 //! | example | what it shows | see |
 //! |---|---|---|
 //! | `quickstart` | the three presets against servers that fail and throttle, and a table at the end | [above](#a-ready-client), [`preset`] |
-//! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`interplay`] |
+//! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`guide::other_layers`] |
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
 //! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
@@ -245,8 +245,8 @@ pub mod client;
 mod clock;
 mod config;
 pub mod error;
+pub mod guide;
 mod headers;
-pub mod interplay;
 pub mod limit;
 #[cfg(not(fuzzing))]
 #[allow(unreachable_pub, reason = "the fuzz targets call what the layers only use inside")]

@@ -25,7 +25,7 @@
 //!
 //! The wait happens inside the call's future, never in `poll_ready`. Outer deadlines and logs cover it, and no inner
 //! service is held ready during it. After the grant the future waits for the inner service, then calls it.
-//! [`interplay`](crate::interplay) places the layers of other crates.
+//! For the layers of other crates, see [`guide::other_layers`](crate::guide::other_layers).
 //!
 //! # Notes
 //!

@@ -93,8 +93,9 @@
 //! # Order
 //!
 //! The layer goes inside the total timeout, whose deadline it reads. It goes outside limit and auth, so that every
-//! attempt acquires a permit and uses the current key. [`interplay`](crate::interplay) places the layers of other
-//! crates. The inner service receives a [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
+//! attempt acquires a permit and uses the current key. For the layers of other crates, see
+//! [`guide::other_layers`](crate::guide::other_layers). The inner service receives a
+//! [`ReplayBody`](crate::body::ReplayBody) of the caller's body.
 //!
 //! # Notes
 //!

@@ -25,8 +25,8 @@
 //!
 //! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout,
 //! then the client. [`StackLayer`] defines this order. The idle timeout of the response body is outside of all layers,
-//! and off until [`StackBuilder::with_body_idle_timeout`] sets it. [`interplay`](crate::interplay) places the layers of
-//! other crates.
+//! and off until [`StackBuilder::with_body_idle_timeout`] sets it. For the layers of other crates, see
+//! [`guide::other_layers`](crate::guide::other_layers).
 //!
 //! # Headers
 //!

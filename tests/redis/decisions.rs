@@ -1,8 +1,8 @@
-//! The decisions of the store: windows, fairness, costs, order.
+//! The store's decisions: windows, fairness, costs and order.
 
 use super::*;
 
-/// Returns how many permits tasks get in this time if they always want more and start with none available.
+/// Returns the permits that tasks take in this time if they always want more and none are available at the start.
 fn expected(quota: Quota, hold: Duration, window: bool, length: Duration) -> f64 {
     let longer = (quota.window() + quota.margin() + hold).as_secs_f64();
     let refilled = if window { quota.limit() } else { quota.limit() - quota.burst() };
@@ -20,11 +20,11 @@ async fn three_processes_share_one_quota() {
             make(&server.url(), "key", [shared]).unwrap()
         };
         let limiters = [make(), make(), make()];
-        let (arrivals, shares) = greedy(&limiters, 8, length).await;
+        let (arrivals, shares) = take_continuously(&limiters, 8, length).await;
         arrivals.assert_within(shared);
         let (total, expected) =
-            (arrivals.times().len() as f64, expected(shared, quarter(&[shared]), sliding, length));
-        // An idle machine uses nearly all of it. On a busy machine permits expire unused.
+            (arrivals.times().len() as f64, expected(shared, quarter_of_window(&[shared]), sliding, length));
+        // An idle machine uses nearly all of the quota. On a busy machine, permits expire unused.
         assert!(total > expected / 2.0, "{total} of {expected}, window: {sliding}");
         let fair = total as usize / 3;
         assert!(shares.iter().all(|share| *share > fair / 3), "{shares:?}");
@@ -32,31 +32,31 @@ async fn three_processes_share_one_quota() {
 }
 
 #[tokio::test]
-async fn a_burst_is_available_again_after_a_pause() {
+async fn grants_a_full_burst_after_a_pause() {
     let server = server();
     let make = || bucket(&server.url(), "key", [quota(100, millis(1_000)).with_burst(10).unwrap()]);
     let (limiter, other) = (make().unwrap(), make().unwrap());
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     tokio::time::sleep(millis(1_200)).await;
     let start = Instant::now();
     for _ in 0..5 {
-        take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
-        take(&other, ask(1, Some(Duration::ZERO))).await.unwrap();
+        take(&limiter, request(1, Some(Duration::ZERO))).await.unwrap();
+        take(&other, request(1, Some(Duration::ZERO))).await.unwrap();
     }
     for _ in 0..10 {
-        take(&limiter, ask(1, None)).await.unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
     }
     // The next ten are granted one every 13 ms, or later on a busy machine.
     assert!(start.elapsed() >= millis(130), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_request_takes_permits_of_every_quota_or_of_none() {
+async fn keeps_all_quotas_of_one_limiter() {
     let server = server();
     let quotas = [with_margin(20, millis(400)), with_margin(40, millis(2_000))];
     for make in [bucket, window] {
         let limiter = make(&server.url(), "key", quotas.to_vec()).unwrap();
-        let (arrivals, _) = greedy(&[limiter], 4, millis(5_000)).await;
+        let (arrivals, _) = take_continuously(&[limiter], 4, millis(5_000)).await;
         quotas.iter().for_each(|quota| arrivals.assert_within(*quota));
         assert!(arrivals.times().len() >= 40, "{}", arrivals.times().len());
     }
@@ -68,12 +68,12 @@ async fn grants_the_permits_of_one_request_together() {
     for (make, largest) in [(bucket as fn(&str, &str, Vec<Quota>) -> _, 10), (window, 50)] {
         let quota = with_margin(50, millis(500)).with_burst(10).unwrap();
         let limiter = make(&server.url(), "key", vec![quota]).unwrap();
-        let refusal = take(&limiter, ask(largest + 1, None)).await.unwrap_err();
+        let refusal = take(&limiter, request(largest + 1, None)).await.unwrap_err();
         assert_eq!(refusal.reason(), Reason::TooCostly { largest });
 
         let mut arrivals = Arrivals::new();
         for cost in [7, 1, 10, 2, 9, 5, 10, 3, 8, 10] {
-            arrivals.extend([take(&limiter, ask(cost, None)).await.unwrap()]);
+            arrivals.extend([take(&limiter, request(cost, None)).await.unwrap()]);
         }
         arrivals.assert_within(quota);
     }
@@ -90,20 +90,19 @@ async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
     for number in 0..10 {
         let (limiter, order) = (limiter.clone(), order.clone());
         all.spawn(async move {
-            take(&limiter, ask(1, None)).await.unwrap();
+            take(&limiter, request(1, None)).await.unwrap();
             order.lock().unwrap().push(number);
         });
         tokio::task::yield_now().await;
     }
-    until("a reply with a forecast", || limiter.store() == Store::Shared).await;
-    let asked = Instant::now();
-    let refusal = take(&limiter, ask(1, Some(millis(60)))).await.unwrap_err();
+    wait_until("the limiter got a reply with a predicted wait", || limiter.store() == Store::Shared).await;
+    let start = Instant::now();
+    let refusal = take(&limiter, request(1, Some(millis(60)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
-    // The wait counts from the refusal.
-    assert!(refusal.wait().unwrap() + asked.elapsed() > millis(60), "{refusal}");
-    let mut late = ask(1, None);
-    late = late.with_deadline(Instant::now() + millis(60));
-    assert_eq!(take(&limiter, late).await.unwrap_err().reason(), Reason::Deadline);
+    // The refusal states the wait from its own time, not from the request.
+    assert!(refusal.wait().unwrap() + start.elapsed() > millis(60), "{refusal}");
+    let bounded = request(1, None).with_deadline(Instant::now() + millis(60));
+    assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
 
     all.join_all().await;
     assert_eq!(*order.lock().unwrap(), (0..10).collect::<Vec<_>>());
@@ -115,21 +114,21 @@ async fn serves_waiters_in_order_and_refuses_waits_that_are_too_long() {
 async fn sends_a_query_for_a_request_with_max_wait_zero() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(100, millis(1_000))]).unwrap();
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     tokio::time::sleep(millis(200)).await;
-    take(&limiter, ask(1, Some(Duration::ZERO))).await.unwrap();
+    take(&limiter, request(1, Some(Duration::ZERO))).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_dropped_waiter_leaves_its_permit_to_the_next() {
+async fn dropped_waiter_leaves_its_permit_to_the_next_one() {
     let server = server();
     let limiter = bucket(&server.url(), "key", [quota(10, millis(500)).with_burst(1).unwrap()]);
     let limiter = limiter.unwrap();
-    let mut first = tokio_test::task::spawn(limiter.acquire_with(&ask(1, None)));
+    let mut first = tokio_test::task::spawn(limiter.acquire_with(&request(1, None)));
     tokio_test::assert_pending!(first.poll());
     let next = tokio::spawn({
         let limiter = limiter.clone();
-        async move { take(&limiter, ask(1, None)).await }
+        async move { take(&limiter, request(1, None)).await }
     });
     tokio::task::yield_now().await;
     drop(first);
@@ -138,28 +137,28 @@ async fn a_dropped_waiter_leaves_its_permit_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_lease_serves_many_requests_with_one_query() {
+async fn lease_serves_many_requests_with_one_query() {
     let server = server();
     let quota = quota(10_000, millis(1_000));
     let plain = bucket(&server.url(), "plain", [quota]).unwrap();
     let leased = bucket(&server.url(), "leased", [quota]).unwrap();
     let leased = leased.with_lease(100, quota.window()).unwrap();
-    let mut asked = Vec::new();
+    let mut query_counts = Vec::new();
     for limiter in [plain, leased] {
-        take(&limiter, ask(1, None)).await.unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
         tokio::time::sleep(millis(300)).await;
-        let before = questions(&server).await;
+        let before = count_queries(&server).await;
         for _ in 0..500 {
-            take(&limiter, ask(1, None)).await.unwrap();
+            take(&limiter, request(1, None)).await.unwrap();
         }
-        asked.push(questions(&server).await - before);
+        query_counts.push(count_queries(&server).await - before);
     }
-    // The leases are 2, 4, 8 … 64, then 100 each. That makes eleven queries, and some more if leases expire unused.
-    assert!(asked[0] >= 500 && asked[1] < 50, "{asked:?}");
+    // The leases have 2, 4, 8 … 64 permits, then 100 each. This takes eleven queries, and more if leases expire unused.
+    assert!(query_counts[0] >= 500 && query_counts[1] < 50, "{query_counts:?}");
 }
 
 /// Returns the number of scripts that the server has run.
-async fn questions(server: &RedisServer) -> u64 {
+async fn count_queries(server: &RedisServer) -> u64 {
     let mut connection = connect(server).await;
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
     let calls = |line: &str| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok();
@@ -169,44 +168,44 @@ async fn questions(server: &RedisServer) -> u64 {
 
 /// During a deployment, old and new processes may have different quotas.
 #[tokio::test]
-async fn processes_that_disagree_keep_to_the_larger_quota() {
+async fn processes_with_different_quotas_keep_to_the_larger_one() {
     let server = server();
     for make in [bucket, window] {
         let limiters =
             [50, 100].map(|limit| make(&server.url(), "key", vec![with_margin(limit, millis(500))]).unwrap());
-        let (arrivals, shares) = greedy(&limiters, 4, millis(4_000)).await;
+        let (arrivals, shares) = take_continuously(&limiters, 4, millis(4_000)).await;
         arrivals.assert_within(quota(100, millis(500)));
         assert!(shares.iter().all(|share| *share > 20), "{shares:?}");
     }
 }
 
-/// The limiter does not know which permits are available in the server, so it does not refuse a waiter before a query.
+/// The limiter does not know which permits are available in the store, so it does not refuse a waiter before a query.
 #[tokio::test]
 async fn grants_an_available_burst_to_waiters_with_a_short_max_wait() {
     let server = server();
     let quota = quota(20, millis(1_000)).with_burst(10).unwrap();
     let limiter = bucket(&server.url(), "key", [quota]).unwrap();
     for _ in 0..2 {
-        take(&limiter, ask(1, None)).await.unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
         tokio::time::sleep(millis(2_200)).await;
         let all = (0..9).map(|_| {
             let limiter = limiter.clone();
-            async move { take(&limiter, ask(1, Some(millis(100)))).await }
+            async move { take(&limiter, request(1, Some(millis(100)))).await }
         });
         let refused = all.collect::<JoinSet<_>>().join_all().await.into_iter().find_map(Result::err);
         assert_eq!(refused, None);
     }
 }
 
-/// A forecast for many permits together does not apply to a single one.
+/// The predicted wait for ten permits does not apply to a single one.
 #[tokio::test]
-async fn a_refused_large_request_does_not_block_small_ones() {
+async fn refused_large_request_does_not_block_small_ones() {
     let server = server();
     let limiter = window(&server.url(), "key", [quota(10, millis(3_000))]).unwrap();
-    take(&limiter, ask(1, None)).await.unwrap();
-    assert_eq!(take(&limiter, ask(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
-    take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
-    let waiting = tokio::time::timeout(millis(100), limiter.acquire_with(&ask(10, None)));
+    take(&limiter, request(1, None)).await.unwrap();
+    assert_eq!(take(&limiter, request(10, Some(millis(50)))).await.unwrap_err().reason(), Reason::MaxWait);
+    take(&limiter, request(1, Some(millis(300)))).await.unwrap();
+    let waiting = tokio::time::timeout(millis(100), limiter.acquire_with(&request(10, None)));
     assert!(waiting.await.is_err());
-    take(&limiter, ask(1, Some(millis(300)))).await.unwrap();
+    take(&limiter, request(1, Some(millis(300)))).await.unwrap();
 }

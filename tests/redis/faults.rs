@@ -1,18 +1,18 @@
-//! Faults of the store: it is slow, rejects, restarts, loses data or moves. No request hangs, and no window exceeds its
-//! quota.
+//! Faults of the store: it is slow, rejects queries, restarts, loses data or becomes a replica. No request hangs, and
+//! no window exceeds its quota.
 
 use super::*;
 
 /// Waits until the store grants a permit again.
-async fn recovered(limiter: &RedisLimiter) {
+async fn wait_for_recovery(limiter: &RedisLimiter) {
     let start = Instant::now();
-    while start.elapsed() < HANGS {
-        if take(limiter, ask(1, None)).await.is_ok() && limiter.store() == Store::Shared {
+    while start.elapsed() < HANG_TIMEOUT {
+        if take(limiter, request(1, None)).await.is_ok() && limiter.store() == Store::Shared {
             return;
         }
         tokio::time::sleep(millis(10)).await;
     }
-    panic!("not recovered after {HANGS:?}: {limiter:?}");
+    panic!("not recovered after {HANG_TIMEOUT:?}: {limiter:?}");
 }
 
 fn bucket(server: &RedisServer) -> RedisLimiter {
@@ -24,11 +24,11 @@ async fn refuses_requests_while_the_store_is_down() {
     let mut server = server();
     let limiter = bucket(&server);
     assert_eq!(limiter.store(), Store::NotQueried);
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     assert_eq!(limiter.store(), Store::Shared);
 
     server.kill().unwrap();
-    let refusal = take(&limiter, ask(1, None)).await.unwrap_err();
+    let refusal = take(&limiter, request(1, None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
     assert!(refusal.wait().is_some_and(|wait| wait <= Duration::from_secs(1)), "{refusal}");
     assert_eq!(refusal.to_string().split(',').next(), Some("the limiter's store is unavailable"));
@@ -36,45 +36,45 @@ async fn refuses_requests_while_the_store_is_down() {
     assert_eq!(limiter.snapshot().queued, 0);
 
     server.restart().unwrap();
-    recovered(&limiter).await;
+    wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
 async fn reconnects_after_a_restart_between_two_calls() {
     let mut server = server();
     let limiter = bucket(&server);
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     server.restart().unwrap();
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
 }
 
 /// The restarted server has lost the grants, and the second process does not know them.
 #[tokio::test]
-async fn a_restart_within_the_window_gives_no_second_quota() {
+async fn restart_within_a_window_grants_no_second_quota() {
     let mut server = server();
     for make in [super::bucket, window] {
         let quota = with_margin(50, millis(1_500)).with_burst(40).unwrap();
         let mut arrivals = Arrivals::new();
         let first = make(&server.url(), "key", vec![quota]).unwrap();
         for _ in 0..30 {
-            arrivals.extend([take(&first, ask(1, None)).await.unwrap()]);
+            arrivals.extend([take(&first, request(1, None)).await.unwrap()]);
         }
         server.restart().unwrap();
         let second = make(&server.url(), "key", vec![quota]).unwrap();
-        // The first limiter sends no more queries.
-        greedily(&[second], 4, millis(2_500), &arrivals).await;
+        // The first limiter sends no further query.
+        take_continuously_into(&[second], 4, millis(2_500), &arrivals).await;
         arrivals.assert_within(quota);
     }
 }
 
-/// Only the memory of the process shows the flush.
+/// Only the process remembers the earlier grants, so it must detect the flush.
 #[tokio::test]
-async fn a_flush_of_the_store_gives_no_second_quota() {
+async fn flush_of_the_store_grants_no_second_quota() {
     let server = server();
     let quota = with_margin(30, millis(1_000));
     let limiter = window(&server.url(), "key", [quota]).unwrap();
-    // Older than a window.
-    take(&limiter, ask(1, None)).await.unwrap();
+    // The store has run for longer than a window after that permit.
+    take(&limiter, request(1, None)).await.unwrap();
     tokio::time::sleep(millis(2_500)).await;
     let mut arrivals = Arrivals::new();
     for round in 0..60 {
@@ -82,17 +82,17 @@ async fn a_flush_of_the_store_gives_no_second_quota() {
             let mut connection = connect(&server).await;
             redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
         }
-        arrivals.extend([take(&limiter, ask(1, None)).await.unwrap()]);
+        arrivals.extend([take(&limiter, request(1, None)).await.unwrap()]);
     }
     arrivals.assert_within(quota);
 }
 
 #[tokio::test]
-async fn a_script_that_is_flushed_is_sent_again() {
+async fn sends_the_script_again_after_it_was_flushed() {
     let server = server();
     let limiter = bucket(&server);
     for _ in 0..3 {
-        take(&limiter, ask(1, None)).await.unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
         let mut connection = connect(&server).await;
         redis::cmd("SCRIPT").arg("FLUSH").exec_async(&mut connection).await.unwrap();
     }
@@ -100,28 +100,28 @@ async fn a_script_that_is_flushed_is_sent_again() {
 }
 
 #[tokio::test]
-async fn serves_a_user_that_may_not_load_scripts() {
+async fn works_for_a_user_without_permission_to_load_scripts() {
     let server = server();
     let mut connection = connect(&server).await;
     redis::cmd("ACL").arg(&["SETUSER", "default", "-script"]).exec_async(&mut connection).await.unwrap();
     let limiter = bucket(&server);
     for _ in 0..3 {
-        take(&limiter, ask(1, None)).await.unwrap();
+        take(&limiter, request(1, None)).await.unwrap();
     }
     assert_eq!((limiter.store(), limiter.snapshot().refused), (Store::Shared, 0));
 }
 
 #[tokio::test]
-async fn waits_for_a_stopped_store_at_most_for_the_timeout() {
+async fn waits_for_a_suspended_store_no_longer_than_the_timeout() {
     let server = server();
     let limiter = bucket(&server).with_timeout(millis(1_500)).unwrap();
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     signal(&server, "-STOP");
     let start = Instant::now();
     let mut all: JoinSet<_> = (0..5)
         .map(|_| {
             let limiter = limiter.clone();
-            async move { take(&limiter, ask(1, None)).await }
+            async move { take(&limiter, request(1, None)).await }
         })
         .collect();
     while let Some(outcome) = all.join_next().await {
@@ -130,29 +130,28 @@ async fn waits_for_a_stopped_store_at_most_for_the_timeout() {
     // All waiters share one query. Five queries in turn would take 7.5 s.
     assert!(start.elapsed() >= millis(1_490) && start.elapsed() < millis(7_400), "{:?}", start.elapsed());
     signal(&server, "-CONT");
-    recovered(&limiter).await;
+    wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
 async fn refuses_at_the_deadline_during_a_query() {
     let server = server();
     let limiter = bucket(&server);
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     signal(&server, "-STOP");
     let start = Instant::now();
-    let mut bounded = ask(1, None);
-    bounded = bounded.with_deadline(start + millis(100));
+    let bounded = request(1, None).with_deadline(start + millis(100));
     assert_eq!(take(&limiter, bounded).await.unwrap_err().reason(), Reason::Deadline);
-    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    assert!(start.elapsed() < STORE_TIMEOUT / 2, "{:?}", start.elapsed());
     signal(&server, "-CONT");
-    recovered(&limiter).await;
+    wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
 async fn recovers_after_the_store_was_out_of_memory() {
     let server = server();
     let limiter = bucket(&server);
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     let mut connection = connect(&server).await;
     let mut set = async |memory: &str| {
         redis::cmd("CONFIG")
@@ -164,9 +163,9 @@ async fn recovers_after_the_store_was_out_of_memory() {
             .unwrap();
     };
     set("1").await;
-    assert_eq!(take(&limiter, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+    assert_eq!(take(&limiter, request(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
     set("0").await;
-    recovered(&limiter).await;
+    wait_for_recovery(&limiter).await;
 }
 
 /// The former master is a replica, which rejects writes.
@@ -174,15 +173,15 @@ async fn recovers_after_the_store_was_out_of_memory() {
 async fn recovers_after_the_store_was_a_replica() {
     let (server, other) = (server(), server());
     let limiter = bucket(&server);
-    take(&limiter, ask(1, None)).await.unwrap();
+    take(&limiter, request(1, None)).await.unwrap();
     let mut connection = connect(&server).await;
     let mut replica_of = async |host: &str, port: &str| {
         redis::cmd("REPLICAOF").arg(host).arg(port).exec_async(&mut connection).await.unwrap();
     };
     replica_of("127.0.0.1", &other.port().to_string()).await;
-    assert_eq!(take(&limiter, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+    assert_eq!(take(&limiter, request(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
     replica_of("NO", "ONE").await;
-    recovered(&limiter).await;
+    wait_for_recovery(&limiter).await;
 }
 
 #[tokio::test]
@@ -190,40 +189,40 @@ async fn sends_the_password_and_refuses_requests_with_a_wrong_one() {
     let server = RedisServer::start(&["--requirepass", "hunter2"]).unwrap();
     let at = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
     let make = |url: &str| super::bucket(url, "key", [quota(100, millis(500))]).unwrap();
-    take(&make(&at("hunter2")), ask(1, None)).await.unwrap();
+    take(&make(&at("hunter2")), request(1, None)).await.unwrap();
     let wrong = make(&at("hunter3"));
-    assert_eq!(take(&wrong, ask(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
+    assert_eq!(take(&wrong, request(1, None)).await.unwrap_err().reason(), Reason::Unavailable);
 }
 
 /// The task that queries the store ends with its runtime. The next request starts a new task.
 #[test]
-fn another_runtime_continues_after_the_first_one_ends() {
+fn works_in_another_runtime_after_the_first_one_ended() {
     let server = server();
     let limiter = bucket(&server);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     first.block_on(async {
-        let _ = tokio::time::timeout(millis(1), limiter.acquire_with(&ask(1, None))).await;
+        let _ = tokio::time::timeout(millis(1), limiter.acquire_with(&request(1, None))).await;
     });
     drop(first);
-    runtime().block_on(take(&limiter, ask(1, None))).unwrap();
+    runtime().block_on(take(&limiter, request(1, None))).unwrap();
 }
 
 /// A server that is short of memory evicts single keys.
 #[tokio::test]
-async fn an_evicted_log_or_state_gives_no_second_quota() {
+async fn eviction_of_a_log_or_state_grants_no_second_quota() {
     for logs in [false, true] {
         let server = server();
         let quota = with_margin(10, millis(500));
         let make = || window(&server.url(), "key", [quota]).unwrap();
         let (first, second) = (make(), make());
-        take(&first, ask(1, None)).await.unwrap();
+        take(&first, request(1, None)).await.unwrap();
         let mut connection = connect(&server).await;
         let keys: Vec<String> = redis::cmd("Keys").arg("*").query_async(&mut connection).await.unwrap();
         for key in keys.iter().filter(|key| key.ends_with(":window") != logs) {
             redis::cmd("DEL").arg(key).exec_async(&mut connection).await.unwrap();
         }
-        let (arrivals, _) = greedy(&[second], 4, millis(2_500)).await;
+        let (arrivals, _) = take_continuously(&[second], 4, millis(2_500)).await;
         assert!(arrivals.times().len() >= 10, "{}", arrivals.times().len());
         arrivals.assert_within(quota);
     }

@@ -6,14 +6,13 @@
 //!
 //! - The hold covers the time between the store's response and the grant.
 //! - A quarter of the margin covers the time until the task is polled. After that the permit expires.
-//! - Another quarter covers the way to the server.
+//! - Another quarter covers the network.
 //!
 //! Margin and hold cost 20 % of the quota. The tests compare with the rest. A request reports when it got its permit.
-//! It counts in the windows that contain both this moment and its arrival, so a longer way to the server breaks no
-//! window.
+//! It counts in the windows that contain both this moment and its arrival. A slow network therefore breaks no window.
 //!
-//! The machine also determines how much of the quota is used, and how soon a process is back. A thread that only sleeps
-//! measures how late it wakes. The tests require half as much if it ever woke later than the hold.
+//! The machine's load also determines how much of the quota is used, and how soon a process reconnects. A thread that
+//! only sleeps measures how late it wakes. If it ever woke later than the hold, the tests require half as much.
 
 use std::{
     env,
@@ -34,15 +33,15 @@ use tower_outbound::BoxError;
 use super::*;
 
 #[path = "../../examples/support/fleet/mod.rs"]
-#[allow(clippy::module_inception, reason = "what is shared with the example")]
+#[allow(clippy::module_inception, reason = "the example has the same module")]
 mod fleet;
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// The longest wait of a call: two windows, because everything counts as spent when the share starts, and again after the
-/// restart. A call that hangs since the restart waits longer.
-const LONGEST: Duration = Duration::from_secs(4);
+/// The longest wait of a call: two windows, because the quota counts as spent when the share starts, and again after
+/// the restart. A call that hangs waits longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 fn quota() -> Quota {
     Quota::per_second(200).unwrap().with_margin(millis(200)).unwrap()
@@ -82,30 +81,30 @@ async fn four_processes_use_the_quota_of_a_sliding_window() {
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn a_token_bucket_refuses_while_its_store_is_gone() {
+async fn token_bucket_refuses_requests_while_its_store_is_down() {
     outage(Kind::TokenBucket, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn a_token_bucket_is_divided_while_its_store_is_gone() {
+async fn token_bucket_grants_shares_while_its_store_is_down() {
     outage(Kind::TokenBucket, PROCESSES as u32).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn a_sliding_window_refuses_while_its_store_is_gone() {
+async fn sliding_window_refuses_requests_while_its_store_is_down() {
     outage(Kind::SlidingWindow, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
-async fn a_sliding_window_is_divided_while_its_store_is_gone() {
+async fn sliding_window_grants_shares_while_its_store_is_down() {
     outage(Kind::SlidingWindow, PROCESSES as u32).await;
 }
 
 async fn steady(kind: Kind) {
-    // Whole windows with margin and hold, because a sliding window grants its permits all at once.
+    // A multiple of the window with margin and hold, because a sliding window grants its permits all at once.
     let length = Job::length(quota()) * 10;
     let (redis, counter) = (server(), Counter::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
@@ -114,32 +113,32 @@ async fn steady(kind: Kind) {
     let machine = Machine::watch();
     // A server that has just started counts a window as spent.
     sleep(millis(2_300)).await;
-    let (start, asked) = (Instant::now(), questions(redis.port()).unwrap());
+    let (start, queries_before) = (Instant::now(), questions(redis.port()).unwrap());
     sleep_until(start + length).await;
     let end = start + length;
-    let asked = (questions(redis.port()).unwrap() - asked) as f64 / length.as_secs_f64();
+    let query_rate = (questions(redis.port()).unwrap() - queries_before) as f64 / length.as_secs_f64();
     let events = members.stop().await.unwrap();
 
     let all = Count::new(counter.arrivals(), job.quota);
     let count = all.between(start, end);
     let allowed = job.rate() * length.as_secs_f64();
-    let bare = f64::from(job.quota.limit()) * length.as_secs_f64();
-    let part = count.total() as f64 / allowed;
+    let whole_quota = f64::from(job.quota.limit()) * length.as_secs_f64();
+    let fraction = count.total() as f64 / allowed;
     let fair = count.total() as f64 / PROCESSES as f64;
     let shares: Vec<_> = (0..PROCESSES).map(|process| count.of(process) as f64 / fair).collect();
     println!(
         "{kind:?}: {} requests, {:.1} % of the {allowed:.0} that the quota allows with margin and hold, {:.1} % of the \
-         bare {bare:.0}; shares {shares:.3?}; {asked:.0} questions a second",
+         whole quota of {whole_quota:.0}; shares {shares:.3?}; {query_rate:.0} queries per second",
         count.total(),
-        part * 100.0,
-        count.total() as f64 / bare * 100.0
+        fraction * 100.0,
+        count.total() as f64 / whole_quota * 100.0
     );
     check_window(&all);
     let (least, least_share) = if machine.is_calm() { (0.97, 0.8) } else { (0.5, 0.4) };
-    assert!(part >= least, "{:.1} % of what the quota allows", part * 100.0);
-    assert!(shares.iter().all(|share| *share >= least_share), "parts of the fair share: {shares:.3?}");
+    assert!(fraction >= least, "{:.1} % of what the quota allows", fraction * 100.0);
+    assert!(shares.iter().all(|share| *share >= least_share), "fractions of the fair share: {shares:.3?}");
     let refused: u64 = ends(&events).iter().map(|(_, refused, ..)| refused).sum();
-    assert!(refused == 0 || !machine.is_calm(), "{refused} refused, although the store replies");
+    assert!(refused == 0 || !machine.is_calm(), "{refused} requests refused although the store replied");
     check_ends(&events, &machine);
 }
 
@@ -160,10 +159,10 @@ async fn outage(kind: Kind, parts: u32) {
     let events = members.stop().await.unwrap();
 
     let all = Count::new(counter.arrivals(), job.quota);
-    let lost = if parts == 0 { "refusing" } else { "fallback" };
+    let outage_state = if parts == 0 { "refusing" } else { "fallback" };
     let saw = |process, state, from, to| fleet::saw(&events, process, state, from..to);
     let noticed: Vec<_> =
-        (0..PROCESSES).map(|process| Some(saw(process, lost, killed, restarted)? - killed)).collect();
+        (0..PROCESSES).map(|process| Some(saw(process, outage_state, killed, restarted)? - killed)).collect();
     // The time until the store replies again, and until its first grant.
     let back: Vec<_> = (0..PROCESSES)
         .map(|process| {
@@ -173,21 +172,21 @@ async fn outage(kind: Kind, parts: u32) {
             Some((shared - restarted, after.next()?.at - restarted))
         })
         .collect();
-    // By then the processes have lost the store, and their shares, which start empty, have permits again.
-    let without = all.between(killed + millis(1_400), restarted);
+    // After 1.4 s the processes use their shares. A share starts empty and has permits by then.
+    let during_outage = all.between(killed + millis(1_400), restarted);
     let length = Job::length(job.quota) * 2;
-    let part = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
+    let fraction = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
     println!(
-        "{kind:?}, {lost}: {} requests, {} of them in the last {:.1} s without redis; noticed after {noticed:.3?}, shared \
+        "{kind:?}, {outage_state}: {} requests, {} of them in the last {:.1} s without redis; noticed after {noticed:.3?}, shared \
          and served again after {back:.3?}; {:.1} % of what the quota allows in the end",
         all.total(),
-        without.total(),
+        during_outage.total(),
         (restarted - killed - millis(1_400)).as_secs_f64(),
-        part * 100.0
+        fraction * 100.0
     );
     check_window(&all);
-    assert!(noticed.iter().all(Option::is_some), "not all have noticed: {noticed:?}");
-    // The store grants nothing for half a second after the last process is back, and then for a window.
+    assert!(noticed.iter().all(Option::is_some), "not all processes noticed the outage: {noticed:?}");
+    // After the last process has reconnected, the store grants nothing for half a second and then for a window.
     let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
     let (back_by, served_by) = match machine.is_calm() {
         true => (millis(1_000), last + millis(500) + Job::length(job.quota) + millis(250)),
@@ -198,15 +197,18 @@ async fn outage(kind: Kind, parts: u32) {
     };
     assert!(
         back.iter().all(soon),
-        "not all are back within {back_by:?} and served within {served_by:?}: {back:?}"
+        "not all reconnected within {back_by:?} and got a permit within {served_by:?}: {back:?}"
     );
     if parts == 0 {
-        assert_eq!(without.total(), 0, "granted without the store");
+        assert_eq!(during_outage.total(), 0, "permits granted without the store");
     } else {
-        assert!((0..PROCESSES).all(|process| without.of(process) > 0), "no permits granted from the share");
+        assert!(
+            (0..PROCESSES).all(|process| during_outage.of(process) > 0),
+            "a process granted no permit of its share"
+        );
     }
     let least = if machine.is_calm() { 0.8 } else { 0.4 };
-    assert!(part >= least, "{:.1} % of what the quota allows in the end", part * 100.0);
+    assert!(fraction >= least, "{:.1} % of what the quota allows in the end", fraction * 100.0);
     check_ends(&events, &machine);
 }
 
@@ -238,7 +240,7 @@ impl Machine {
 /// Asserts that no window exceeds the quota.
 fn check_window(all: &Count) {
     println!(
-        "  fullest second {} of {}, {} violations, {:?} is the shortest time of one more",
+        "  fullest second {} of {}, {} violations, {:?} is the shortest time for one more request than the quota",
         all.fullest(),
         quota().limit(),
         all.violations(),
@@ -254,8 +256,8 @@ fn check_ends(events: &[Event], machine: &Machine) {
     let longest = ends.iter().map(|(.., longest)| *longest).max().unwrap();
     let failed: u64 = ends.iter().map(|(_, _, failed, _)| failed).sum();
     println!("  longest call {longest:?}; woken late by up to {} us", machine.0.load(Relaxed));
-    assert_eq!(ends.len(), PROCESSES, "not every process came to its end");
-    let most = if machine.is_calm() { LONGEST } else { LONGEST * 2 };
+    assert_eq!(ends.len(), PROCESSES, "not every process reported its end");
+    let most = if machine.is_calm() { LONGEST_WAIT } else { LONGEST_WAIT * 2 };
     assert!(longest <= most, "a call took {longest:?}");
     assert_eq!(failed, 0, "calls that failed in another way");
 }

@@ -1,1 +1,1 @@
-//! Empty, because a package needs a target of its own. The tests are beside this file.
+//! Empty, because a package needs a library or a binary. The tests are beside this file.

@@ -1,16 +1,17 @@
-//! Shares a limiter between processes over real redis-servers. Runs in real time, because the server's clock decides.
+//! Tests the limiter that processes share, with real redis-servers. Runs in real time, because the server's clock
+//! decides.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod decisions;
+mod fallback_share;
 mod faults;
 mod fleet;
-mod kept;
-mod places;
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
 mod script;
-mod shares;
-mod words;
+mod settings;
+mod shared_state;
+mod tls_and_cluster;
 
 use std::{
     future::{Future, poll_fn},
@@ -30,18 +31,18 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals},
 };
 
-/// The longest time for a reply of a running store.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The limiters' timeout, long enough for a reply of a running store on a busy machine.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Anything that takes longer counts as hanging.
-const HANGS: Duration = Duration::from_secs(60);
+/// A step of a test that takes longer counts as hanging.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Starts a server. A server that has been up for less than a window counts as one that lost its memory, so the tests use
-/// short windows.
+/// Starts a server. A server that has been up for less than a window counts as one that lost its memory, so the tests
+/// use short windows.
 fn server() -> RedisServer {
     RedisServer::start(&[]).unwrap()
 }
@@ -56,16 +57,16 @@ fn with_margin(limit: u32, window: Duration) -> Quota {
     Quota::new(limit, window).unwrap()
 }
 
-/// A bucket that tolerates the late replies of a busy machine. It holds a permit for a quarter of the shortest window, so
-/// every window is longer by that time.
+/// A bucket that tolerates the late replies of a busy machine. It holds a permit for a quarter of the shortest window,
+/// so every window is longer by that time.
 fn bucket(
     url: &str,
     name: &str,
     quotas: impl IntoIterator<Item = Quota>,
 ) -> Result<RedisLimiter, InvalidConfig> {
     let quotas: Vec<_> = quotas.into_iter().collect();
-    let hold = quarter(&quotas);
-    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(PATIENCE)?.with_lease(1, hold)
+    let hold = quarter_of_window(&quotas);
+    RedisLimiter::token_bucket(url, name, quotas)?.with_timeout(STORE_TIMEOUT)?.with_lease(1, hold)
 }
 
 /// A sliding window with the same settings.
@@ -75,50 +76,54 @@ fn window(
     quotas: impl IntoIterator<Item = Quota>,
 ) -> Result<RedisLimiter, InvalidConfig> {
     let quotas: Vec<_> = quotas.into_iter().collect();
-    let hold = quarter(&quotas);
-    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(PATIENCE)?.with_lease(1, hold)
+    let hold = quarter_of_window(&quotas);
+    RedisLimiter::sliding_window(url, name, quotas)?.with_timeout(STORE_TIMEOUT)?.with_lease(1, hold)
 }
 
-fn quarter(quotas: &[Quota]) -> Duration {
+fn quarter_of_window(quotas: &[Quota]) -> Duration {
     quotas.iter().map(Quota::window).min().unwrap() / 4
 }
 
-fn ask(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
-    let ask = PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap());
-    max_wait.map_or(ask, |max_wait| ask.with_max_wait(max_wait))
+fn request(cost: u32, max_wait: Option<Duration>) -> PermitRequest {
+    let request = PermitRequest::new().with_cost(NonZeroU32::new(cost).unwrap());
+    max_wait.map_or(request, |max_wait| request.with_max_wait(max_wait))
 }
 
 /// Takes a permit and drops it. The grant happened between the last two polls of this task.
-async fn take(limiter: &RedisLimiter, ask: PermitRequest) -> Result<Arrival, Refusal> {
-    let mut acquire = pin!(limiter.acquire_with(&ask));
+async fn take(limiter: &RedisLimiter, request: PermitRequest) -> Result<Arrival, Refusal> {
+    let mut acquire = pin!(limiter.acquire_with(&request));
     let mut earliest = Instant::now();
     let acquire = poll_fn(|context| {
         earliest = Instant::now();
         acquire.as_mut().poll(context)
     });
-    tokio::time::timeout(HANGS, acquire).await.expect("a limiter that hangs")?;
-    Ok(Arrival::between(earliest, Instant::now()).with_permits(ask.cost().get()))
+    tokio::time::timeout(HANG_TIMEOUT, acquire).await.expect("the limiter hangs")?;
+    Ok(Arrival::between(earliest, Instant::now()).with_permits(request.cost().get()))
 }
 
 /// Waits until the condition is true.
-async fn until(what: &str, so: impl Fn() -> bool) {
-    let end = Instant::now() + HANGS;
-    while !so() {
-        assert!(Instant::now() < end, "not seen within {HANGS:?}: {what}");
+async fn wait_until(description: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + HANG_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < end, "not true within {HANG_TIMEOUT:?}: {description}");
         tokio::time::sleep(millis(5)).await;
     }
 }
 
-/// Runs this many tasks for each limiter, which take permits until the time is over. Returns the grants, and their number
-/// for each limiter.
-async fn greedy(limiters: &[RedisLimiter], tasks: usize, length: Duration) -> (Arrivals, Vec<usize>) {
+/// Runs this many tasks for each limiter, which take permits until the time is over. Returns the grants, and the number
+/// of grants of each limiter.
+async fn take_continuously(
+    limiters: &[RedisLimiter],
+    tasks: usize,
+    length: Duration,
+) -> (Arrivals, Vec<usize>) {
     let arrivals = Arrivals::new();
-    let shares = greedily(limiters, tasks, length, &arrivals).await;
-    (arrivals, shares)
+    let counts = take_continuously_into(limiters, tasks, length, &arrivals).await;
+    (arrivals, counts)
 }
 
-/// Like [`greedy`], but adds to an existing record.
-async fn greedily(
+/// Like [`take_continuously`], but adds to an existing record.
+async fn take_continuously_into(
     limiters: &[RedisLimiter],
     tasks: usize,
     length: Duration,
@@ -130,9 +135,9 @@ async fn greedily(
         for _ in 0..tasks {
             let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
             all.spawn(async move {
-                let (ask, mut count) = (PermitRequest::new().with_deadline(end), 0);
+                let (request, mut count) = (PermitRequest::new().with_deadline(end), 0);
                 while Instant::now() < end {
-                    match take(&limiter, ask).await {
+                    match take(&limiter, request).await {
                         Ok(arrival) => {
                             arrivals.extend([arrival]);
                             count += 1;
@@ -145,12 +150,12 @@ async fn greedily(
             });
         }
     }
-    let mut shares = vec![0; limiters.len()];
-    while let Some(ended) = all.join_next().await {
-        let (number, count) = ended.unwrap();
-        shares[number] += count;
+    let mut counts = vec![0; limiters.len()];
+    while let Some(result) = all.join_next().await {
+        let (number, count) = result.unwrap();
+        counts[number] += count;
     }
-    shares
+    counts
 }
 
 /// Opens a connection for the test itself.

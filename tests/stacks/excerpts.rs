@@ -1,6 +1,5 @@
-//! What the README and the manual show of other people's crates, and can't compile for want of them, is compiled here:
-//! each paragraph of such a block stands in one of the files beside this, or in a test of the crate's own with the
-//! feature, to the letter but for its indentation.
+//! Compares the docs with the code. A code block that rustdoc ignores, because it needs another crate, must be in a
+//! test file, which may indent its paragraphs. The `[dependencies]` in the docs must match Cargo.toml.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::{
@@ -8,8 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The manual that a file has: all of a page, of Rust its doc comments.
-fn manual(path: &Path) -> String {
+/// Returns a Markdown file's text, or the doc comments of a Rust file.
+fn documentation(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     if path.extension().is_some_and(|extension| extension == "md") {
         return text;
@@ -22,8 +21,8 @@ fn manual(path: &Path) -> String {
     comments.collect::<Vec<_>>().join("\n")
 }
 
-/// The blocks that rustdoc is told to ignore.
-fn ignored(text: &str) -> Vec<String> {
+/// Returns the code blocks marked `ignore`.
+fn ignored_blocks(text: &str) -> Vec<String> {
     let (mut blocks, mut open): (Vec<String>, Option<bool>) = (Vec::new(), None);
     for line in text.lines() {
         match (line.strip_prefix("```"), open) {
@@ -46,38 +45,40 @@ fn ignored(text: &str) -> Vec<String> {
     blocks
 }
 
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Adds all files with this extension to `found`.
+fn add_files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            rust_files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            add_files(&path, extension, found);
+        } else if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
     }
 }
 
-/// Whether these lines stand there one after the other, each as much further in.
-fn stands(paragraph: &str, source: &str) -> bool {
+/// Returns `true` if the source contains these lines in sequence, all with the same additional indentation.
+fn contains_paragraph(paragraph: &str, source: &str) -> bool {
     let (wanted, source): (Vec<_>, Vec<_>) = (paragraph.lines().collect(), source.lines().collect());
     source.windows(wanted.len()).any(|lines| {
         let indent = lines[0].strip_suffix(wanted[0]).filter(|indent| indent.trim().is_empty());
-        let same =
-            |(line, wanted): (&&str, &&str)| indent.and_then(|it| line.strip_prefix(it)) == Some(wanted);
+        let same = |(line, wanted): (&&str, &&str)| {
+            indent.and_then(|indent| line.strip_prefix(indent)) == Some(wanted)
+        };
         lines.iter().zip(&wanted).all(same)
     })
 }
 
-/// What a page tells to write into a manifest, line by line.
-fn dependencies(manual: &str) -> Vec<String> {
-    let blocks = manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+/// Returns the lines of the dependency tables on a page.
+fn dependencies(page: &str) -> Vec<String> {
+    let blocks = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let blocks = blocks.filter(|block| {
         block.trim_start_matches("[dev-").trim_start_matches('[').starts_with("dependencies]")
     });
     blocks.flat_map(|block| block.lines().skip(1).map(str::to_owned)).collect()
 }
 
-/// The texts in quotes that follow this in a line of a manifest, up to the end of a list.
+/// Returns the quoted strings after `after` in an entry of Cargo.toml, up to the end of its list.
 fn quoted<'a>(line: &'a str, after: &str) -> Vec<&'a str> {
     let rest = line.split_once(after).map_or("", |(_, rest)| rest);
     rest.split(']').next().unwrap().split('"').skip(1).step_by(2).collect()
@@ -90,31 +91,31 @@ fn version(line: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Whoever begins with these lines gets this crate, with features that it has, and the others as it has them.
+/// The lines must name this crate's version and existing features, and the same versions of other crates as Cargo.toml.
 #[test]
-fn what_is_to_be_written_into_a_manifest_is_as_in_ours() {
+fn dependency_tables_of_the_docs_match_cargo_toml() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
-    let ours = version(manifest.lines().find(|line| line.starts_with("version = ")).unwrap());
+    let crate_version = version(manifest.lines().find(|line| line.starts_with("version = ")).unwrap());
     for (page, count) in [("README.md", 6), ("src/lib.rs", 3)] {
-        let lines = dependencies(&manual(&root.join(page)));
-        let ourselves = lines.iter().filter(|line| line.starts_with("tower-outbound = ")).count();
-        assert_eq!(ourselves, count, "{page}: {lines:#?}");
+        let lines = dependencies(&documentation(&root.join(page)));
+        let own = lines.iter().filter(|line| line.starts_with("tower-outbound = ")).count();
+        assert_eq!(own, count, "{page}: {lines:#?}");
         for line in &lines {
             let name = line.split(' ').next().unwrap();
             if name == "tower-outbound" {
                 assert_eq!(
                     Some(version(line)),
-                    ours.rsplit_once('.').map(|(minor, _)| minor),
+                    crate_version.rsplit_once('.').map(|(minor, _)| minor),
                     "{page}: {line}"
                 );
                 for feature in quoted(line, "features = [") {
                     assert!(manifest.contains(&format!("\n{feature} = [")), "{page}: {line}");
                 }
             } else {
-                let same = |own: &str| {
-                    own.starts_with(&format!("{name} = "))
-                        && format!("{}.", version(own)).starts_with(&format!("{}.", version(line)))
+                let same = |dependency: &str| {
+                    dependency.starts_with(&format!("{name} = "))
+                        && format!("{}.", version(dependency)).starts_with(&format!("{}.", version(line)))
                 };
                 assert!(!version(line).is_empty() && manifest.lines().any(same), "{page}: {line}");
             }
@@ -123,25 +124,28 @@ fn what_is_to_be_written_into_a_manifest_is_as_in_ours() {
 }
 
 #[test]
-fn what_is_shown_and_not_compiled_there_is_compiled_here() {
+fn ignored_code_blocks_are_compiled_by_a_test() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.join("../..");
-    let mut shown = vec![root.join("README.md")];
-    rust_files(&root.join("src"), &mut shown);
+    let mut pages = vec![root.join("README.md")];
+    add_files(&root.join("src"), "rs", &mut pages);
+    add_files(&root.join("src/guide"), "md", &mut pages);
     let mut sources = Vec::new();
-    rust_files(here, &mut sources);
-    sources.push(root.join("tests/otel.rs"));
-    // Compiled in order to fail.
+    add_files(here, "rs", &mut sources);
+    sources.push(root.join("tests/adapter/otel.rs"));
+    // This file does not compile.
     sources.retain(|path| !path.ends_with("mistakes.rs"));
     let sources: Vec<_> = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
 
     let mut count = 0;
-    for path in shown {
-        for block in ignored(&manual(&path)) {
+    for path in pages {
+        for block in ignored_blocks(&documentation(&path)) {
             count += 1;
-            let all = |source: &String| block.trim().split("\n\n").all(|paragraph| stands(paragraph, source));
-            assert!(sources.iter().any(all), "{} shows what no stack has:\n{block}", path.display());
+            let all = |source: &String| {
+                block.trim().split("\n\n").all(|paragraph| contains_paragraph(paragraph, source))
+            };
+            assert!(sources.iter().any(all), "no test compiles this block of {}:\n{block}", path.display());
         }
     }
-    assert_eq!(count, 5, "a block was not found, or another one came");
+    assert_eq!(count, 5, "the number of ignored blocks has changed");
 }

@@ -1,4 +1,4 @@
-//! The layers over one connection of hyper's, without hyper-util's client and its pool.
+//! The layers over a single connection of hyper, without hyper-util's client and its pool.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
@@ -39,9 +39,9 @@ use tower_outbound::{
 };
 
 type Content = Full<Bytes>;
-type Calling = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Incoming>, hyper::Error>> + Send>>;
 
-/// HTTP/1 has one request at a time: clones wait for each other, and for the body of the answer before them.
+/// HTTP/1 sends one request at a time. Clones wait for each other, and for the end of the previous response's body.
 struct Http1<B>(Arc<Mutex<http1::SendRequest<B>>>);
 
 impl<B> Clone for Http1<B> {
@@ -53,13 +53,13 @@ impl<B> Clone for Http1<B> {
 impl<B: Body + Send + 'static> Service<Request<B>> for Http1<B> {
     type Response = Response<Incoming>;
     type Error = hyper::Error;
-    type Future = Calling;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Calling {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         let sender = Arc::clone(&self.0);
         Box::pin(async move {
             let mut sender = sender.lock().await;
@@ -69,7 +69,7 @@ impl<B: Body + Send + 'static> Service<Request<B>> for Http1<B> {
     }
 }
 
-/// HTTP/2's handle is `Clone`, and knows when it is ready.
+/// HTTP/2's handle is `Clone` and reports its readiness.
 struct Http2<B>(http2::SendRequest<B>);
 
 impl<B> Clone for Http2<B> {
@@ -81,13 +81,13 @@ impl<B> Clone for Http2<B> {
 impl<B: Body + Send + 'static> Service<Request<B>> for Http2<B> {
     type Response = Response<Incoming>;
     type Error = hyper::Error;
-    type Future = Calling;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<B>) -> Calling {
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
         Box::pin(self.0.send_request(request))
     }
 }
@@ -114,7 +114,7 @@ async fn connect(url: &str) -> TokioIo<TcpStream> {
     TokioIo::new(TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap())
 }
 
-/// Answers 503 to each first request and 200 to each second one, if it has the key.
+/// Responds with 503 and 200 in turn, or with 401 if a request has no key. Returns the URL and the number of requests.
 async fn server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -146,7 +146,7 @@ async fn server() -> (String, Arc<AtomicUsize>) {
     (url, count)
 }
 
-/// hyper's connection wants what a server wants: a path for HTTP/1, and a host.
+/// hyper's connection adds no `host` header for HTTP/1.
 fn request(url: &str, version: Version) -> Request<Content> {
     let mut request =
         Request::put(format!("{url}/v1")).version(version).body(Content::from("letter")).unwrap();
@@ -169,8 +169,8 @@ where
 }
 
 fn retry() -> RetryLayer {
-    let soon = Duration::from_millis(1);
-    RetryLayer::new().with_backoff(ExponentialBackoff::new(soon, soon).unwrap())
+    let delay = Duration::from_millis(1);
+    RetryLayer::new().with_backoff(ExponentialBackoff::new(delay, delay).unwrap())
 }
 
 macro_rules! under_single_layers {
@@ -202,28 +202,28 @@ macro_rules! under_a_preset {
 }
 
 #[tokio::test]
-async fn http1_under_retry_limit_and_auth() {
+async fn http1_connection_works_under_single_layers() {
     under_single_layers!(http1, Version::HTTP_11);
 }
 
 #[tokio::test]
-async fn http2_under_retry_limit_and_auth() {
+async fn http2_connection_works_under_single_layers() {
     under_single_layers!(http2, Version::HTTP_2);
 }
 
 #[tokio::test]
-async fn http1_under_a_preset() {
+async fn http1_connection_works_under_a_preset() {
     under_a_preset!(http1, Version::HTTP_11);
 }
 
 #[tokio::test]
-async fn http2_under_a_preset() {
+async fn http2_connection_works_under_a_preset() {
     under_a_preset!(http2, Version::HTTP_2);
 }
 
-/// A request for a connection that is gone was not sent: hyper gives it back.
+/// hyper returns a request that it could not send.
 #[tokio::test]
-async fn a_connection_that_is_gone_was_not_sent_to() {
+async fn request_on_a_closed_connection_counts_as_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let service = http1::<ReplayBody<Content>>(&url).await;

@@ -1,1 +1,1 @@
-//! The tests stand beside this file; a package needs a target of its own.
+//! Empty, because a package needs a library or a binary. The tests are beside this file.

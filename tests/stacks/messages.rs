@@ -1,17 +1,17 @@
-//! What the compiler says of the mistakes in mistakes.rs. Only our own words and the types are asked for, the rest of
-//! its text being the compiler's to change.
+//! The compiler's messages for the mistakes in mistakes.rs. Checks only the types in them and the texts of this crate,
+//! because the compiler's other text may change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::{path::Path, process::Command};
 
-const SAID: &[&str] = &[
-    // Ours.
+const EXPECTED: &[&str] = &[
+    // Texts of this crate.
     "`Quota` is not a limiter",
     "made of a `Quota`",
     "`Mine` does not classify attempts",
     "`Duration` is not a custom backoff",
     "`&str` does not sign requests",
-    // The compiler's, of closures and of what the layers ask of a service.
+    // The compiler's texts about closures and the bounds of a service.
     "expected a `Fn()` closure",
     "expected a `Fn(&mut http::request::Parts)` closure",
     "expected a `Fn(&tracing::span::Span, &mut HeaderMap)` closure",
@@ -24,19 +24,19 @@ const SAID: &[&str] = &[
 ];
 
 #[test]
-#[ignore = "checks this package once more; .ci/run runs it"]
-fn each_mistake_is_named() {
+#[ignore = "runs cargo check; .ci/run runs it"]
+fn compiler_explains_each_mistake() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(env!("CARGO"))
-        // As .ci/run calls clippy, so that the dependencies are there.
+        // The options of clippy in .ci/run, so that the dependencies are already built.
         .args(["check", "--locked", "--all-features", "--test", "mistakes"])
         .current_dir(package.join("../.."))
         .env("RUSTC_WORKSPACE_WRAPPER", package.join("compilers/mistaken-rustc"))
         .env("CARGO_TERM_COLOR", "never")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success(), "{said}");
-    let missing: Vec<_> = SAID.iter().filter(|phrase| !said.contains(**phrase)).collect();
-    assert!(missing.is_empty(), "not said: {missing:#?}\n{said}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{messages}");
+    let missing: Vec<_> = EXPECTED.iter().filter(|phrase| !messages.contains(**phrase)).collect();
+    assert!(missing.is_empty(), "missing: {missing:#?}\n{messages}");
 }

@@ -1,4 +1,4 @@
-//! Typical mistakes, one a function. Compiled by messages.rs alone, to read what the compiler says of them.
+//! Typical mistakes, one in each function. Only messages.rs compiles them, to read the compiler's messages.
 #![cfg(outbound_mistakes)]
 #![allow(unused)]
 
@@ -21,20 +21,20 @@ use tower_outbound::{
 
 type Content = Full<Bytes>;
 
-/// What the manual says to put around a stack that does not compile.
+/// The function that the crate's docs recommend around a stack that does not compile.
 fn check<B, S: Service<Request<B>>>(service: S) -> S {
     service
 }
 
 struct Mine;
 
-fn the_error_is_no_error(retry: RetryLayer) {
+fn error_does_not_convert_to_box_error(retry: RetryLayer) {
     let service =
         service_fn(|_: Request<ReplayBody<Content>>| async { Err::<Response<Content>, Mine>(Mine) });
     check::<Content, _>(retry.layer(service));
 }
 
-fn the_service_is_not_clone(retry: RetryLayer, mine: Mine) {
+fn service_is_not_clone(retry: RetryLayer, mine: Mine) {
     let service = service_fn(move |_: Request<ReplayBody<Content>>| {
         let _ = &mine;
         async { Ok::<Response<Content>, BoxError>(Response::default()) }
@@ -42,35 +42,35 @@ fn the_service_is_not_clone(retry: RetryLayer, mine: Mine) {
     check::<Content, _>(retry.layer(service));
 }
 
-fn the_answer_is_no_response(retry: RetryLayer) {
-    let service = service_fn(|_: Request<ReplayBody<Content>>| async { Ok::<_, BoxError>("answer") });
+fn service_does_not_return_an_http_response(retry: RetryLayer) {
+    let service = service_fn(|_: Request<ReplayBody<Content>>| async { Ok::<_, BoxError>("text") });
     check::<Content, _>(retry.layer(service));
 }
 
-fn the_answers_body_is_none(retry: RetryLayer) {
+fn response_body_does_not_implement_body(retry: RetryLayer) {
     let service =
         service_fn(|_: Request<ReplayBody<Content>>| async { Ok::<_, BoxError>(Response::new(Mine)) });
     check::<Content, _>(retry.layer(service));
 }
 
-fn the_service_takes_the_body_itself(preset: StackBuilder) {
+fn service_takes_the_body_without_replay(preset: StackBuilder) {
     let service =
         service_fn(|_: Request<Content>| async { Ok::<Response<Content>, BoxError>(Response::default()) });
     check::<Content, _>(preset.layer().unwrap().layer(service));
 }
 
-fn the_quota_is_no_limiter(quota: Quota) {
+fn quota_instead_of_a_limiter(quota: Quota) {
     RateLimitLayer::new(quota);
 }
 
-fn the_body_cannot_be_signed(sign: SignLayer) {
+fn body_does_not_convert_from_bytes(sign: SignLayer) {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
         Ok::<Response<Content>, BoxError>(Response::default())
     });
     check::<Empty<Bytes>, _>(sign.layer(service));
 }
 
-fn the_policies_are_none(preset: StackBuilder) {
+fn values_instead_of_policies_and_closures(preset: StackBuilder) {
     RetryLayer::new().with_classify(Mine);
     RetryLayer::new().with_custom_backoff(Duration::from_secs(1));
     preset.clone().with_authorize("key");

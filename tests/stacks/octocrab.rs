@@ -1,4 +1,4 @@
-//! The layers in octocrab's builder: GitHub's client over a server on loopback, counted there.
+//! The layers in the builder of octocrab, GitHub's client, with a server on loopback that records the requests.
 
 use std::{
     collections::VecDeque,
@@ -29,28 +29,29 @@ use tower_outbound::{
 };
 
 const WINDOW: Duration = Duration::from_millis(500);
-/// More than a request may take to the server on a machine that stalls.
+/// Longer than a request takes to reach the server on a busy machine.
 const MARGIN: Duration = Duration::from_millis(500);
 
 type Seen = Arc<Mutex<Vec<(Instant, Method, HeaderMap)>>>;
 
-/// Gives these answers, status and `retry-after-ms`, and then 200; returns what came in and when.
-async fn server(answers: impl IntoIterator<Item = (u16, Option<&'static str>)>) -> (Uri, Seen) {
+/// Starts a server that sends these responses, each a status and `retry-after-ms`, and then 200. Returns its URL and
+/// record.
+async fn server(script: impl IntoIterator<Item = (u16, Option<&'static str>)>) -> (Uri, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let answers = Arc::new(Mutex::new(answers.into_iter().collect::<VecDeque<_>>()));
+    let script = Arc::new(Mutex::new(script.into_iter().collect::<VecDeque<_>>()));
     let seen = Seen::default();
-    let kept = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let (answers, seen) = (Arc::clone(&answers), Arc::clone(&kept));
+            let (script, seen) = (Arc::clone(&script), Arc::clone(&recorded));
             let service = service_fn(move |request: Request<Incoming>| {
                 let (head, _) = request.into_parts();
                 seen.lock().unwrap().push((Instant::now(), head.method, head.headers));
-                let (status, wait) = answers.lock().unwrap().pop_front().unwrap_or((200, None));
+                let (status, delay) = script.lock().unwrap().pop_front().unwrap_or((200, None));
                 let mut response = Response::builder().status(status);
-                if let Some(wait) = wait {
-                    response = response.header("retry-after-ms", wait);
+                if let Some(delay) = delay {
+                    response = response.header("retry-after-ms", delay);
                 }
                 let response = response.body(Full::new(Bytes::from_static(br#"{"message":"hello"}"#)));
                 std::future::ready(response)
@@ -63,14 +64,15 @@ async fn server(answers: impl IntoIterator<Item = (u16, Option<&'static str>)>) 
 
 fn github(uri: Uri, quota: Quota) -> Octocrab {
     let backoff = ExponentialBackoff::new(Duration::from_millis(10), Duration::from_millis(50)).unwrap();
-    // As a stack, for it sends a body of another type on: `with_layer` wants a service of octocrab's own at each step.
+    // Retry changes the type of the body, but `with_layer` requires octocrab's body type. Retry is therefore part of
+    // the service.
     let stack = ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff))
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
         .service(Client::builder(TokioExecutor::new()).build_http());
     OctocrabBuilder::new_empty()
         .with_service(stack)
-        // Each further one goes around those before it.
+        // Each further layer wraps the layers before it.
         .with_layer(&RequestIdLayer::new())
         .with_layer(&BaseUriLayer::new(uri))
         .with_auth(AuthState::None)
@@ -83,12 +85,12 @@ async fn get(github: &Octocrab) -> octocrab::Result<Value> {
 }
 
 #[tokio::test]
-async fn a_get_that_met_a_503_is_sent_again_and_a_post_is_not() {
+async fn retries_a_get_after_a_503_but_not_a_post() {
     let (uri, seen) = server([(503, None), (200, None), (503, None)]).await;
     let github = github(uri, Quota::per_second(100).unwrap());
     assert_eq!(get(&github).await.unwrap(), json!({ "message": "hello" }));
-    let refused = github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
-    assert!(matches!(refused, octocrab::Error::GitHub { .. }), "{refused:?}");
+    let error = github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
+    assert!(matches!(error, octocrab::Error::GitHub { .. }), "{error:?}");
     let seen = seen.lock().unwrap();
     let methods: Vec<_> = seen.iter().map(|(_, method, _)| method.clone()).collect();
     assert_eq!(methods, [Method::GET, Method::GET, Method::POST]);
@@ -96,14 +98,14 @@ async fn a_get_that_met_a_503_is_sent_again_and_a_post_is_not() {
     assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
 }
 
-/// The block of the README, to the letter. Whatever the address, it connects to the server here.
+/// Contains the README's code block. The connector connects to the test server, whatever the address.
 #[tokio::test]
-async fn as_in_the_readme() -> Result<(), BoxError> {
+async fn readme_stack_retries_a_503() -> Result<(), BoxError> {
     let (uri, seen) = server([(503, None)]).await;
     let address = uri.authority().unwrap().to_string();
     let connector = tower::service_fn(move |_: Uri| {
-        let connecting = TcpStream::connect(address.clone());
-        Box::pin(async { connecting.await.map(TokioIo::new) })
+        let stream = TcpStream::connect(address.clone());
+        Box::pin(async { stream.await.map(TokioIo::new) })
     });
     let stack = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -121,7 +123,7 @@ async fn as_in_the_readme() -> Result<(), BoxError> {
 }
 
 #[tokio::test]
-async fn what_the_server_asks_for_holds_for_its_next_caller_too() {
+async fn requested_delay_applies_to_the_next_caller() {
     let (uri, seen) = server([(429, Some("150"))]).await;
     let github = github(uri, Quota::per_second(100).unwrap());
     github.post::<_, Value>("/issues", Some(&json!({ "title": "x" }))).await.unwrap_err();
@@ -132,7 +134,7 @@ async fn what_the_server_asks_for_holds_for_its_next_caller_too() {
 }
 
 #[tokio::test]
-async fn no_window_has_more_than_the_quota_retries_included() {
+async fn no_window_exceeds_the_quota_with_retries() {
     let (uri, seen) = server([(503, None), (503, None)]).await;
     let github = github(uri, Quota::new(5, WINDOW).unwrap().with_margin(MARGIN).unwrap());
     let calls = (0..12).map(|_| {
@@ -144,7 +146,7 @@ async fn no_window_has_more_than_the_quota_retries_included() {
     }
     let seen = seen.lock().unwrap();
     assert_eq!(seen.len(), 14);
-    for five_on in seen.windows(6) {
-        assert!(five_on[5].0 - five_on[0].0 >= WINDOW, "{:?}", five_on[5].0 - five_on[0].0);
+    for six in seen.windows(6) {
+        assert!(six[5].0 - six[0].0 >= WINDOW, "{:?}", six[5].0 - six[0].0);
     }
 }

@@ -1,5 +1,5 @@
-//! KeySource and the redirects that tower-http 0.6 follows, which makes each hop of the headers that the first request had.
-//! The crate's own tests have those of 0.7.
+//! Keys and the redirects of tower-http 0.6, which copies the headers of the first request to each hop. `tests/auth`
+//! tests tower-http 0.7.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::sync::{Arc, Mutex};
@@ -23,14 +23,15 @@ const URI: &str = "https://api.example.com/v1";
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 
-/// The API sends on to another origin, and that one to itself. KeepsBody whether the key was anywhere in each request.
-fn chain() -> (Client, Arc<Mutex<Vec<bool>>>) {
+/// Redirects from the API to another origin, and from there to the same origin again. Records for each request whether
+/// it contains the key.
+fn redirecting_server() -> (Client, Arc<Mutex<Vec<bool>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let keep = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     let server = service_fn(move |request: Request<Content>| {
-        let all = format!("{} {:?}", request.uri(), shown(request.headers()));
-        // The key, or `ann` with the key in base64.
-        keep.lock().unwrap().push(all.contains(KEY) || all.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
+        let text = format!("{} {:?}", request.uri(), header_values(request.headers()));
+        // The key, or `ann` and the key in base64.
+        recorded.lock().unwrap().push(text.contains(KEY) || text.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
         let mut response = Response::new(Content::default());
         let next = match request.uri().path() {
             "/v1" => Some("https://evil.test/1"),
@@ -46,12 +47,12 @@ fn chain() -> (Client, Arc<Mutex<Vec<bool>>>) {
     (BoxCloneSyncService::new(server), seen)
 }
 
-/// `Debug` of the headers would hide what is marked sensitive.
-fn shown(headers: &http::HeaderMap) -> Vec<String> {
+/// `Debug` of the headers would redact the sensitive values.
+fn header_values(headers: &http::HeaderMap) -> Vec<String> {
     headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into()).collect()
 }
 
-fn forms() -> [(&'static str, KeyPlacement); 4] {
+fn placements() -> [(&'static str, KeyPlacement); 4] {
     let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     [
         ("bearer", KeyPlacement::bearer()),
@@ -75,20 +76,20 @@ where
 }
 
 #[tokio::test]
-async fn above_every_hop_is_looked_at_anew_whatever_the_form() {
-    for (name, form) in forms() {
-        let (server, seen) = chain();
-        get(FollowRedirectLayer::new().layer(auth(form).layer(server))).await;
+async fn above_sends_the_key_to_its_own_origin_only() {
+    for (name, placement) in placements() {
+        let (server, seen) = redirecting_server();
+        get(FollowRedirectLayer::new().layer(auth(placement).layer(server))).await;
         assert_eq!(*seen.lock().unwrap(), [true, false, false], "{name}");
     }
 }
 
-/// What the manual of `auth` says. When this fails because 0.6 has become stricter, so may the manual.
+/// As the docs of `auth` state. If this fails because 0.6 is stricter now, update the docs.
 #[tokio::test]
-async fn below_every_header_leaks_whatever_the_policy() {
-    for (name, form) in forms() {
-        let (server, seen) = chain();
-        let service = auth(form.clone()).layer(FollowRedirectLayer::new().layer(server));
+async fn below_leaks_a_key_in_a_header_with_every_policy() {
+    for (name, placement) in placements() {
+        let (server, seen) = redirecting_server();
+        let service = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server));
         get(service).await;
         let expected = match name {
             "bearer" | "basic" => [true, false, true], // leaks
@@ -97,11 +98,15 @@ async fn below_every_header_leaks_whatever_the_policy() {
         };
         assert_eq!(*seen.lock().unwrap(), expected, "{name}");
 
-        let (server, seen) = chain();
+        let (server, seen) = redirecting_server();
         let strict = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
-        let service = auth(form).layer(FollowRedirectLayer::with_policy(strict).layer(server));
+        let service = auth(placement).layer(FollowRedirectLayer::with_policy(strict).layer(server));
         get(service).await;
         let leaks = name != "query";
-        assert_eq!(*seen.lock().unwrap(), [true, false, leaks], "{name}, all headers stripped");
+        assert_eq!(
+            *seen.lock().unwrap(),
+            [true, false, leaks],
+            "{name}, with a policy that removes all headers"
+        );
     }
 }

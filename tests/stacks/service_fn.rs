@@ -1,5 +1,5 @@
-//! What a service and its types need to be: as little as this. A function with an error and bodies of its own, none of
-//! which is `Debug`, `Send`, `Sync` or an `Error` unless it must.
+//! The layers over a function with a custom error and custom bodies. They implement `Debug`, `Send`, `Sync` and `Error`
+//! only where a layer requires it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 use std::{
@@ -30,8 +30,8 @@ use tower_outbound::{
 
 const URL: &str = "https://api.example.com/v1";
 
-/// The user's own error: no `Error`, no `Debug`, but it can be made one.
-enum Mine {
+/// A custom error that converts to a `BoxError`, without `Error` and `Debug`.
+enum CustomError {
     Lost(&'static str),
 }
 
@@ -46,21 +46,21 @@ impl fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
-impl From<Mine> for BoxError {
-    fn from(Mine::Lost(what): Mine) -> Self {
-        Lost(what).into()
+impl From<CustomError> for BoxError {
+    fn from(CustomError::Lost(text): CustomError) -> Self {
+        Lost(text).into()
     }
 }
 
-/// The user's own body, on one thread only, with data and an error of its own.
-struct OneThread {
+/// A custom body that is not `Send`, with custom data and a custom error.
+struct LocalBody {
     text: Option<&'static str>,
-    _one_thread: Rc<()>,
+    _not_send: Rc<()>,
 }
 
 struct NoDebug;
 
-impl Body for OneThread {
+impl Body for LocalBody {
     type Data = std::collections::VecDeque<u8>;
     type Error = NoDebug;
 
@@ -72,8 +72,8 @@ impl Body for OneThread {
     }
 }
 
-fn body(text: &'static str) -> OneThread {
-    OneThread { text: Some(text), _one_thread: Rc::default() }
+fn body(text: &'static str) -> LocalBody {
+    LocalBody { text: Some(text), _not_send: Rc::default() }
 }
 
 async fn text<B: Body + Unpin>(mut body: B) -> Vec<u8> {
@@ -88,23 +88,23 @@ async fn text<B: Body + Unpin>(mut body: B) -> Vec<u8> {
     text
 }
 
-fn request() -> Request<OneThread> {
+fn request() -> Request<LocalBody> {
     Request::put(URL).body(body("letter")).unwrap()
 }
 
-/// All layers but those that read a body or end an answer's, over a service that can't leave its thread.
+/// All layers except `SignLayer` and `BodyIdleTimeoutLayer`, over a service that is not `Send`.
 #[tokio::test(start_paused = true)]
-async fn single_layers_need_no_more_than_they_use() {
+async fn single_layers_require_only_the_bounds_they_use() {
     let calls = Rc::new(Cell::new(0));
     let counting = Rc::clone(&calls);
-    let service = service_fn(move |request: Request<ReplayBody<OneThread>>| {
+    let service = service_fn(move |request: Request<ReplayBody<LocalBody>>| {
         counting.set(counting.get() + 1);
         let number = counting.get();
         async move {
             assert_eq!(text(request.into_body()).await, b"letter");
             match number {
-                1 => Err(Mine::Lost("the first")),
-                _ => Ok(Response::new(body("answer"))),
+                1 => Err(CustomError::Lost("the first attempt")),
+                _ => Ok(Response::new(body("response"))),
             }
         }
     });
@@ -122,12 +122,12 @@ async fn single_layers_need_no_more_than_they_use() {
     let report = Report::from_response(&response).unwrap();
     assert_eq!((report.attempt_count(), calls.get()), (2, 2));
     assert_eq!(report.attempts()[0].outcome, Some(Outcome::Failed));
-    assert_eq!(text(response.into_body()).await, b"answer");
+    assert_eq!(text(response.into_body()).await, b"response");
 }
 
-/// A limiter, an attempt and a key don't look at bodies: these are none.
+/// All layers except retry and `SignLayer` accept a body that does not implement `Body`.
 #[tokio::test(start_paused = true)]
-async fn what_does_not_read_a_body_takes_anything_for_one() {
+async fn layers_that_read_no_body_accept_any_body_type() {
     struct NoBody;
 
     let stack = ServiceBuilder::new()
@@ -138,13 +138,13 @@ async fn what_does_not_read_a_body_takes_anything_for_one() {
         .layer(AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URL).unwrap()).unwrap())
         .layer(TimeoutLayer::per_attempt(Duration::from_secs(5)).unwrap())
         .layer(BodyIdleTimeoutLayer::new(Duration::from_secs(1)).unwrap())
-        .service(service_fn(|_: Request<NoBody>| async { Ok::<_, Mine>(Response::new(NoBody)) }));
+        .service(service_fn(|_: Request<NoBody>| async { Ok::<_, CustomError>(Response::new(NoBody)) }));
     assert!(stack.oneshot(Request::get(URL).body(NoBody).unwrap()).await.is_ok());
 }
 
-/// A preset can sign, and for that its request's body must be able to move to another thread. The answer's need not.
+/// A preset's request body must be `Send`, because a signature may need it. Its response body need not.
 #[tokio::test(start_paused = true)]
-async fn a_preset_over_a_function_with_an_error_of_its_own() {
+async fn preset_accepts_a_function_with_a_custom_error() {
     type Content = http_body_util::Full<Bytes>;
 
     let calls = Rc::new(Cell::new(0));
@@ -155,8 +155,8 @@ async fn a_preset_over_a_function_with_an_error_of_its_own() {
         async move {
             assert_eq!(request.headers()["authorization"], "Bearer s3cret");
             match number {
-                1 => Err(Mine::Lost("the first")),
-                _ => Ok(Response::new(body("answer"))),
+                1 => Err(CustomError::Lost("the first attempt")),
+                _ => Ok(Response::new(body("response"))),
             }
         }
     });
@@ -167,14 +167,13 @@ async fn a_preset_over_a_function_with_an_error_of_its_own() {
     assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
 }
 
-/// The cause that is the user's own is found again.
 #[tokio::test(start_paused = true)]
-async fn the_users_own_error_is_the_source() {
-    let service = service_fn(|_: Request<ReplayBody<OneThread>>| async {
-        Err::<Response<OneThread>, _>(Mine::Lost("all of them"))
+async fn custom_error_is_the_source_of_the_error() {
+    let service = service_fn(|_: Request<ReplayBody<LocalBody>>| async {
+        Err::<Response<LocalBody>, _>(CustomError::Lost("every attempt"))
     });
     let result = RetryLayer::new().layer(service).oneshot(request()).await;
     let error = result.map(drop).unwrap_err();
     let source = std::error::Error::source(&error).unwrap();
-    assert_eq!(source.downcast_ref::<Lost>().unwrap().0, "all of them");
+    assert_eq!(source.downcast_ref::<Lost>().unwrap().0, "every attempt");
 }

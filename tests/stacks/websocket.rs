@@ -1,4 +1,4 @@
-//! A WebSocket by tokio-tungstenite, opened through the whole stack.
+//! Opens WebSockets of tokio-tungstenite through the whole stack.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 #[path = "../../examples/websocket/reconnect.rs"]
@@ -30,14 +30,14 @@ use tower_outbound::{ApiKey, Body, Client, ExponentialBackoff, Quota, Report, pr
 
 const KEY: &str = "k3y";
 
-async fn messaging(plan: impl IntoIterator<Item = Opening>) -> (Server, StackBuilder) {
-    let server = Server::start(KEY, plan).await.unwrap();
+async fn start(openings: impl IntoIterator<Item = Opening>) -> (Server, StackBuilder) {
+    let server = Server::start(KEY, openings).await.unwrap();
     let preset = preset::realtime_messaging(&server.base_url()).unwrap();
     let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());
     (server, preset)
 }
 
-async fn ask(client: &Client) -> Response<Body> {
+async fn request_upgrade(client: &Client) -> Response<Body> {
     let key = generate_key();
     let request = Request::get("/socket")
         .header(CONNECTION, "upgrade")
@@ -53,12 +53,12 @@ async fn ask(client: &Client) -> Response<Body> {
 }
 
 async fn open(client: &Client) -> WebSocketStream<TokioIo<Upgraded>> {
-    let upgraded = hyper::upgrade::on(ask(client).await).await.unwrap();
+    let upgraded = hyper::upgrade::on(request_upgrade(client).await).await.unwrap();
     WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, None).await
 }
 
-/// The next message that is none of the protocol's own.
-async fn hear(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Result<Message, WsError>> {
+/// Receives the next message except pings.
+async fn receive(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Result<Message, WsError>> {
     loop {
         let next = socket.next().await;
         if !matches!(next, Some(Ok(Message::Ping(_)))) {
@@ -68,33 +68,35 @@ async fn hear(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Result<
 }
 
 #[tokio::test]
-async fn it_opens_while_the_server_refuses_and_carries_what_both_say() {
+async fn opens_after_two_failures_and_carries_messages_both_ways() {
     let (server, preset) =
-        messaging([Opening::Unavailable, Opening::Throttled, Opening::Accepted { messages: 2 }]).await;
+        start([Opening::Unavailable, Opening::Throttled, Opening::Accepted { messages: 2 }]).await;
     let mut socket = open(&preset.client().unwrap()).await;
     let long = "a".repeat(1 << 20);
-    for said in ["hello", &long] {
-        socket.send(Message::text(said)).await.unwrap();
-        assert_eq!(hear(&mut socket).await.unwrap().unwrap(), Message::text(said));
+    for text in ["hello", &long] {
+        socket.send(Message::text(text)).await.unwrap();
+        assert_eq!(receive(&mut socket).await.unwrap().unwrap(), Message::text(text));
     }
     let seen = server.seen();
     let statuses: Vec<_> = seen.iter().map(|seen| seen.status.as_u16()).collect();
     assert_eq!(statuses, [503, 429, 101]);
-    assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "asked for by Retry-After");
-    assert!(seen[0].request_id.len() == 36 && seen.iter().all(|one| one.request_id == seen[0].request_id));
+    assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "earlier than Retry-After");
+    assert!(
+        seen[0].request_id.len() == 36 && seen.iter().all(|request| request.request_id == seen[0].request_id)
+    );
 }
 
 #[tokio::test]
-async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
-    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
+    let (server, preset) = start([Opening::Accepted { messages: 1 }]).await;
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
-    let refused = ask(&wrong).await;
-    assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
-    assert_eq!(Report::from_response(&refused).unwrap().attempt_count(), 1);
+    let unauthorized = request_upgrade(&wrong).await;
+    assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(Report::from_response(&unauthorized).unwrap().attempt_count(), 1);
     assert_eq!(
-        Reconnect::new(ExponentialBackoff::throttled()).refused(&refused),
+        Reconnect::new(ExponentialBackoff::throttled()).refused(&unauthorized),
         None,
-        "a wrong key is wrong the next time"
+        "does not reconnect with a wrong key"
     );
 
     let quota = Quota::new(1, Duration::from_millis(200)).unwrap();
@@ -108,8 +110,8 @@ async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
 }
 
 #[tokio::test]
-async fn what_drops_is_opened_again_after_a_back_off() {
-    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+async fn reconnects_after_a_backoff_when_the_connection_drops() {
+    let (server, preset) = start([Opening::Accepted { messages: 1 }]).await;
     let client = preset.client().unwrap();
     let backoff = ExponentialBackoff::new(Duration::from_millis(40), Duration::from_millis(80)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
@@ -117,8 +119,8 @@ async fn what_drops_is_opened_again_after_a_back_off() {
         let mut socket = open(&client).await;
         reconnect.connected();
         socket.send(Message::text("hello")).await.unwrap();
-        assert!(hear(&mut socket).await.unwrap().is_ok());
-        // It has dropped, without a word.
+        assert!(receive(&mut socket).await.unwrap().is_ok());
+        // The server drops the connection without a close frame.
         assert!(socket.next().await.is_none_or(|message| message.is_err()));
         tokio::time::sleep(reconnect.lost()).await;
     }
@@ -128,20 +130,21 @@ async fn what_drops_is_opened_again_after_a_back_off() {
     }
 }
 
-/// The call gives up what its deadline leaves no room for, and the loop around it keeps to what was asked.
+/// The call returns the 429, because its deadline is too short for the requested delay. The reconnect loop waits for
+/// it.
 #[tokio::test]
-async fn a_refusal_that_the_call_gave_up_on_is_not_asked_again_before_its_time() {
-    let (server, preset) = messaging([Opening::Throttled]).await;
-    // No room for the second that is asked for, and as much as there can be for a machine that stalls.
+async fn reconnects_no_earlier_than_a_requested_delay_past_the_deadline() {
+    let (server, preset) = start([Opening::Throttled]).await;
+    // Shorter than the requested second, but long enough for a busy machine.
     let client = preset.clone().with_total_timeout(Duration::from_millis(900)).client().unwrap();
     let start = Instant::now();
-    let refused = ask(&client).await;
-    assert_eq!((refused.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
+    let throttled = request_upgrade(&client).await;
+    assert_eq!((throttled.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
-    let wait = reconnect.refused(&refused).unwrap();
+    let wait = reconnect.refused(&throttled).unwrap();
     assert!(wait >= Duration::from_secs(1), "{wait:?}");
-    // And without an answer: the limiter has heard of the pause, and says for how long it would have been.
+    // The limiter is paused, too. Its error carries the remaining wait.
     let request = Request::get("/socket").body(Body::empty()).unwrap();
     let client = preset.with_total_timeout(Duration::from_millis(50)).client().unwrap();
     let error = client.request(request).await.unwrap_err();

@@ -1,8 +1,8 @@
-//! No public signature names a type of a crate that is not of the ecosystem: whoever upgrades such a crate inside this
-//! one breaks nobody. Read off rustdoc's own description of the crate.
+//! Public signatures use no types of other crates, except of the ecosystem's base crates. Upgrading any other
+//! dependency is therefore no breaking change. Reads rustdoc's JSON description of the crate.
 
-mod named;
-mod planted;
+mod fixture;
+mod references;
 
 use std::{
     collections::BTreeSet,
@@ -13,9 +13,9 @@ use std::{
 
 use serde_json::Value;
 
-use self::named::Named;
+use self::references::Reference;
 
-/// Whose types callers have in hand anyway.
+/// Crates whose types every caller uses anyway.
 const ECOSYSTEM: &[&str] = &[
     "std",
     "core",
@@ -32,10 +32,10 @@ const ECOSYSTEM: &[&str] = &[
     "tracing_core",
 ];
 
-/// An adapter names what it adapts, behind the feature of that name: in the file or the folder of that name, nowhere else.
+/// Crates whose types only their own adapter uses, in the file or folder of that name in `src/adapter`.
 const ADAPTED: &[&str] = &["backoff", "reqwest"];
 
-impl Named {
+impl Reference {
     fn is_allowed(&self) -> bool {
         match self.from.as_str() {
             from if ECOSYSTEM.contains(&from) => true,
@@ -44,43 +44,44 @@ impl Named {
                     Path::new(&self.file).strip_prefix("src/adapter").map(|file| file.with_extension(""));
                 file.is_ok_and(|file| file.starts_with(from))
             }
-            // The clock that all of the crate runs on.
+            // The clock of the whole crate.
             "tokio" => self.path == "tokio::time::instant::Instant",
-            // The bounds of what JSON and settings are read into.
+            // The bounds of types that are read from JSON or configuration.
             "serde" | "serde_core" => self.path.contains("::de::") || self.path.contains("::ser::"),
             _ => false,
         }
     }
 }
 
-/// What rustdoc says of the library of that name.
-fn documented(package: &str, root: &Path, target: &Path, options: &[&str]) -> Value {
+/// Returns rustdoc's JSON description of this package's library.
+fn rustdoc_json(package: &str, root: &Path, target: &Path, options: &[&str]) -> Value {
     let rustdoc = Path::new(env!("CARGO_MANIFEST_DIR")).join("compilers/json-rustdoc");
-    let documented = Command::new(env!("CARGO"))
+    let status = Command::new(env!("CARGO"))
         .current_dir(root)
         .env("RUSTDOC", rustdoc)
         .args(["rustdoc", "-p", package, "--lib", "--target-dir"])
         .arg(target)
         .args(options)
-        // What is hidden in the manual is public all the same.
+        // Items hidden from the docs are public, too.
         .args(["--", "-Zunstable-options", "--output-format", "json", "--document-hidden-items"])
         .status();
-    assert!(documented.unwrap().success());
+    assert!(status.unwrap().success());
     let api = fs::read(target.join(format!("doc/{}.json", package.replace('-', "_")))).unwrap();
     serde_json::from_slice(&api).unwrap()
 }
 
 #[test]
-#[ignore = "documents the whole crate once more; CI runs it"]
-fn the_public_api_names_no_type_of_any_other_crate() {
+#[ignore = "documents the whole crate; .ci/run runs it"]
+fn public_api_uses_types_of_ecosystem_crates_only() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    // Where this test was built, so that what `cargo doc` needs of the dependencies serves here, too.
+    // The target folder of this test, so that the metadata of the dependencies is reused.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
-    let named = named::all(&documented("tower-outbound", &root, target, &["--locked", "--all-features"]));
-    let crates: BTreeSet<_> = named.iter().map(|named| named.from.as_str()).collect();
+    let references =
+        references::all(&rustdoc_json("tower-outbound", &root, target, &["--locked", "--all-features"]));
+    let crates: BTreeSet<_> = references.iter().map(|reference| reference.from.as_str()).collect();
     for expected in ["http", "http_body", "bytes", "tower_service", "reqwest", "backoff"] {
-        assert!(crates.contains(expected), "{expected} is not even seen: {crates:?}");
+        assert!(crates.contains(expected), "no reference to {expected} was found: {crates:?}");
     }
-    let foreign: Vec<_> = named.iter().filter(|named| !named.is_allowed()).collect();
+    let foreign: Vec<_> = references.iter().filter(|reference| !reference.is_allowed()).collect();
     assert!(foreign.is_empty(), "{foreign:#?}");
 }

@@ -1,4 +1,4 @@
-//! Failures that are reqwest's own to tell: of names, of TLS, of time.
+//! Failures that reqwest reports in its own errors: of DNS, TLS, timeouts and connections.
 
 use std::{
     io,
@@ -24,28 +24,28 @@ use super::{
     stack::{METHODS, Wire, quick_retry, within},
 };
 
-/// Where nothing but the time is to run out.
-const SOON: Duration = Duration::from_millis(50);
+/// A timeout that is expected to elapse.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Where something is to come before, on a machine that stalls, too.
-const LATER: Duration = Duration::from_secs(1);
+/// A timeout that elapses after something else happened, also on a busy machine.
+const LONG_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// No name is known, or none is ever found.
-enum Names {
+/// Resolves no name, or never responds.
+enum FailingResolver {
     Unknown,
-    Slow,
+    Silent,
 }
 
-impl Resolve for Names {
+impl Resolve for FailingResolver {
     fn resolve(&self, _: Name) -> Resolving {
         match self {
             Self::Unknown => Box::pin(async { Err::<Addrs, _>(BoxError::from("no such name")) }),
-            Self::Slow => Box::pin(std::future::pending()),
+            Self::Silent => Box::pin(std::future::pending()),
         }
     }
 }
 
-async fn fails(
+async fn call_and_fail(
     builder: reqwest::ClientBuilder,
     method: &Method,
     url: &str,
@@ -59,47 +59,55 @@ async fn fails(
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_found_or_not_in_time_was_not_sent() {
+async fn dns_failure_and_dns_timeout_count_as_not_sent() {
     for method in METHODS {
         for (builder, kind) in [
-            (builder().dns_resolver(std::sync::Arc::new(Names::Unknown)), ErrorKind::Dns),
+            (builder().dns_resolver(std::sync::Arc::new(FailingResolver::Unknown)), ErrorKind::Dns),
             (
-                builder().dns_resolver(std::sync::Arc::new(Names::Slow)).connect_timeout(SOON),
+                builder()
+                    .dns_resolver(std::sync::Arc::new(FailingResolver::Silent))
+                    .connect_timeout(SHORT_TIMEOUT),
                 ErrorKind::ConnectTimeout,
             ),
         ] {
-            let (error, outcomes, ended) = fails(builder, &method, "http://api.example.com/").await;
-            assert_eq!((&outcomes[..], ended), (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted)));
+            let (error, outcomes, stop_reason) =
+                call_and_fail(builder, &method, "http://api.example.com/").await;
+            assert_eq!(
+                (&outcomes[..], stop_reason),
+                (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
+            );
             assert_eq!((error.is_service(), error.kind()), (true, kind), "{error:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_timeout_of_the_client_may_have_been_sent() {
+async fn client_timeout_counts_as_maybe_processed() {
     const SILENT: &[Act] = &[Act::Say(&[&[Frame::Process], &[Frame::Process], &[Frame::Process]])];
     let prior_knowledge = || builder().http2_prior_knowledge();
-    for builder in [|| builder().timeout(SOON), || builder().read_timeout(SOON)] {
+    for builder in [|| builder().timeout(SHORT_TIMEOUT), || builder().read_timeout(SHORT_TIMEOUT)] {
         let silent = Site::start(|_, _| std::future::pending()).await;
-        for (method, expected, ended) in [
+        for (method, expected, stop_reason) in [
             (Method::POST, &[Outcome::Timeout][..], StopReason::NotIdempotent),
             (Method::GET, &[Outcome::Timeout; 3], StopReason::Exhausted),
         ] {
-            let (error, outcomes, ends) = fails(builder(), &method, &silent.url).await;
-            assert_eq!((&outcomes[..], ends), (expected, Some(ended)), "{error:?}");
+            let (error, outcomes, actual) = call_and_fail(builder(), &method, &silent.url).await;
+            assert_eq!((&outcomes[..], actual), (expected, Some(stop_reason)), "{error:?}");
             assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
             assert_eq!(error.kind(), ErrorKind::AttemptTimeout);
             assert!(std::error::Error::source(&error).unwrap().is::<reqwest::Error>());
         }
     }
-    // Before it was sent, too: it says no more than that time ran out.
-    let slow = builder().dns_resolver(std::sync::Arc::new(Names::Slow)).timeout(SOON);
-    let (error, outcomes, _) = fails(slow, &Method::POST, "http://api.example.com/").await;
+    // Also during DNS resolution, because the error shows only that the time ran out.
+    let unresolved =
+        builder().dns_resolver(std::sync::Arc::new(FailingResolver::Silent)).timeout(SHORT_TIMEOUT);
+    let (error, outcomes, _) = call_and_fail(unresolved, &Method::POST, "http://api.example.com/").await;
     assert_eq!(outcomes, [Outcome::Timeout], "{error:?}");
 
-    // The layers' own timeout, on a connection that goes on.
+    // The timeout of this crate, on a connection that stays open.
     let server = Server::start(Wire::Http2, SILENT).await;
-    let service = TimeoutLayer::per_attempt(LATER).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
+    let service =
+        TimeoutLayer::per_attempt(LONG_TIMEOUT).unwrap().layer(Reqwest::new(prior_knowledge()).unwrap());
     let request = Request::post(server.url()).body(Body::from("letter")).unwrap();
     let error = within(quick_retry().layer(service).oneshot(request)).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
@@ -107,8 +115,8 @@ async fn a_timeout_of_the_client_may_have_been_sent() {
 }
 
 #[tokio::test]
-async fn a_timeout_within_the_answer_is_an_error_of_its_body() {
-    for builder in [builder().timeout(LATER), builder().read_timeout(LATER)] {
+async fn client_timeout_in_the_response_body_is_a_body_error() {
+    for builder in [builder().timeout(LONG_TIMEOUT), builder().read_timeout(LONG_TIMEOUT)] {
         let site = Site::start(|_, _| async {
             let frames = futures_util::stream::pending::<Result<http_body::Frame<bytes::Bytes>, BoxError>>();
             let body = http_body_util::StreamBody::new(frames);
@@ -124,7 +132,7 @@ async fn a_timeout_within_the_answer_is_an_error_of_its_body() {
     }
 }
 
-/// TLS that fails as rustls has it fail, where reqwest connects.
+/// A connector that fails with rustls' error for an untrusted certificate.
 #[derive(Clone)]
 struct Untrusted<S>(S);
 
@@ -147,12 +155,12 @@ where
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
+async fn does_not_retry_after_an_untrusted_certificate() {
     for method in METHODS {
         let builder = builder().connector_layer(tower::layer::layer_fn(Untrusted));
-        let (error, outcomes, ended) = fails(builder, &method, "http://127.0.0.1:1/").await;
+        let (error, outcomes, stop_reason) = call_and_fail(builder, &method, "http://127.0.0.1:1/").await;
         assert_eq!(
-            (&outcomes[..], ended),
+            (&outcomes[..], stop_reason),
             (&[Outcome::NotSent][..], Some(StopReason::NotRetryable)),
             "{error:?}"
         );
@@ -161,9 +169,10 @@ async fn a_certificate_that_is_not_trusted_is_not_worth_another_attempt() {
 }
 
 #[tokio::test]
-async fn an_https_url_without_tls_is_not_sent() {
+async fn https_request_without_tls_is_not_sent() {
     let site = Site::start(|_, _| async { http::Response::new(empty()) }).await;
-    let (error, outcomes, _) = fails(builder(), &Method::POST, &site.url.replace("http:", "https:")).await;
+    let (error, outcomes, _) =
+        call_and_fail(builder(), &Method::POST, &site.url.replace("http:", "https:")).await;
     assert!(
         outcomes.iter().all(|outcome| *outcome == Outcome::NotSent) && site.seen().is_empty(),
         "{error:?}"
@@ -172,7 +181,7 @@ async fn an_https_url_without_tls_is_not_sent() {
 
 /// Through the adapter, and through a custom service that returns reqwest's own error.
 #[tokio::test]
-async fn names_the_cause_of_each_transport_failure() {
+async fn error_kind_names_each_transport_failure() {
     let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let refused = unbound.local_addr().unwrap();
     drop(unbound);
@@ -186,7 +195,7 @@ async fn names_the_cause_of_each_transport_failure() {
     ] {
         let url = format!("http://{address}/");
         let builder = || if http2 { builder().http2_prior_knowledge() } else { builder() };
-        let (error, ..) = fails(builder(), &Method::GET, &url).await;
+        let (error, ..) = call_and_fail(builder(), &Method::GET, &url).await;
         assert_eq!(error.kind(), kind, "{error:?}");
         let client = builder().build().unwrap();
         let custom = tower::service_fn(move |request: Request<_>| {
@@ -204,30 +213,30 @@ async fn names_the_cause_of_each_transport_failure() {
 async fn redacts_the_debug_data_of_a_goaway() {
     const KEY: &str = "5ecr3t-k3y";
     #[track_caller]
-    fn hidden(error: &(dyn std::error::Error + 'static)) {
+    fn assert_redacted(error: &(dyn std::error::Error + 'static)) {
         let mut next = Some(error);
         while let Some(error) = next {
-            let shown = format!("{error} {error:#} {error:?} {error:#?}");
-            assert!(!shown.contains(KEY) && shown.contains("ENHANCE_YOUR_CALM"), "{shown}");
+            let text = format!("{error} {error:#} {error:?} {error:#?}");
+            assert!(!text.contains(KEY) && text.contains("ENHANCE_YOUR_CALM"), "{text}");
             next = error.source();
         }
     }
     for before in [Before::Response, Before::EndOfBody] {
         let address = peer::serve(move |stream| peer::echo_in_goaway(stream, before));
-        let unknown = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
-        let own = Reqwest::new(builder().http2_prior_knowledge()).unwrap();
-        for reqwest in [own, Reqwest::from_client(unknown)] {
+        let client = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
+        let adapter = Reqwest::new(builder().http2_prior_knowledge()).unwrap();
+        for reqwest in [adapter, Reqwest::from_client(client)] {
             let request = Request::get(format!("http://{address}/")).header("authorization", KEY);
             let service = quick_retry().layer(reqwest);
             match within(service.oneshot(request.body(Body::empty()).unwrap())).await {
                 Err(error) => {
-                    hidden(&error);
+                    assert_redacted(&error);
                     assert_eq!((before, error.kind()), (Before::Response, ErrorKind::Closed));
                 }
                 Ok(response) => {
                     let body = http_body_util::BodyExt::collect(response.into_body());
                     let error: BoxError = within(body).await.unwrap_err();
-                    hidden(&*error);
+                    assert_redacted(&*error);
                     assert_eq!(before, Before::EndOfBody);
                 }
             }

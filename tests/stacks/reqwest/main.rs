@@ -1,8 +1,10 @@
-//! The layers over reqwest: the same servers as in tests/sent, that fail in every way there is, and what reqwest does on
-//! its own that the layers can't see.
+//! The layers over reqwest, with the failing servers of `tests/retry`. Also tests what reqwest does by itself, which
+//! the layers cannot see.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "a test")]
 
+mod bodies;
+mod client_features;
 mod failures;
 #[path = "../../retry/transport/faults.rs"]
 mod faults;
@@ -10,17 +12,15 @@ mod faults;
 mod frames;
 #[path = "../../retry/transport/http2.rs"]
 mod http2;
-#[allow(dead_code, reason = "another test's servers")]
+#[allow(dead_code, reason = "the servers of another test binary")]
 #[path = "../../error/peer.rs"]
 mod peer;
 mod preset;
-#[allow(dead_code, reason = "the acts for hyper-util's own tasks")]
+#[allow(dead_code, reason = "this binary uses a part of it")]
 #[path = "../../retry/transport/server.rs"]
 mod server;
 #[path = "../../retry/transport/stack.rs"]
 mod stack;
-mod streams;
-mod traps;
 
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ use tower_outbound::{BoxError, Client, adapter::Reqwest, stack::StackBuilder};
 
 use self::stack::Wire;
 
-/// What the layers go over here.
+/// The service below the layers.
 type Inner = Reqwest;
 
 fn builder() -> reqwest::ClientBuilder {
@@ -55,9 +55,10 @@ fn ready(preset: &StackBuilder, wire: Wire) -> Client {
     preset.client_with_service(inner(wire)).unwrap()
 }
 
-type Scripted = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
+type SiteResponse = Response<UnsyncBoxBody<bytes::Bytes, BoxError>>;
 
-/// Answers by a function, over HTTP/1 and HTTP/2, and keeps the head of each request. Stops when it is dropped.
+/// A server over HTTP/1 and HTTP/2 that responds by a function and records the head of each request. Stops when
+/// dropped.
 struct Site {
     url: String,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -72,29 +73,29 @@ struct Seen {
 }
 
 impl Site {
-    async fn start<F, W>(answer: F) -> Self
+    async fn start<F, W>(respond: F) -> Self
     where
         F: Fn(request::Parts, Incoming) -> W + Clone + Send + Sync + 'static,
-        W: Future<Output = Scripted> + Send + 'static,
+        W: Future<Output = SiteResponse> + Send + 'static,
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
-        let keep = Arc::clone(&seen);
+        let recorded = Arc::clone(&seen);
         let mut accepting = JoinSet::new();
         accepting.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let (answer, keep) = (answer.clone(), Arc::clone(&keep));
+                let (respond, recorded) = (respond.clone(), Arc::clone(&recorded));
                 let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
                     let (head, body) = request.into_parts();
-                    keep.lock().unwrap().push(Seen {
+                    recorded.lock().unwrap().push(Seen {
                         method: head.method.clone(),
                         uri: head.uri.clone(),
                         headers: head.headers.clone(),
                     });
-                    let answered = answer(head, body);
-                    async { Ok::<_, std::convert::Infallible>(answered.await) }
+                    let response = respond(head, body);
+                    async { Ok::<_, std::convert::Infallible>(response.await) }
                 });
                 connections.spawn(async move {
                     let builder = auto::Builder::new(TokioExecutor::new());
@@ -105,11 +106,11 @@ impl Site {
         Self { url, seen, _accepting: accepting }
     }
 
-    /// Sends everything on to `target`.
-    async fn moved(status: u16, target: String) -> Self {
+    /// Redirects every request to `target`.
+    async fn redirecting(status: u16, target: String) -> Self {
         Self::start(move |_, _| {
-            let answer = Response::builder().status(status).header("location", &target);
-            async { answer.body(empty()).unwrap() }
+            let response = Response::builder().status(status).header("location", &target);
+            async { response.body(empty()).unwrap() }
         })
         .await
     }
@@ -129,13 +130,13 @@ fn text(text: &'static str) -> UnsyncBoxBody<bytes::Bytes, BoxError> {
     http_body_util::Full::from(text).map_err(Into::into).boxed_unsync()
 }
 
-/// All that an error shows, and all of its causes.
-fn shown(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut shown = format!("{error:#} {error:?}");
+/// Returns the `Display` and `Debug` texts of an error and all of its causes.
+fn error_texts(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut texts = format!("{error:#} {error:?}");
     let mut next = error.source();
     while let Some(cause) = next {
-        shown += &format!(" {cause} {cause:?}");
+        texts += &format!(" {cause} {cause:?}");
         next = cause.source();
     }
-    shown
+    texts
 }

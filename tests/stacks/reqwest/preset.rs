@@ -28,31 +28,30 @@ fn presets(url: &str) -> [StackBuilder; 3] {
         .map(|preset| preset.unwrap().with_api_key(ApiKey::new("s3cret").unwrap()).with_retry(quick_retry()))
 }
 
-/// 503 to each first request, then 200.
-async fn stumbling() -> Site {
-    let number = AtomicUsize::new(0);
-    let number = std::sync::Arc::new(number);
+/// Starts a server that responds with 503 and 200 in turn.
+async fn alternating_site() -> Site {
+    let number = std::sync::Arc::new(AtomicUsize::new(0));
     Site::start(move |_, body| {
         let status = if number.fetch_add(1, SeqCst).is_multiple_of(2) { 503 } else { 200 };
         async move {
             let _ = body.collect().await;
-            Response::builder().status(status).body(text("said")).unwrap()
+            Response::builder().status(status).body(text("hello")).unwrap()
         }
     })
     .await
 }
 
 #[tokio::test]
-async fn every_attempt_has_the_key_and_the_id_and_is_reported() {
+async fn each_attempt_has_the_key_and_the_request_id() {
     for wire in [Wire::Http1, Wire::Http2] {
-        let site = stumbling().await;
+        let site = alternating_site().await;
         for (number, preset) in presets(&site.url).into_iter().enumerate() {
             let client = preset.client_with_service(inner(wire)).unwrap();
             let response =
                 within(client.request(Request::put("/v1/resources").body("letter").unwrap())).await.unwrap();
             let report = Report::from_response(&response).unwrap().clone();
             assert_eq!((response.status().as_u16(), report.attempt_count()), (200, 2));
-            assert_eq!(response.into_body().collect(64).await.unwrap(), "said");
+            assert_eq!(response.into_body().collect(64).await.unwrap(), "hello");
             let seen = site.seen();
             assert_eq!(seen.len(), 2 * number + 2);
             for seen in &seen[2 * number..] {
@@ -65,8 +64,8 @@ async fn every_attempt_has_the_key_and_the_id_and_is_reported() {
 }
 
 #[tokio::test]
-async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
-    let site = stumbling().await;
+async fn attempts_wait_for_the_limiter_within_the_deadline() {
+    let site = alternating_site().await;
     let quota = Quota::new(2, Duration::from_secs(1)).unwrap().with_burst(1).unwrap();
     let [_, _, preset] = presets(&site.url);
     let preset = preset.with_quota(quota);
@@ -76,21 +75,21 @@ async fn attempts_wait_for_the_limit_and_the_deadline_holds() {
     let report = Report::from_response(&response).unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1) && !report.waited().is_zero(), "{report:?}");
 
-    // The next permit would come in an hour: whoever waits for it does not come back in time.
+    // The next permit is available in an hour, so a call that waits for it misses the test's timeout.
     let quota = Quota::new(2, Duration::from_secs(3_600)).unwrap().with_burst(1).unwrap();
     let short = preset.with_quota(quota).with_total_timeout(Duration::from_secs(3));
     let short = short.client_with_service(inner(Wire::Http1)).unwrap();
     let error = within(short.get("/v1")).await.map(drop);
     let error = match error {
-        // 503, and no time for the permit of a second attempt.
+        // The first attempt got a 503, and the second attempt's permit is later than the deadline.
         Err(error) => error,
-        Ok(()) => panic!("answered"),
+        Ok(()) => panic!("returned a response"),
     };
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::Deadline), "{error:?}");
 }
 
 #[tokio::test]
-async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
+async fn attempt_timeout_ends_an_attempt_without_response() {
     let site = Site::start(|_, _| std::future::pending()).await;
     let [_, mail, _] = presets(&site.url);
     let client =
@@ -102,30 +101,30 @@ async fn what_is_silent_is_cut_off_by_the_attempts_timeout() {
     assert_eq!(attempts.collect::<Vec<_>>(), [Some(Outcome::Timeout)]);
 }
 
-/// Code that keeps building reqwest's requests and reading reqwest's responses.
+/// Sends a request of reqwest's builder, and converts the response to reqwest's type.
 #[tokio::test]
-async fn puts_a_preset_over_a_reqwest_client_for_reqwests_own_requests_and_responses() {
-    let site = stumbling().await;
+async fn preset_over_a_reqwest_client_takes_reqwests_own_types() {
+    let site = alternating_site().await;
     let [rates, _, _] = presets(&site.url);
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let service = rates.reqwest(client).unwrap();
 
     let client = service.get_ref().get_ref();
-    let request = client.get(format!("{}/v1?q=1", site.url)).header("x-own", "7").build().unwrap();
+    let request = client.get(format!("{}/v1?q=1", site.url)).header("x-custom", "7").build().unwrap();
     let request = Request::<reqwest::Body>::try_from(request).unwrap();
-    // In a task, as a server's handler runs.
+    // In a task, like the handler of a server.
     let response = within(tokio::spawn(service.clone().oneshot(request))).await.unwrap().unwrap();
     let response = reqwest::Response::from(response.map(reqwest::Body::wrap));
     assert_eq!((response.status().as_u16(), site.seen().len()), (200, 2));
     assert!(response.extensions().get::<Report>().is_some());
-    assert_eq!(response.text().await.unwrap(), "said");
-    assert_eq!(site.seen()[1].headers["x-own"], "7");
+    assert_eq!(response.text().await.unwrap(), "hello");
+    assert_eq!(site.seen()[1].headers["x-custom"], "7");
     assert_eq!(site.seen()[1].headers["authorization"], "Bearer s3cret");
 }
 
-/// It stands in the request's extensions, which every attempt has.
+/// The timeout is in the request's extensions, which every attempt has.
 #[tokio::test]
-async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
+async fn timeout_of_a_reqwest_request_bounds_each_attempt() {
     let site = Site::start(|_, _| std::future::pending()).await;
     let reqwest = inner(Wire::Http1);
     let request = reqwest.get_ref().get(&site.url).timeout(Duration::from_millis(50)).build().unwrap();
@@ -137,9 +136,9 @@ async fn the_timeout_of_a_request_of_reqwest_bounds_each_attempt() {
     assert_eq!(outcomes, [Some(Outcome::Timeout); 3]);
 }
 
-/// What `Client` and the layers need of it.
+/// `Client` and the layers require these bounds.
 #[test]
-fn it_can_be_shared() {
+fn adapter_is_clone_send_sync_and_debug() {
     fn shared<T: Clone + Send + Sync + std::fmt::Debug + 'static>(_: &T) {}
     shared(&inner(Wire::Http1));
     fn future<S: Service<Request<Body>, Future: Send>>(_: S) {}

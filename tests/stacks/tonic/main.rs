@@ -1,8 +1,8 @@
-//! The layers over tonic's channel: a tonic client above them, a tonic server on loopback, counted there.
+//! The layers between a tonic client and tonic's channel, with a tonic server on loopback that records the calls.
 //!
 //! Real sockets need real time, so the waits are short and only their lower bounds are exact.
 
-mod broken;
+mod connection_failures;
 mod server;
 mod streams;
 
@@ -38,7 +38,7 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Short back-offs, and methods that only read.
+/// Retries with short backoffs. Only `Check` is declared idempotent.
 fn retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(millis(20), millis(100)).unwrap();
     RetryLayer::new()
@@ -48,7 +48,7 @@ fn retry() -> RetryLayer {
         .with_throttled_backoff(backoff)
 }
 
-/// All of them over a channel, in their order.
+/// Returns all layers over a channel, in the documented order.
 fn stack(
     uri: http::Uri,
     retry: RetryLayer,
@@ -76,7 +76,7 @@ fn stack(
         .service(channel)
 }
 
-fn question() -> Request<HealthCheckRequest> {
+fn request() -> Request<HealthCheckRequest> {
     Request::new(HealthCheckRequest { service: "carts".to_owned() })
 }
 
@@ -90,12 +90,12 @@ async fn check_within(
     whole_call: Duration,
 ) -> Result<Response<HealthCheckResponse>, Status> {
     let uri = server.uri();
-    HealthClient::with_origin(stack(uri.clone(), retry, whole_call), uri).check(question()).await
+    HealthClient::with_origin(stack(uri.clone(), retry, whole_call), uri).check(request()).await
 }
 
 #[tokio::test]
-async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
+async fn retries_unavailable_with_the_same_id_and_the_key() {
+    let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
     assert_eq!(response.get_ref().status, 1);
     let report = response.extensions().get::<Report>().unwrap();
@@ -111,10 +111,10 @@ async fn unavailable_is_tried_again_with_one_id_and_the_key_each_time() {
     assert!(seen[0].metadata.contains_key("x-request-id"));
 }
 
-/// The block of the README, to the letter.
+/// Contains the README's code block.
 #[tokio::test]
-async fn as_in_the_readme() -> Result<(), BoxError> {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
+async fn readme_stack_retries_unavailable() -> Result<(), BoxError> {
+    let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let (uri, key) = (server.uri(), ApiKey::new("s3cret")?);
     let channel = Endpoint::from(uri.clone()).connect_lazy();
     let stack = ServiceBuilder::new()
@@ -134,44 +134,44 @@ async fn as_in_the_readme() -> Result<(), BoxError> {
         })
         .service(channel);
     let mut client = HealthClient::with_origin(stack, uri);
-    assert_eq!(client.check(question()).await?.get_ref().status, 1);
+    assert_eq!(client.check(request()).await?.get_ref().status, 1);
     assert_eq!(server.calls(), 2);
     Ok(())
 }
 
 #[tokio::test]
-async fn what_nobody_called_idempotent_is_sent_once() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable)]).await;
+async fn does_not_retry_a_method_that_is_not_declared_idempotent() {
+    let server = Server::start([Scripted::Failure(Code::Unavailable)]).await;
     let status = check(&server, retry().with_idempotent(|_| false)).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
 }
 
 #[tokio::test]
-async fn one_call_can_be_called_idempotent() {
-    let server = Server::start([Scripted::Fails(Code::Unavailable), Scripted::Status]).await;
+async fn retries_a_call_whose_override_declares_it_idempotent() {
+    let server = Server::start([Scripted::Failure(Code::Unavailable), Scripted::Success]).await;
     let uri = server.uri();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
-    let mut request = question();
+    let mut request = request();
     request.extensions_mut().insert(RetryOverride::new().with_idempotent());
     HealthClient::with_origin(stack, uri).check(request).await.unwrap();
     assert_eq!(server.calls(), 2);
 }
 
 #[tokio::test]
-async fn other_codes_are_handed_over_unless_chosen() {
-    let server = Server::start([Scripted::Fails(Code::Aborted)]).await;
+async fn returns_other_codes_unless_the_classifier_retries_them() {
+    let server = Server::start([Scripted::Failure(Code::Aborted)]).await;
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), status.message(), server.calls()), (Code::Aborted, "as scripted", 1));
 
-    let server = Server::start([Scripted::Fails(Code::Aborted), Scripted::Status]).await;
+    let server = Server::start([Scripted::Failure(Code::Aborted), Scripted::Success]).await;
     let classify = Grpc::new().retry_on_code(GrpcCode::ABORTED);
     check(&server, retry().with_classify(classify)).await.unwrap();
     assert_eq!(server.calls(), 2);
 }
 
 #[tokio::test]
-async fn a_pushback_is_never_undercut() {
-    let server = Server::start([Scripted::Pushes(Code::ResourceExhausted, "150"), Scripted::Status]).await;
+async fn retries_no_earlier_than_the_pushback() {
+    let server = Server::start([Scripted::Pushback(Code::ResourceExhausted, "150"), Scripted::Success]).await;
     let response = check(&server, retry()).await.unwrap();
     let seen = server.seen();
     assert_eq!(seen.len(), 2);
@@ -181,35 +181,36 @@ async fn a_pushback_is_never_undercut() {
 }
 
 #[tokio::test]
-async fn a_pushback_holds_for_all_who_share_the_limiter() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "150"), Scripted::Status]).await;
+async fn pushback_pauses_the_next_call_of_the_limiter() {
+    let server = Server::start([Scripted::Pushback(Code::Unavailable, "150"), Scripted::Success]).await;
     let uri = server.uri();
     let once = retry().with_max_attempts(1).unwrap();
     let mut client = HealthClient::with_origin(stack(uri.clone(), once, Duration::from_secs(10)), uri);
-    client.check(question()).await.unwrap_err();
-    client.clone().check(question()).await.unwrap();
+    client.check(request()).await.unwrap_err();
+    client.clone().check(request()).await.unwrap();
     let seen = server.seen();
     assert!(seen[1].at - seen[0].at >= millis(150), "{:?}", seen[1].at - seen[0].at);
 }
 
 #[tokio::test]
-async fn a_server_that_wants_no_retry_gets_none() {
-    for said in ["-1", "never"] {
-        let server = Server::start([Scripted::Pushes(Code::Unavailable, said), Scripted::Status]).await;
+async fn does_not_retry_after_a_negative_or_invalid_pushback() {
+    for pushback in ["-1", "never"] {
+        let server =
+            Server::start([Scripted::Pushback(Code::Unavailable, pushback), Scripted::Success]).await;
         let status = check(&server, retry()).await.unwrap_err();
-        assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1), "{said}");
+        assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1), "{pushback}");
     }
 }
 
 #[tokio::test]
-async fn a_pushback_past_the_longest_obeyed_ends_the_call_at_once() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "121000"), Scripted::Status]).await;
+async fn ends_the_call_if_the_pushback_exceeds_max_retry_after() {
+    let server = Server::start([Scripted::Pushback(Code::Unavailable, "121000"), Scripted::Success]).await;
     let status = check(&server, retry()).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
 }
 
 #[tokio::test]
-async fn the_deadline_ends_a_call_and_what_it_came_to_is_below_the_status() {
+async fn status_of_a_missed_deadline_has_the_error_as_its_source() {
     let server = Server::start([Scripted::NoResponse]).await;
     let status = check_within(&server, retry(), millis(1_000)).await.unwrap_err();
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
@@ -218,19 +219,19 @@ async fn the_deadline_ends_a_call_and_what_it_came_to_is_below_the_status() {
 }
 
 #[tokio::test]
-async fn a_pushback_that_does_not_fit_into_the_deadline_is_not_waited_for() {
-    let server = Server::start([Scripted::Pushes(Code::Unavailable, "60000"), Scripted::Status]).await;
+async fn ends_the_call_if_the_pushback_exceeds_the_deadline() {
+    let server = Server::start([Scripted::Pushback(Code::Unavailable, "60000"), Scripted::Success]).await;
     let started = tokio::time::Instant::now();
     let status = check_within(&server, retry(), Duration::from_secs(30)).await.unwrap_err();
     assert_eq!((status.code(), server.calls()), (Code::Unavailable, 1));
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// The key is replaced whatever the call is; what doing twice may do harm is not sent again for it.
+/// The key is replaced after every call. Only an idempotent call is retried with the new key.
 #[tokio::test]
-async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_new_one() {
+async fn replaces_a_rejected_key_and_retries_an_idempotent_call_with_it() {
     for (idempotent, first) in [(true, &["Bearer key-1", "Bearer key-2"][..]), (false, &["Bearer key-1"])] {
-        let server = Server::start([Scripted::Fails(Code::Unauthenticated), Scripted::Status]).await;
+        let server = Server::start([Scripted::Failure(Code::Unauthenticated), Scripted::Success]).await;
         let (uri, number) = (server.uri(), AtomicUsize::new(0));
         let keys = RefreshingKey::new(move || {
             let number = number.fetch_add(1, Ordering::SeqCst) + 1;
@@ -245,7 +246,7 @@ async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_
             .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
             .service(Endpoint::from(uri.clone()).connect_lazy());
         let mut client = HealthClient::with_origin(stack, uri);
-        let code = client.check(question()).await.err().map(|status| status.code());
+        let code = client.check(request()).await.err().map(|status| status.code());
         assert_eq!(code, (!idempotent).then_some(Code::Unauthenticated));
         let keys = |server: &Server| -> Vec<String> {
             let key = |call: &server::Seen| {
@@ -254,7 +255,7 @@ async fn a_key_that_is_refused_is_replaced_and_an_idempotent_call_sent_with_the_
             server.seen().iter().map(key).collect()
         };
         assert_eq!(keys(&server), first);
-        client.check(question()).await.unwrap();
+        client.check(request()).await.unwrap();
         assert_eq!(keys(&server).last().unwrap(), "Bearer key-2");
     }
 }

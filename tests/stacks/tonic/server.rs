@@ -1,4 +1,4 @@
-//! A tonic server on loopback that answers by a script and keeps what it saw.
+//! A tonic server on loopback that sends scripted responses and records the calls.
 
 use std::{
     future::Future,
@@ -20,17 +20,17 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// What comes of one call; the last answer for ever.
+/// The response to one call. The last response of a script repeats.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
-    Status,
-    Fails(Code),
-    /// With this `grpc-retry-pushback-ms`.
-    Pushes(Code, &'static str),
+    Success,
+    Failure(Code),
+    /// A failure with this `grpc-retry-pushback-ms`.
+    Pushback(Code, &'static str),
     NoResponse,
 }
 
-/// One call as it came in.
+/// Describes a call that the server received.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) at: Instant,
@@ -73,16 +73,16 @@ impl Server {
         self.seen.lock().unwrap().len()
     }
 
-    async fn answer(&self, metadata: MetadataMap, services: Vec<String>) -> Result<(), Status> {
+    async fn respond(&self, metadata: MetadataMap, services: Vec<String>) -> Result<(), Status> {
         let number = {
             let mut seen = self.seen.lock().unwrap();
             seen.push(Seen { at: Instant::now(), metadata, services });
             seen.len() - 1
         };
         match self.script[number.min(self.script.len() - 1)] {
-            Scripted::Status => Ok(()),
-            Scripted::Fails(code) => Err(Status::new(code, "as scripted")),
-            Scripted::Pushes(code, millis) => {
+            Scripted::Success => Ok(()),
+            Scripted::Failure(code) => Err(Status::new(code, "as scripted")),
+            Scripted::Pushback(code, millis) => {
                 let mut status = Status::new(code, "as scripted");
                 let millis = MetadataValue::from_static(millis);
                 status.metadata_mut().insert("grpc-retry-pushback-ms", millis);
@@ -93,7 +93,7 @@ impl Server {
     }
 }
 
-type Answers = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+type ResponseStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Health for Server {
@@ -102,23 +102,23 @@ impl Health for Server {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        self.answer(metadata, vec![message.service]).await?;
+        self.respond(metadata, vec![message.service]).await?;
         Ok(Response::new(HealthCheckResponse { status: 1 }))
     }
 
-    type WatchStream = Answers;
+    type WatchStream = ResponseStream;
 
-    /// Three messages, and then what the script says, in the trailers.
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Answers>, Status> {
+    /// Sends three messages, and then the scripted status in the trailers.
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<ResponseStream>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let end = self.answer(metadata, vec![message.service]).await;
+        let end = self.respond(metadata, vec![message.service]).await;
         let messages = tokio_stream::iter((1..=3).map(|status| Ok(HealthCheckResponse { status })));
         let end = tokio_stream::iter(end.err().map(Err));
         Ok(Response::new(Box::pin(messages.chain(end))))
     }
 }
 
-/// A method that takes a stream, written out as a generator would have it: all of it is read before the answer.
+/// A client-streaming method, as tonic's code generator would write it. Responds with the number of messages.
 #[derive(Clone)]
 struct Tally(Server);
 
@@ -126,12 +126,12 @@ impl NamedService for Tally {
     const NAME: &'static str = "test.Tally";
 }
 
-type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl tower::Service<http::Request<tonic::body::Body>> for Tally {
     type Response = http::Response<tonic::body::Body>;
     type Error = std::convert::Infallible;
-    type Future = Boxed<Result<Self::Response, Self::Error>>;
+    type Future = BoxFuture<Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
@@ -146,7 +146,7 @@ impl tower::Service<http::Request<tonic::body::Body>> for Tally {
 
 impl ClientStreamingService<HealthCheckRequest> for Tally {
     type Response = HealthCheckResponse;
-    type Future = Boxed<Result<Response<HealthCheckResponse>, Status>>;
+    type Future = BoxFuture<Result<Response<HealthCheckResponse>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<HealthCheckRequest>>) -> Self::Future {
         let server = self.0.clone();
@@ -157,7 +157,7 @@ impl ClientStreamingService<HealthCheckRequest> for Tally {
                 services.push(message.service);
             }
             let status = services.len().try_into().unwrap_or(i32::MAX);
-            server.answer(metadata, services).await?;
+            server.respond(metadata, services).await?;
             Ok(Response::new(HealthCheckResponse { status }))
         })
     }

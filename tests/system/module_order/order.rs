@@ -44,7 +44,7 @@ const MODULES: &[(&str, &[&[&str]])] = &[
     ("test_util", &[BASE, &["stack", "request_id"]]),
     ("adapter", &[BASE, LAYERS, &["stack", "client"]]),
     // A page of documentation.
-    ("interplay", &[]),
+    ("guide", &[]),
 ];
 const BASE: &[&str] = &[
     "clock",

@@ -1,5 +1,4 @@
-//! A preset whose quota is shared, as the README shows it. What becomes of its requests, over real servers, is in the
-//! crate's own tests.
+//! The README's preset with a quota that is shared through Redis. `tests/redis` tests the limiter with real servers.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::time::Duration;
@@ -24,7 +23,7 @@ fn shared(key: &str) -> Result<Client, BoxError> {
 }
 
 #[test]
-fn a_preset_takes_it_with_one_setter() {
+fn readme_preset_takes_a_redis_limiter() {
     let client = shared("k3y").unwrap();
     assert!(!format!("{client:?}").contains("k3y"));
 }

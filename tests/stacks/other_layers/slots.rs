@@ -1,4 +1,4 @@
-//! A probe that takes a permit to get ready, and gives it back when its call is over or dropped.
+//! A client that takes a slot when it becomes ready, and returns it when its call has ended or is dropped.
 
 use std::{
     sync::{Arc, Mutex},
@@ -13,29 +13,29 @@ use super::support::{Scripted, ScriptedService};
 #[derive(Default)]
 struct Pool {
     free: usize,
-    waiting: Vec<Waker>,
+    waiters: Vec<Waker>,
 }
 
-struct Permit(Arc<Mutex<Pool>>);
+struct Slot(Arc<Mutex<Pool>>);
 
-impl Drop for Permit {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut pool = self.0.lock().unwrap();
         pool.free += 1;
-        pool.waiting.drain(..).for_each(Waker::wake);
+        pool.waiters.drain(..).for_each(Waker::wake);
     }
 }
 
-pub(crate) struct Gated {
+pub(crate) struct Slots {
     pool: Arc<Mutex<Pool>>,
-    permit: Option<Permit>,
-    pub(crate) probe: ScriptedService,
+    slot: Option<Slot>,
+    pub(crate) client: ScriptedService,
 }
 
-impl Gated {
-    pub(crate) fn new(permits: usize, script: impl IntoIterator<Item = Scripted>) -> Self {
-        let pool = Arc::new(Mutex::new(Pool { free: permits, waiting: Vec::new() }));
-        Self { pool, permit: None, probe: ScriptedService::new(script) }
+impl Slots {
+    pub(crate) fn new(count: usize, script: impl IntoIterator<Item = Scripted>) -> Self {
+        let pool = Arc::new(Mutex::new(Pool { free: count, waiters: Vec::new() }));
+        Self { pool, slot: None, client: ScriptedService::new(script) }
     }
 
     pub(crate) fn free(&self) -> usize {
@@ -43,13 +43,13 @@ impl Gated {
     }
 }
 
-impl Clone for Gated {
+impl Clone for Slots {
     fn clone(&self) -> Self {
-        Self { pool: Arc::clone(&self.pool), permit: None, probe: self.probe.clone() }
+        Self { pool: Arc::clone(&self.pool), slot: None, client: self.client.clone() }
     }
 }
 
-impl<B> Service<Request<B>> for Gated
+impl<B> Service<Request<B>> for Slots
 where
     ScriptedService: Service<Request<B>, Error = BoxError, Future: Send + 'static>,
 {
@@ -58,25 +58,25 @@ where
     type Future = futures_util::future::BoxFuture<'static, Result<Self::Response, BoxError>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if self.permit.is_none() {
+        if self.slot.is_none() {
             let mut pool = self.pool.lock().unwrap();
             let Some(left) = pool.free.checked_sub(1) else {
-                pool.waiting.push(cx.waker().clone());
+                pool.waiters.push(cx.waker().clone());
                 return Poll::Pending;
             };
             pool.free = left;
-            self.permit = Some(Permit(Arc::clone(&self.pool)));
+            self.slot = Some(Slot(Arc::clone(&self.pool)));
         }
-        self.probe.poll_ready(cx)
+        self.client.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let permit = self.permit.take().expect("called without a permit");
-        let answer = self.probe.call(request);
+        let slot = self.slot.take().expect("called without a slot");
+        let response = self.client.call(request);
         Box::pin(async move {
-            let answer = answer.await;
-            drop(permit);
-            answer
+            let response = response.await;
+            drop(slot);
+            response
         })
     }
 }

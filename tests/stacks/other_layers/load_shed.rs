@@ -1,4 +1,4 @@
-//! tower's `LoadShed`.
+//! tower's `LoadShed` with tower's `ConcurrencyLimit`.
 
 use std::time::Duration;
 
@@ -15,31 +15,30 @@ use super::{
     support::{Scripted::*, ScriptedService, cause, get, millis, request},
 };
 
-/// What was shed was not sent: even a POST is tried again.
 #[tokio::test(start_paused = true)]
-async fn below_what_is_shed_comes_again_whatever_its_method() {
-    let probe = ScriptedService::new([Delayed(30, 200), Status(200)]);
+async fn below_a_rejected_post_is_retried() {
+    let client = ScriptedService::new([Delayed(30, 200), Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(LoadShedLayer::new())
         .layer(ConcurrencyLimitLayer::new(1))
-        .service(probe.clone());
+        .service(client.clone());
     let calls = [service.clone().oneshot(request("POST", URI)), service.oneshot(request("POST", URI))];
-    let answers = join_all(calls).await;
-    let shed = Report::from_response(answers[1].as_ref().unwrap()).unwrap();
-    assert_eq!(outcomes(shed)[0], Outcome::NotSent);
-    assert_eq!(answers[0].as_ref().unwrap().status(), 200);
-    assert_eq!(methods(&probe), ["POST", "POST"], "one for each call");
+    let results = join_all(calls).await;
+    let rejected = Report::from_response(results[1].as_ref().unwrap()).unwrap();
+    assert_eq!(outcomes(rejected)[0], Outcome::NotSent);
+    assert_eq!(results[0].as_ref().unwrap().status(), 200);
+    assert_eq!(methods(&client), ["POST", "POST"], "one request for each call");
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_what_is_shed_to_the_end_says_so() {
-    let probe = ScriptedService::new([NoResponse]);
+async fn below_returns_overloaded_after_every_attempt_was_rejected() {
+    let client = ScriptedService::new([NoResponse]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(LoadShedLayer::new())
         .layer(ConcurrencyLimitLayer::new(1))
-        .service(probe.clone());
+        .service(client.clone());
     let _holder = tokio::spawn(service.clone().oneshot(get(URI)));
     tokio::time::sleep(millis(1)).await;
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
@@ -47,27 +46,27 @@ async fn below_what_is_shed_to_the_end_says_so() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
 }
 
-/// Under the limiter it has paid; above it, it has not.
+/// Above the limiter, a rejected request spends no permit.
 #[tokio::test(start_paused = true)]
-async fn below_the_limiter_what_is_shed_has_spent_its_permit() {
-    let (shed, place) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
-    let probe = ScriptedService::new([Delayed(30, 200)]);
+async fn below_the_limiter_a_rejected_request_spends_its_permit() {
+    let (shed, slots) = (LoadShedLayer::new(), ConcurrencyLimitLayer::new(1));
+    let client = ScriptedService::new([Delayed(30, 200)]);
     let limiter = bucket(20);
     let limit = RateLimitLayer::new(limiter.clone());
-    let below = ServiceBuilder::new().layer(&limit).layer(&shed).layer(&place).service(probe.clone());
-    let answers = join_all((0..2).map(|_| below.clone().oneshot(get(URI)))).await;
-    assert!(answers[0].is_ok() && answers[1].is_err());
-    assert_eq!((probe.calls(), limiter.snapshot().granted), (1, 2));
+    let below = ServiceBuilder::new().layer(&limit).layer(&shed).layer(&slots).service(client.clone());
+    let results = join_all((0..2).map(|_| below.clone().oneshot(get(URI)))).await;
+    assert!(results[0].is_ok() && results[1].is_err());
+    assert_eq!((client.calls(), limiter.snapshot().granted), (1, 2));
 
-    let above = ServiceBuilder::new().layer(&shed).layer(&place).layer(&limit).service(probe.clone());
-    let answers = join_all((0..2).map(|_| above.clone().oneshot(get(URI)))).await;
-    assert!(answers[0].is_ok() && answers[1].is_err());
-    assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 3));
+    let above = ServiceBuilder::new().layer(&shed).layer(&slots).layer(&limit).service(client.clone());
+    let results = join_all((0..2).map(|_| above.clone().oneshot(get(URI)))).await;
+    assert!(results[0].is_ok() && results[1].is_err());
+    assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3));
 }
 
-/// Our layers are always ready and wait in the call: what they shed is said to the limiter.
+/// A limiter is always ready and waits in the call. Its settings bound the wait instead.
 #[tokio::test(start_paused = true)]
-async fn above_it_sheds_nothing_unless_a_concurrency_limit_is_under_it() {
+async fn above_rejects_nothing_without_a_concurrency_limit_below_it() {
     let limit = || RateLimitLayer::new(bucket(2));
     let plain = ServiceBuilder::new()
         .layer(LoadShedLayer::new())
@@ -80,16 +79,16 @@ async fn above_it_sheds_nothing_unless_a_concurrency_limit_is_under_it() {
         .layer(LoadShedLayer::new())
         .layer(bounded)
         .service(ScriptedService::new([Status(200)]));
-    let answers = join_all((0..3).map(|_| bounded.clone().oneshot(get(URI)))).await;
-    let refused = |answer: &&Result<_, tower::BoxError>| {
-        let error = answer.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
+    let results = join_all((0..3).map(|_| bounded.clone().oneshot(get(URI)))).await;
+    let refused = |result: &&Result<_, tower::BoxError>| {
+        let error = result.as_ref().err().and_then(|error| error.downcast_ref::<Error>());
         error.is_some_and(Error::is_rate_limited)
     };
-    assert_eq!(answers.iter().filter(refused).count(), 2);
+    assert_eq!(results.iter().filter(refused).count(), 2);
 
     let limited = ServiceBuilder::new().layer(LoadShedLayer::new()).layer(ConcurrencyLimitLayer::new(1));
     let limited = limited.layer(limit()).service(ScriptedService::new([Status(200)]));
     limited.clone().oneshot(get(URI)).await.unwrap();
-    let answers = join_all((0..2).map(|_| limited.clone().oneshot(get(URI)))).await;
-    assert!(answers[0].is_ok() && answers[1].as_ref().is_err_and(|error| error.is::<Overloaded>()));
+    let results = join_all((0..2).map(|_| limited.clone().oneshot(get(URI)))).await;
+    assert!(results[0].is_ok() && results[1].as_ref().is_err_and(|error| error.is::<Overloaded>()));
 }

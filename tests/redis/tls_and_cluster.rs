@@ -1,18 +1,19 @@
-//! Where the server is: behind TLS, or one of the nodes of a cluster.
+//! A redis-server with TLS, and a cluster of two nodes.
 
 use std::{fs, process::Command};
 
 use super::*;
 
-/// Which certificates are trusted is told by the environment, and that of a process can't be changed safely.
+/// An environment variable selects the trusted certificates. A running process cannot change its environment safely, so
+/// this test starts child processes.
 #[test]
-fn a_server_behind_tls_is_asked_by_its_url() {
+fn queries_a_tls_server_if_its_certificate_is_trusted() {
     let directory = std::env::temp_dir().join(format!("tower-outbound-redis-tls-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let path = |name: &str| directory.join(name).to_str().unwrap().to_owned();
-    fs::write(path("cert.pem"), made.cert.pem()).unwrap();
-    fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    fs::write(path("cert.pem"), generated.cert.pem()).unwrap();
+    fs::write(path("key.pem"), generated.signing_key.serialize_pem()).unwrap();
     let (cert, key) = (path("cert.pem"), path("key.pem"));
     let server = RedisServer::start(&[
         "--port",
@@ -34,31 +35,31 @@ fn a_server_behind_tls_is_asked_by_its_url() {
 
     for (trusted, outcome) in [(cert.as_str(), "granted"), ("/dev/null", "refused")] {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "places::asks_once", "--ignored", "--nocapture"])
-            .env("ASKED_URL", format!("rediss://:hunter2@localhost:{}", server.port()))
+            .args(["--exact", "tls_and_cluster::take_one_permit", "--ignored", "--nocapture"])
+            .env("TEST_REDIS_URL", format!("rediss://:hunter2@localhost:{}", server.port()))
             .env("SSL_CERT_FILE", trusted)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(said.contains(outcome), "{trusted}: {said} {}", String::from_utf8_lossy(&child.stderr));
+        let stdout = String::from_utf8_lossy(&child.stdout);
+        assert!(stdout.contains(outcome), "{trusted}: {stdout} {}", String::from_utf8_lossy(&child.stderr));
     }
     fs::remove_dir_all(&directory).unwrap();
 }
 
 #[tokio::test]
-#[ignore = "a child of another test"]
-async fn asks_once() {
-    let url = std::env::var("ASKED_URL").unwrap();
+#[ignore = "the process that another test starts"]
+async fn take_one_permit() {
+    let url = std::env::var("TEST_REDIS_URL").unwrap();
     let limiter = bucket(&url, "key", [quota(100, millis(500))]).unwrap();
-    match take(&limiter, ask(1, None)).await {
+    match take(&limiter, request(1, None)).await {
         Ok(_) => println!("granted"),
         Err(refusal) => println!("refused: {refusal}"),
     }
 }
 
-/// A name is kept at one node, and whoever asks another is sent there.
+/// Each quota is stored on one node. The other node redirects the query.
 #[tokio::test]
-async fn any_node_of_a_cluster_leads_to_the_right_one() {
+async fn queries_the_right_node_of_a_cluster_from_any_node() {
     let node = || {
         let bus = redis_server::free_port().unwrap();
         let server =
@@ -91,19 +92,19 @@ async fn any_node_of_a_cluster_leads_to_the_right_one() {
             }
             tokio::time::sleep(millis(50)).await;
         }
-        assert!(ready, "no cluster");
+        assert!(ready, "the cluster did not start");
     }
     for number in 0..8 {
         for make in [bucket, window] {
             let quotas = || vec![quota(100, millis(1_000)), quota(300, millis(2_000))];
             let limiter = make(&one.0.url(), &format!("key {number}"), quotas()).unwrap();
             for _ in 0..3 {
-                take(&limiter, ask(1, None)).await.unwrap();
+                take(&limiter, request(1, None)).await.unwrap();
             }
             assert_eq!(limiter.snapshot().refused, 0);
         }
     }
-    // Both had their part, or the test shows nothing.
+    // Otherwise no query was redirected, and the test shows nothing.
     for node in [&one.0, &other.0] {
         let keys: u64 = redis::cmd("DBSIZE").query_async(&mut connect(node).await).await.unwrap();
         assert!(keys > 0);

@@ -1,28 +1,28 @@
-//! Errors of invalid settings, and redaction.
+//! Errors of invalid settings, and redaction in `Debug`.
 
 use super::*;
 
 #[test]
-fn the_error_of_an_invalid_setting_names_a_valid_one() {
+fn error_of_an_invalid_setting_states_valid_values() {
     let quotas = || [quota(10, millis(1_000))];
     let make = |url: &str| RedisLimiter::token_bucket(url, "key", quotas());
-    let good = || make("redis://localhost").unwrap();
+    let valid = || make("redis://localhost").unwrap();
     let cases = [
         (make("http://user:hunter2@localhost").err(), "invalid redis url `***`: expected such as `redis://"),
         (
             RedisLimiter::token_bucket("redis://localhost", "key", []).err(),
             "invalid quotas `none`: expected at least one",
         ),
-        (good().with_namespace("a{b}").err(), "invalid namespace `a{b}`: expected a name without braces"),
-        (good().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),
+        (valid().with_namespace("a{b}").err(), "invalid namespace `a{b}`: expected a name without braces"),
+        (valid().with_lease(0, millis(10)).err(), "invalid lease permits `0`: expected 1 to 1000"),
         (
-            good().with_lease(10, millis(1_001)).err(),
+            valid().with_lease(10, millis(1_001)).err(),
             "invalid hold `1.001s`: expected more than zero and at most the",
         ),
-        (good().with_lease(1, Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
-        (good().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
+        (valid().with_lease(1, Duration::ZERO).err(), "invalid hold `0ns`: expected more than zero"),
+        (valid().with_timeout(Duration::ZERO).err(), "invalid timeout `0ns`: expected more than zero"),
         (
-            good().with_fallback_share(2).err(),
+            valid().with_fallback_share(2).err(),
             "invalid processes `2`: expected 1 to 1, the burst of the smallest quota",
         ),
     ];
@@ -37,7 +37,7 @@ async fn debug_shows_neither_the_name_nor_the_password() {
     let limiter =
         RedisLimiter::token_bucket("redis://me:hunter2@localhost", "sk_live", [quota(10, millis(1_000))]);
     let limiter = limiter.unwrap();
-    let shown = format!("{limiter:?}");
-    assert!(!shown.contains("hunter2") && !shown.contains("sk_live"), "{shown}");
-    assert!(shown.contains("localhost:6379"), "{shown}");
+    let text = format!("{limiter:?}");
+    assert!(!text.contains("hunter2") && !text.contains("sk_live"), "{text}");
+    assert!(text.contains("localhost:6379"), "{text}");
 }

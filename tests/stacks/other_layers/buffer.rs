@@ -19,13 +19,12 @@ use tower_outbound::{
 };
 
 use super::{
-    URI, bucket, methods, outcomes, rates,
+    URI, bucket, fullest_window, methods, outcomes, rates,
     support::{Broken, Content, Scripted::*, ScriptedService, broken, cause, get, request, secs},
-    worst_window,
 };
 
 #[tokio::test(start_paused = true)]
-async fn above_the_error_is_in_the_box() {
+async fn above_returns_the_error_inside_its_box_error() {
     let layer = rates().layer().unwrap();
     let service =
         BufferLayer::new(4).layer(layer.layer(ScriptedService::new([Io(io::ErrorKind::ConnectionReset)])));
@@ -35,7 +34,7 @@ async fn above_the_error_is_in_the_box() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn between_our_layers_the_error_comes_through() {
+async fn between_lets_outer_layers_recognize_an_inner_error() {
     let limit = RateLimitLayer::new(bucket(2)).with_max_wait(secs(1));
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -49,20 +48,20 @@ async fn between_our_layers_the_error_comes_through() {
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Refused]);
 }
 
-/// Why it is no place for it: what has its permit leaves when the buffer lets it go.
+/// Requests with permits wait in the buffer, and leave together when it forwards them.
 #[tokio::test(start_paused = true)]
-async fn below_the_limiter_the_window_does_not_hold() {
-    for (buffered, expected) in [(true, 8), (false, 4)] {
-        let late = Delayed(60_000, 200);
-        let probe = ScriptedService::new([late, late, late, late, Status(200)]);
+async fn below_the_limiter_breaks_the_window() {
+    for (below, expected) in [(true, 8), (false, 4)] {
+        let slow = Delayed(60_000, 200);
+        let client = ScriptedService::new([slow, slow, slow, slow, Status(200)]);
         let limit = RateLimitLayer::new(bucket(4));
-        let inner = ConcurrencyLimitLayer::new(4).layer(probe.clone());
+        let inner = ConcurrencyLimitLayer::new(4).layer(client.clone());
         let mut calls = Vec::new();
-        if buffered {
+        if below {
             let service = limit.layer(BufferLayer::new(16).layer(inner));
             calls.extend((0..12).map(|_| tokio::spawn(service.clone().oneshot(get(URI)))));
         } else {
-            // The other way round is safe.
+            // In the opposite order the window holds.
             let service = BufferLayer::new(16).layer(limit.layer(inner));
             calls.extend((0..12).map(|_| {
                 let call = service.clone().oneshot(get(URI));
@@ -72,16 +71,16 @@ async fn below_the_limiter_the_window_does_not_hold() {
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        assert_eq!(worst_window(&probe).max(4), expected, "buffered: {buffered}");
+        assert_eq!(fullest_window(&client).max(4), expected, "buffer below the limiter: {below}");
     }
 }
 
-/// What is given up in the queue is not sent, and not sent again either, for its body is still there.
+/// The request is not retried, because the buffer still holds its body.
 #[tokio::test(start_paused = true)]
-async fn below_a_timeout_what_is_queued_is_never_sent() {
-    let probe = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
-    let inner = ConcurrencyLimitLayer::new(1).layer(probe.clone());
-    let holder = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
+async fn never_sends_a_request_that_timed_out_in_its_queue() {
+    let client = ScriptedService::new([Delayed(9_500, 200), Status(200)]);
+    let inner = ConcurrencyLimitLayer::new(1).layer(client.clone());
+    let first_call = tokio::spawn(inner.clone().oneshot(request("POST", URI)));
     tokio::task::yield_now().await;
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
@@ -95,14 +94,14 @@ async fn below_a_timeout_what_is_queued_is_never_sent() {
         (outcomes(report), report.stop_reason()),
         (vec![Outcome::Timeout], Some(StopReason::NotReplayable))
     );
-    holder.await.unwrap().unwrap();
+    first_call.await.unwrap().unwrap();
     tokio::time::sleep(secs(60)).await;
-    assert_eq!(methods(&probe), ["POST"]);
+    assert_eq!(methods(&client), ["POST"]);
 }
 
-/// One failure to get ready ends a buffer for good.
+/// A buffer stops after the first error of `poll_ready`.
 #[tokio::test(start_paused = true)]
-async fn below_a_service_that_breaks_stays_broken_and_says_why() {
+async fn below_keeps_returning_the_error_of_a_failed_poll_ready() {
     let service = RetryLayer::new().layer(BufferLayer::new(4).layer(broken()));
     let error = service.oneshot(request("GET", URI)).await.unwrap_err();
     assert!(cause::<ServiceError>(&error).is_some());

@@ -22,48 +22,47 @@ use super::{
     support::{Scripted::*, ScriptedService, cause, get, request, secs},
 };
 
-/// The call is dropped, and with it all that it knew.
 #[tokio::test(start_paused = true)]
-async fn above_it_ends_the_call_without_a_report() {
+async fn above_drops_the_report_of_the_call() {
     let preset = rates().with_total_timeout(secs(20)).with_attempt_timeout(secs(2)).layer().unwrap();
-    let probe = ScriptedService::new([NoResponse]);
-    let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(probe.clone()));
+    let client = ScriptedService::new([NoResponse]);
+    let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(client.clone()));
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
-    // Ours ran out first: it comes through whole.
+    // The inner total timeout elapses first, so its error arrives with a report.
     assert!(
         error.downcast_ref::<Error>().is_some_and(|error| error.is_timeout() && error.report().is_some())
     );
 
-    let service = TowerTimeoutLayer::new(secs(1)).layer(preset.layer(probe.clone()));
+    let service = TowerTimeoutLayer::new(secs(1)).layer(preset.layer(client.clone()));
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is::<Elapsed>());
     tokio::time::sleep(secs(60)).await;
-    assert_eq!(methods(&probe), ["POST", "POST"], "one for each call");
+    assert_eq!(methods(&client), ["POST", "POST"], "one request for each call");
 }
 
-/// Who drops a call takes its line along; ours writes it.
 #[tokio::test(start_paused = true)]
-async fn above_it_drops_the_log_line_of_the_call() {
-    for (ours, expected) in [(true, &["call failed"][..]), (false, &[])] {
+async fn above_drops_the_log_event_of_the_call() {
+    for (inner_first, expected) in [(true, &["call failed"][..]), (false, &[])] {
         let (capture, _guard) = Capture::all();
-        let preset = rates().with_total_timeout(secs(if ours { 1 } else { 20 })).layer().unwrap();
+        let preset = rates().with_total_timeout(secs(if inner_first { 1 } else { 20 })).layer().unwrap();
         let service = TowerTimeoutLayer::new(secs(3)).layer(preset.layer(ScriptedService::new([NoResponse])));
         assert!(service.oneshot(get(URI)).await.is_err());
         tokio::time::sleep(secs(60)).await;
-        let lines = capture.of("tower_outbound::call");
-        assert_eq!(lines.iter().map(|line| line.message.as_str()).collect::<Vec<_>>(), expected, "{ours}");
+        let events = capture.of("tower_outbound::call");
+        let messages: Vec<_> = events.iter().map(|event| event.message.as_str()).collect();
+        assert_eq!(messages, expected, "inner timeout first: {inner_first}");
     }
 }
 
-/// What can't fit is refused at once by ours, and waited for in vain under tower's.
+/// A call that cannot meet the deadline of this crate's timeout fails immediately. Under tower's timeout it waits.
 #[tokio::test(start_paused = true)]
-async fn above_nobody_further_in_knows_of_it() {
-    for (ours, expected) in [(true, Duration::ZERO), (false, secs(1))] {
+async fn above_a_call_that_cannot_meet_it_waits_until_it_elapses() {
+    for (deadline, expected) in [(true, Duration::ZERO), (false, secs(1))] {
         let limit = RateLimitLayer::new(bucket(2));
         let limited = limit.layer(ScriptedService::new([Status(200)]));
         limited.clone().oneshot(get(URI)).await.unwrap();
         let start = Instant::now();
-        let error = if ours {
+        let error = if deadline {
             let layer = TimeoutLayer::total(secs(1)).unwrap();
             let error = layer.layer(limited).oneshot(get(URI)).await.unwrap_err();
             assert!(error.is_rate_limited() && error.retry_after().is_some_and(|wait| wait > secs(1)));
@@ -71,37 +70,41 @@ async fn above_nobody_further_in_knows_of_it() {
         } else {
             TowerTimeoutLayer::new(secs(1)).layer(limited).oneshot(get(URI)).await.unwrap_err()
         };
-        assert_eq!(error.is::<Elapsed>(), !ours);
+        assert_eq!(error.is::<Elapsed>(), !deadline);
         assert_eq!(start.elapsed().as_secs(), expected.as_secs());
     }
 }
 
-/// It proves nothing of the request.
 #[tokio::test(start_paused = true)]
-async fn below_it_is_a_failure_of_the_attempt_that_may_have_been_sent() {
-    for (method, sent, ended) in [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)] {
-        let probe = ScriptedService::new([NoResponse]);
+async fn below_a_timed_out_attempt_counts_as_maybe_processed() {
+    for (method, sent, stop_reason) in
+        [("GET", 3, StopReason::Exhausted), ("POST", 1, StopReason::NotIdempotent)]
+    {
+        let client = ScriptedService::new([NoResponse]);
         let service = ServiceBuilder::new()
             .layer(RetryLayer::new())
             .layer(TowerTimeoutLayer::new(secs(1)))
-            .service(probe.clone());
+            .service(client.clone());
         let error = service.oneshot(request(method, URI)).await.unwrap_err();
-        assert_eq!(probe.calls(), sent);
+        assert_eq!(client.calls(), sent);
         assert!(error.is_service() && !error.is_timeout() && cause::<Elapsed>(&error).is_some());
         let report = error.report().unwrap();
-        assert_eq!((outcomes(report), report.stop_reason()), (vec![Outcome::Failed; sent], Some(ended)));
+        assert_eq!(
+            (outcomes(report), report.stop_reason()),
+            (vec![Outcome::Failed; sent], Some(stop_reason))
+        );
     }
 }
 
-/// Its time runs in the wait for the limiter, too, and nobody can tell that nothing was sent then.
+/// Its time includes the wait for the limiter, and the retry layer cannot see that nothing was sent.
 #[tokio::test(start_paused = true)]
-async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
-    let probe = ScriptedService::new([Status(200)]);
+async fn between_retry_and_limit_a_timeout_hides_that_nothing_was_sent() {
+    let client = ScriptedService::new([Status(200)]);
     let service = ServiceBuilder::new()
         .layer(RetryLayer::new())
         .layer(TowerTimeoutLayer::new(secs(1)))
         .layer(RateLimitLayer::new(bucket(2)))
-        .service(probe.clone());
+        .service(client.clone());
     service.clone().oneshot(request("POST", URI)).await.unwrap();
     let error = service.oneshot(request("POST", URI)).await.unwrap_err();
     assert!(cause::<Elapsed>(&error).is_some());
@@ -110,5 +113,5 @@ async fn between_retry_and_limit_it_hides_that_nothing_was_sent() {
         (outcomes(report), report.stop_reason()),
         (vec![Outcome::Failed], Some(StopReason::NotIdempotent))
     );
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(client.calls(), 1);
 }

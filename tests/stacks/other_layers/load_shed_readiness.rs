@@ -1,4 +1,4 @@
-//! tower's `LoadShed` over a service that is not ready, and over one that gets ready later.
+//! tower's `LoadShed` above a service that is never ready, and above a service that becomes ready later.
 
 use http::{Request, Response};
 use tower::{
@@ -21,49 +21,50 @@ use super::{
     support::{Content, Limited, Scripted::*, ScriptedService, cause, get, millis, request, secs},
 };
 
-/// One that is busy for the next 100 ms, with the call that makes it so.
+/// Returns a service with one slot, which a call holds for the next 100 ms.
 async fn busy() -> Limited {
-    let probe = Limited::over(ScriptedService::new([Delayed(100, 200), Status(200)])).with_permits(1);
-    tokio::spawn(probe.clone().oneshot(get(URI)));
+    let client = Limited::over(ScriptedService::new([Delayed(100, 200), Status(200)])).with_permits(1);
+    tokio::spawn(client.clone().oneshot(get(URI)));
     tokio::time::sleep(millis(1)).await;
-    assert_eq!(probe.permits_taken(), 1);
-    probe
+    assert_eq!(client.permits_taken(), 1);
+    client
 }
 
-fn is_shed(error: &BoxError) -> bool {
+fn is_rejected(error: &BoxError) -> bool {
     error.is::<Overloaded>()
         || error.downcast_ref::<Error>().is_some_and(|error| cause::<Overloaded>(error).is_some())
 }
 
-/// Shed, or answered once the service is ready; and answered then in any case.
-async fn meets<L, S, R>(name: &str, layer: L, sheds: bool)
+/// Asserts that a call is rejected if `rejects` is `true`, and otherwise waits until the service is ready. Later calls
+/// succeed.
+async fn check<L, S, R>(name: &str, layer: L, rejects: bool)
 where
     L: Layer<Limited, Service = S>,
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
     let never = Limited::over(ScriptedService::new([Status(200)])).with_permits(0);
     let called = tokio::time::timeout(secs(300), layer.layer(never.clone()).oneshot(get(URI))).await;
-    let shed = called.ok().and_then(Result::err).map(Into::into).is_some_and(|error| is_shed(&error));
-    assert_eq!((shed, never.calls()), (sheds, 0), "{name}, over what is never ready");
+    let rejected = called.ok().and_then(Result::err).map(Into::into).is_some_and(|error| is_rejected(&error));
+    assert_eq!((rejected, never.calls()), (rejects, 0), "{name} over a service that is never ready");
 
-    let probe = busy().await;
+    let client = busy().await;
     let start = tokio::time::Instant::now();
-    let service = layer.layer(probe.clone());
+    let service = layer.layer(client.clone());
     match service.clone().oneshot(get(URI)).await.map_err(Into::into) {
-        Ok(_) => assert!(!sheds && start.elapsed() >= millis(99), "{name} has waited"),
-        Err(error) => assert!(sheds && is_shed(&error) && start.elapsed().is_zero(), "{name}: {error}"),
+        Ok(_) => assert!(!rejects && start.elapsed() >= millis(99), "{name} did not wait"),
+        Err(error) => assert!(rejects && is_rejected(&error) && start.elapsed().is_zero(), "{name}: {error}"),
     }
     tokio::time::sleep(millis(100)).await;
-    assert!(service.oneshot(get(URI)).await.is_ok(), "{name}, ready by now");
-    assert_eq!(probe.calls(), if sheds { 2 } else { 3 }, "{name}");
+    assert!(service.oneshot(get(URI)).await.is_ok(), "{name} over a service that is ready again");
+    assert_eq!(client.calls(), if rejects { 2 } else { 3 }, "{name}");
 }
 
-/// Layers of ours that ready their service in the call hide from `LoadShed` above that it isn't.
+/// Limit and retry poll the readiness of their service in the call, so `LoadShed` above them does not see it.
 #[tokio::test(start_paused = true)]
-async fn above_it_sheds_over_those_of_ours_that_pass_readiness_on() {
+async fn above_rejects_over_layers_that_forward_readiness() {
     macro_rules! above {
-        ($name:literal, $ours:expr, $sheds:expr) => {
-            meets($name, ServiceBuilder::new().layer(LoadShedLayer::new()).layer($ours), $sheds).await
+        ($name:literal, $layer:expr, $rejects:expr) => {
+            check($name, ServiceBuilder::new().layer(LoadShedLayer::new()).layer($layer), $rejects).await
         };
     }
     above!("auth", auth(), true);
@@ -77,12 +78,12 @@ async fn above_it_sheds_over_those_of_ours_that_pass_readiness_on() {
     above!("preset", rates().layer().unwrap(), false);
 }
 
-/// Below it sheds under each of them; only retry, and so a preset, comes again.
+/// Retry and presets are missing here, because they retry a rejected request.
 #[tokio::test(start_paused = true)]
-async fn below_it_sheds_under_each_of_ours() {
+async fn below_rejects_under_each_layer_without_retry() {
     macro_rules! below {
-        ($name:literal, $ours:expr) => {
-            meets($name, ServiceBuilder::new().layer($ours).layer(LoadShedLayer::new()), true).await
+        ($name:literal, $layer:expr) => {
+            check($name, ServiceBuilder::new().layer($layer).layer(LoadShedLayer::new()), true).await
         };
     }
     below!("auth", auth());
@@ -98,43 +99,43 @@ fn auth() -> AuthLayer {
     AuthLayer::new(ApiKey::new("s3cret").unwrap(), Origin::parse(URI).unwrap()).unwrap()
 }
 
-type Under = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Limited>, TokenBucket>>;
+type Stack = tower_outbound::retry::Retry<tower_outbound::limit::RateLimit<LoadShed<Limited>, TokenBucket>>;
 
-fn shedding(probe: &Limited, limiter: &TokenBucket) -> Under {
+fn shedding(client: &Limited, limiter: &TokenBucket) -> Stack {
     let backoff = ExponentialBackoff::new(millis(60), secs(1)).unwrap().with_jitter(Jitter::none());
     ServiceBuilder::new()
         .layer(RetryLayer::new().with_backoff(backoff))
         .layer(RateLimitLayer::new(limiter.clone()))
         .layer(LoadShedLayer::new())
-        .service(probe.clone())
+        .service(client.clone())
 }
 
-/// Each that is shed counts as an attempt that was not sent, whatever the method, and has spent a permit.
+/// Each rejected attempt counts as not sent, for every method, and spends a permit.
 #[tokio::test(start_paused = true)]
-async fn below_what_gets_ready_meanwhile_is_reached_by_a_later_attempt() {
+async fn below_a_later_attempt_reaches_a_service_that_became_ready() {
     for method in ["GET", "POST"] {
-        let (probe, limiter) = (busy().await, bucket(20));
-        let answer = shedding(&probe, &limiter).oneshot(request(method, URI)).await.unwrap();
-        let report = Report::from_response(&answer).unwrap();
+        let (client, limiter) = (busy().await, bucket(20));
+        let response = shedding(&client, &limiter).oneshot(request(method, URI)).await.unwrap();
+        let report = Report::from_response(&response).unwrap();
         assert_eq!(
             outcomes(report),
-            [Outcome::NotSent, Outcome::NotSent, Outcome::Response(answer.status())]
+            [Outcome::NotSent, Outcome::NotSent, Outcome::Response(response.status())]
         );
-        // The one that made it busy, and the last attempt.
-        assert_eq!((probe.calls(), limiter.snapshot().granted), (2, 3), "{method}");
+        // The client received the call that held the slot, and the last attempt.
+        assert_eq!((client.calls(), limiter.snapshot().granted), (2, 3), "{method}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_what_never_gets_ready_is_given_up_as_not_sent() {
-    let (probe, limiter) = (Limited::over(ScriptedService::new([Status(200)])).with_permits(0), bucket(20));
-    let error = shedding(&probe, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
+async fn below_a_service_that_stays_unready_fails_as_not_sent() {
+    let (client, limiter) = (Limited::over(ScriptedService::new([Status(200)])).with_permits(0), bucket(20));
+    let error = shedding(&client, &limiter).oneshot(request("POST", URI)).await.unwrap_err();
     assert!(error.is_service() && !error.is_rate_limited() && cause::<Overloaded>(&error).is_some());
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
-    assert_eq!((probe.calls(), limiter.snapshot().granted), (0, 3));
+    assert_eq!((client.calls(), limiter.snapshot().granted), (0, 3));
 
     let preset = ServiceBuilder::new().layer(rates().layer().unwrap()).layer(LoadShedLayer::new());
-    let error = preset.service(probe.clone()).oneshot(request("POST", URI)).await.unwrap_err();
-    assert!(cause::<Overloaded>(&error).is_some() && probe.calls() == 0);
+    let error = preset.service(client.clone()).oneshot(request("POST", URI)).await.unwrap_err();
+    assert!(cause::<Overloaded>(&error).is_some() && client.calls() == 0);
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::NotSent; 3]);
 }

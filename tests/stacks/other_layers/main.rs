@@ -1,23 +1,23 @@
-//! The layers among those of tower, tower-http and tower-resilience: what the table of `tower_outbound::interplay` says,
-//! row by row, on paused time.
+//! Layers of tower, tower-http and tower-resilience above, between and below the layers of this crate. Tests the
+//! effects that the page `tower_outbound::guide::other_layers` documents, on paused time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod balance;
-mod breaker;
 mod buffer;
 #[path = "../../support/capture.rs"]
 mod capture;
-mod concurrency;
+mod circuit_breaker;
+mod combinations;
+mod concurrency_limit;
 mod decompression;
-mod matrix;
-mod permits;
-mod redirect;
-mod shed;
+mod follow_redirect;
+mod load_shed;
+mod load_shed_readiness;
+mod slots;
 #[path = "../../support/scripted.rs"]
 mod support;
 mod timeout;
 mod trace;
-mod unready;
 
 use std::time::Duration;
 
@@ -31,19 +31,19 @@ fn rates() -> StackBuilder {
     preset::currency_rates(URI).unwrap().with_api_key(ApiKey::new("s3cret").unwrap())
 }
 
-/// At most so many in 10 s, half of them at once.
+/// Allows `limit` requests in any 10 s, and half of them in a burst.
 fn bucket(limit: u32) -> TokenBucket {
     let quota = Quota::new(limit, Duration::from_secs(10)).unwrap();
     TokenBucket::new(quota.with_burst(limit / 2).unwrap().without_margin())
 }
 
-/// The most requests that came within any 10 s.
-fn worst_window(probe: &ScriptedService) -> u64 {
-    probe.arrivals().most_in(Duration::from_secs(10))
+/// Returns the largest number of requests in any 10 s.
+fn fullest_window(client: &ScriptedService) -> u64 {
+    client.arrivals().most_in(Duration::from_secs(10))
 }
 
-fn methods(probe: &ScriptedService) -> Vec<String> {
-    probe.seen().iter().map(|seen| seen.head.method.to_string()).collect()
+fn methods(client: &ScriptedService) -> Vec<String> {
+    client.seen().iter().map(|seen| seen.head.method.to_string()).collect()
 }
 
 fn outcomes(report: &Report) -> Vec<Outcome> {

@@ -23,7 +23,7 @@ use super::{
     support::{Scripted::*, ScriptedService, get},
 };
 
-/// Each span as `parent/name`, and the URI that it shows.
+/// Records the path of each span, as `parent/name`, and its URI.
 #[derive(Clone, Default)]
 struct Spans(Arc<Mutex<Vec<Seen>>>);
 
@@ -53,11 +53,11 @@ async fn spans(above: bool) -> Vec<Seen> {
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let layer = rates().with_key_placement("query:key".parse().unwrap()).layer().unwrap();
-    let (trace, probe) = (TraceLayer::new_for_http(), ScriptedService::new([Status(503), Status(200)]));
+    let (trace, client) = (TraceLayer::new_for_http(), ScriptedService::new([Status(503), Status(200)]));
     if above {
-        trace.layer(layer.layer(probe)).oneshot(get(URI)).await.unwrap();
+        trace.layer(layer.layer(client)).oneshot(get(URI)).await.unwrap();
     } else {
-        layer.layer(trace.layer(probe)).oneshot(get(URI)).await.unwrap();
+        layer.layer(trace.layer(client)).oneshot(get(URI)).await.unwrap();
     }
     spans.0.lock().unwrap().clone()
 }
@@ -67,18 +67,18 @@ fn paths(spans: &[Seen]) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn above_its_span_holds_the_call_and_shows_no_key() {
+async fn above_its_span_contains_the_call_and_no_key() {
     let spans = spans(true).await;
     assert_eq!(paths(&spans), ["request", "request/call", "request/call/attempt", "request/call/attempt"]);
     assert!(spans.iter().all(|(_, uri)| uri.as_ref().is_none_or(|uri| !uri.contains("s3cret"))));
 }
 
-/// It is told of every attempt, and writes the URI that is sent: a key in the query, too.
+/// Records the URI that is sent, with a key in the query.
 #[tokio::test(start_paused = true)]
-async fn below_each_attempt_has_its_span_and_a_key_in_the_query_shows() {
+async fn below_each_attempt_contains_its_span_with_a_query_key() {
     let spans = spans(false).await;
     let attempt = ["call/attempt", "call/attempt/request"];
     assert_eq!(paths(&spans), ["call", attempt[0], attempt[1], attempt[0], attempt[1]]);
-    let shown: Vec<_> = spans.iter().filter_map(|(_, uri)| uri.as_deref()).collect();
-    assert!(shown.len() == 2 && shown.iter().all(|uri| uri.contains("key=s3cret")), "{shown:?}");
+    let uris: Vec<_> = spans.iter().filter_map(|(_, uri)| uri.as_deref()).collect();
+    assert!(uris.len() == 2 && uris.iter().all(|uri| uri.contains("key=s3cret")), "{uris:?}");
 }

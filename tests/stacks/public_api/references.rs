@@ -1,25 +1,25 @@
-//! What the public items of a crate name of other crates.
+//! The references of a crate's public items to items of other crates.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Something of another crate that a public item names.
+/// An item of another crate that a public item uses.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Named {
-    /// The crate that it is from.
+pub(crate) struct Reference {
+    /// The other crate.
     pub(crate) from: String,
     pub(crate) path: String,
-    /// What names it, and the file that it stands in.
+    /// The public item, and its file.
     pub(crate) item: String,
     pub(crate) file: String,
 }
 
-pub(crate) fn all(api: &Value) -> BTreeSet<Named> {
+pub(crate) fn all(api: &Value) -> BTreeSet<Reference> {
     let mut found = BTreeSet::new();
     for item in api["index"].as_object().unwrap().values().filter(|item| item["crate_id"] == 0) {
         let implementation = &item["inner"]["impl"];
-        // Those that other crates make for every type, and the compiler for each, are not ours.
+        // Skips blanket implementations of other crates and auto traits.
         if implementation["blanket_impl"].is_object() || implementation["is_synthetic"] == true {
             continue;
         }
@@ -31,17 +31,17 @@ pub(crate) fn all(api: &Value) -> BTreeSet<Named> {
 struct Walk<'a> {
     api: &'a Value,
     item: &'a Value,
-    found: &'a mut BTreeSet<Named>,
+    found: &'a mut BTreeSet<Reference>,
 }
 
 impl Walk<'_> {
     fn walk(&mut self, value: &Value) {
         match value {
             Value::Object(members) => {
-                // A type and a trait have a path, a re-export has a source. That of a primitive type has no id.
+                // A type or trait has a path, a re-export a source. The path of a primitive type has no id.
                 let path = members.get("path").or(members.get("source")).and_then(Value::as_str);
                 if let (Some(id), Some(path)) = (members.get("id"), path) {
-                    self.name(id, path);
+                    self.add_item(id, path);
                 }
                 if let Some(name) = members.get("extern_crate").and_then(|other| other["name"].as_str()) {
                     self.add(name, name);
@@ -53,7 +53,7 @@ impl Walk<'_> {
         }
     }
 
-    fn name(&mut self, id: &Value, written: &str) {
+    fn add_item(&mut self, id: &Value, written: &str) {
         let path = &self.api["paths"][id.to_string()];
         match path["crate_id"].as_u64() {
             Some(0) => {}
@@ -64,7 +64,7 @@ impl Walk<'_> {
                 self.add(from, &parts.join("::"));
             }
             None if self.api["index"][id.to_string()]["crate_id"] == 0 => {}
-            // Not told where from, so by the name that is written.
+            // rustdoc does not list this item, so the first segment of its path is the crate.
             None => {
                 self.add(written.trim_start_matches("::").split("::").next().unwrap_or_default(), written)
             }
@@ -72,12 +72,12 @@ impl Walk<'_> {
     }
 
     fn add(&mut self, from: &str, path: &str) {
-        // What a macro writes to make a type `Unpin`, by a private type of that name.
+        // pin_project_lite generates a private type of this name, to implement `Unpin`.
         if !["pin_project_lite", "__Origin"].contains(&from) {
-            self.found.insert(Named {
+            self.found.insert(Reference {
                 from: from.to_owned(),
                 path: path.to_owned(),
-                // That of a re-export is in it.
+                // The name of a re-export is one level deeper.
                 item: self.item["name"]
                     .as_str()
                     .or(self.item["inner"]["use"]["name"].as_str())

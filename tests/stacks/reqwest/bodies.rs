@@ -1,4 +1,4 @@
-//! Bodies pass as they come, both ways, under a retry layer that records the request's.
+//! Streams request and response bodies under a retry layer that records the request's body.
 
 use std::{
     io::Write,
@@ -34,13 +34,13 @@ async fn post(
     body: impl Body<Data = Bytes, Error = BoxError> + Send + 'static,
 ) -> Response<ReqwestBody> {
     let mut request = Request::post(url).body(body).unwrap();
-    // HTTP/1 has trailers only for who says that there will be some.
+    // HTTP/1 sends trailers only if the request announces them.
     request.headers_mut().insert("trailer", "x-sum".parse().unwrap());
     request.headers_mut().insert("te", "trailers".parse().unwrap());
     within(quick_retry().layer(inner(wire)).oneshot(request)).await.unwrap()
 }
 
-/// Sends back what comes, as it comes.
+/// Starts a server that streams each request's body back.
 async fn echo() -> Site {
     Site::start(|_, body| async {
         let body = body.map_err(BoxError::from).boxed_unsync();
@@ -50,7 +50,7 @@ async fn echo() -> Site {
 }
 
 #[tokio::test]
-async fn each_frame_passes_before_the_next_one_is_there_and_trailers_last() {
+async fn forwards_each_frame_before_the_next_one_exists() {
     for wire in WIRES {
         let site = echo().await;
         let (send, receive) = mpsc::unbounded_channel::<Frame<Bytes>>();
@@ -74,49 +74,48 @@ async fn each_frame_passes_before_the_next_one_is_there_and_trailers_last() {
     }
 }
 
-fn zipped(text: &str) -> Bytes {
-    let mut zip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    zip.write_all(text.as_bytes()).unwrap();
-    zip.finish().unwrap().into()
+fn gzip(text: &str) -> Bytes {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap().into()
 }
 
-/// Over HTTP/2 as gRPC has them, and over HTTP/1.
 #[tokio::test]
-async fn trailers_come_after_a_body_that_was_decompressed_and_one_that_was_not() {
+async fn returns_trailers_after_compressed_and_plain_bodies() {
     for wire in WIRES {
-        for (zip, unzip) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (compress, decompress) in [(false, false), (false, true), (true, false), (true, true)] {
             let site = Site::start(move |_, _| async move {
-                let data = if zip { zipped("hello") } else { Bytes::from("hello") };
+                let data = if compress { gzip("hello") } else { Bytes::from("hello") };
                 let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "5".parse().unwrap())]);
                 let frames = [Frame::data(data), Frame::trailers(trailers)].map(Ok::<_, BoxError>);
-                let mut answer = Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync());
-                answer.headers_mut().insert("trailer", "x-sum".parse().unwrap());
-                if zip {
-                    answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+                let mut response = Response::new(StreamBody::new(stream::iter(frames)).boxed_unsync());
+                response.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+                if compress {
+                    response.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
                 }
-                answer
+                response
             })
             .await;
-            let case = format!("{wire:?}, zipped {zip}, to be unzipped {unzip}");
+            let case = format!("{wire:?}, compressed: {compress}, decompressed: {decompress}");
             let client = if wire == Wire::Http2 { builder().http2_prior_knowledge() } else { builder() };
-            let client = Reqwest::new(if unzip { client } else { client.no_gzip() }).unwrap();
+            let client = Reqwest::new(if decompress { client } else { client.no_gzip() }).unwrap();
             let request =
                 Request::get(&site.url).header("te", "trailers").body(tower_outbound::Body::empty()).unwrap();
-            let answer = within(quick_retry().layer(client).oneshot(request)).await.unwrap();
-            let body = within(answer.into_body().collect()).await.unwrap();
+            let response = within(quick_retry().layer(client).oneshot(request)).await.unwrap();
+            let body = within(response.into_body().collect()).await.unwrap();
             assert_eq!(
                 body.trailers().map(|trailers| trailers["x-sum"].to_str().unwrap()),
                 Some("5"),
                 "{case}"
             );
-            let expected = if zip && !unzip { zipped("hello") } else { Bytes::from("hello") };
+            let expected = if compress && !decompress { gzip("hello") } else { Bytes::from("hello") };
             assert_eq!(body.to_bytes(), expected, "{case}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_length_that_is_known_is_sent_and_told() {
+async fn forwards_known_body_lengths() {
     for wire in WIRES {
         let site = Site::start(|head, body| async move {
             assert_eq!(head.headers["content-length"], "5");
@@ -132,7 +131,7 @@ async fn a_length_that_is_known_is_sent_and_told() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_dropped_ends_at_the_server() {
+async fn server_stops_sending_a_dropped_response_body() {
     struct Dropped(Option<oneshot::Sender<()>>);
 
     impl Drop for Dropped {
@@ -142,12 +141,12 @@ async fn an_answer_that_is_dropped_ends_at_the_server() {
     }
 
     for wire in WIRES {
-        let (told, dropped) = oneshot::channel();
-        let told = Arc::new(std::sync::Mutex::new(Some(told)));
+        let (sender, dropped) = oneshot::channel();
+        let sender = Arc::new(std::sync::Mutex::new(Some(sender)));
         let site = Site::start(move |_, _| {
-            let guard = Dropped(told.lock().unwrap().take());
+            let guard = Dropped(sender.lock().unwrap().take());
             let frames = stream::repeat(()).then(move |()| {
-                let _held = &guard;
+                let _moved_in = &guard;
                 async { Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"more"))) }
             });
             async { Response::new(StreamBody::new(frames).boxed_unsync()) }
@@ -161,24 +160,24 @@ async fn an_answer_that_is_dropped_ends_at_the_server() {
 }
 
 const CHUNK: usize = 64 * 1024;
-/// 256 MiB, which neither sockets nor windows hold.
+/// 256 MiB, more than the buffers of sockets and HTTP/2 windows hold.
 const CHUNKS: usize = 4096;
 
-/// Counts the chunks as they are taken.
-fn large(taken: &Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = BoxError> + Send + use<> {
-    let (taken, chunk) = (Arc::clone(taken), Bytes::from(vec![7; CHUNK]));
+/// Returns a body that counts the chunks that were polled.
+fn large_body(chunks_polled: &Arc<AtomicUsize>) -> impl Body<Data = Bytes, Error = BoxError> + Send + use<> {
+    let (chunks_polled, chunk) = (Arc::clone(chunks_polled), Bytes::from(vec![7; CHUNK]));
     StreamBody::new(stream::iter(0..CHUNKS).map(move |_| {
-        taken.fetch_add(1, SeqCst);
+        chunks_polled.fetch_add(1, SeqCst);
         Ok(Frame::data(chunk.clone()))
     }))
 }
 
-/// Waits until no more is taken.
-async fn stands(taken: &AtomicUsize) -> usize {
+/// Waits until the count stops growing.
+async fn stalled_count(chunks_polled: &AtomicUsize) -> usize {
     let mut last = 0;
     loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let now = taken.load(SeqCst);
+        let now = chunks_polled.load(SeqCst);
         if now > 0 && now == last {
             return now;
         }
@@ -195,9 +194,9 @@ async fn length(mut body: impl Body<Data = Bytes, Error: std::fmt::Debug> + Unpi
 }
 
 #[tokio::test]
-async fn a_large_upload_waits_for_who_reads_it() {
+async fn large_upload_waits_until_the_server_reads_it() {
     for wire in WIRES {
-        let (taken, read) = (Arc::<AtomicUsize>::default(), Arc::new(Notify::new()));
+        let (chunks_polled, read) = (Arc::<AtomicUsize>::default(), Arc::new(Notify::new()));
         let reading = Arc::clone(&read);
         let site = Site::start(move |_, body| {
             let read = Arc::clone(&reading);
@@ -209,28 +208,28 @@ async fn a_large_upload_waits_for_who_reads_it() {
         })
         .await;
         let reader = async {
-            let stood = within(stands(&taken)).await;
-            assert!(stood < CHUNKS / 4, "{wire:?}: {stood} chunks taken");
+            let polled = within(stalled_count(&chunks_polled)).await;
+            assert!(polled < CHUNKS / 4, "{wire:?}: {polled} chunks polled");
             read.notify_one();
         };
-        let (response, ()) = tokio::join!(post(wire, &site.url, large(&taken)), reader);
-        assert_eq!((response.status().as_u16(), taken.load(SeqCst)), (200, CHUNKS));
+        let (response, ()) = tokio::join!(post(wire, &site.url, large_body(&chunks_polled)), reader);
+        assert_eq!((response.status().as_u16(), chunks_polled.load(SeqCst)), (200, CHUNKS));
     }
 }
 
 #[tokio::test]
-async fn a_large_answer_waits_for_who_reads_it() {
+async fn large_response_waits_until_the_caller_reads_it() {
     for wire in WIRES {
-        let taken = Arc::<AtomicUsize>::default();
-        let giving = Arc::clone(&taken);
+        let chunks_polled = Arc::<AtomicUsize>::default();
+        let counter = Arc::clone(&chunks_polled);
         let site = Site::start(move |_, _| {
-            let body = large(&giving);
+            let body = large_body(&counter);
             async { Response::new(body.boxed_unsync()) }
         })
         .await;
         let body = post(wire, &site.url, tower_outbound::Body::empty()).await.into_body();
-        let stood = within(stands(&taken)).await;
-        assert!(stood < CHUNKS / 4, "{wire:?}: {stood} chunks taken");
+        let polled = within(stalled_count(&chunks_polled)).await;
+        assert!(polled < CHUNKS / 4, "{wire:?}: {polled} chunks polled");
         assert_eq!(within(length(body)).await, CHUNK * CHUNKS);
     }
 }

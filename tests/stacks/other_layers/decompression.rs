@@ -31,13 +31,13 @@ fn gzip(text: &[u8]) -> Bytes {
     encoder.finish().unwrap().into()
 }
 
-/// In pieces, and counts how many bodies were read to their end.
-struct Watched {
+/// A body in frames of 64 bytes, which counts the bodies that were read to the end.
+struct CountedBody {
     rest: Bytes,
     ended: Option<Arc<AtomicUsize>>,
 }
 
-impl Body for Watched {
+impl Body for CountedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -46,7 +46,7 @@ impl Body for Watched {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if self.rest.is_empty() {
-            // Once: a decoder asks again.
+            // Counts only once, because a decoder polls again.
             if let Some(ended) = self.ended.take() {
                 ended.fetch_add(1, Relaxed);
             }
@@ -63,10 +63,10 @@ struct Server {
     ended: Arc<AtomicUsize>,
 }
 
-type Inner = BoxCloneService<Request<ReplayBody<Content>>, Response<Watched>, tower::BoxError>;
+type Inner = BoxCloneService<Request<ReplayBody<Content>>, Response<CountedBody>, tower::BoxError>;
 
 impl Server {
-    /// Fails once with this, and answers `hello` then, both compressed.
+    /// Responds with a 503 and this body, and then with 200 and `hello`, both compressed.
     fn service(&self, failure: &[u8]) -> Inner {
         let (server, failure) = (self.clone(), gzip(failure));
         BoxCloneService::new(service_fn(move |request: Request<ReplayBody<Content>>| {
@@ -79,7 +79,7 @@ impl Server {
                 let (status, rest) = if seen.len() == 1 { (503, failure) } else { (200, gzip(b"hello")) };
                 let response = Response::builder().status(status).header("content-encoding", "gzip");
                 let response = response.header("content-length", rest.len());
-                Ok(response.body(Watched { rest, ended: Some(Arc::clone(&server.ended)) })?)
+                Ok(response.body(CountedBody { rest, ended: Some(Arc::clone(&server.ended)) })?)
             }
         }))
     }
@@ -94,7 +94,7 @@ async fn check<B: Body<Data: bytes::Buf, Error: std::fmt::Debug>>(server: &Serve
     assert_eq!(Report::from_response(&response).unwrap().attempt_count(), 2);
     let text = response.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text, "hello");
-    // Both attempts were the same request, with the length that their body had.
+    // Both attempts sent the same request, with the length of its body.
     let seen = server.seen.lock().unwrap().clone();
     for (headers, body) in &seen {
         assert_eq!((body.as_ref(), &headers["accept-encoding"]), (&b"hello"[..], &"gzip".parse().unwrap()));
@@ -109,9 +109,10 @@ fn put() -> Request<Content> {
     request
 }
 
-/// What fails is read as it comes, a kilobyte for a megabyte: to its end, so that its connection is of use again.
+/// The compressed body has one kilobyte instead of a megabyte, so it is read to the end and its connection can be
+/// reused.
 #[tokio::test(start_paused = true)]
-async fn above_a_failed_answer_is_not_decompressed() {
+async fn above_drains_a_failed_response_compressed() {
     let server = Server::default();
     let layer = rates().layer().unwrap();
     let service = DecompressionLayer::new().layer(layer.layer(server.service(&[0; 1 << 20])));
@@ -121,7 +122,7 @@ async fn above_a_failed_answer_is_not_decompressed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn below_what_is_read_of_a_failed_answer_counts_decompressed() {
+async fn below_counts_the_drained_bytes_decompressed() {
     for (failure, ended) in [(vec![0; 1 << 20], 0), (vec![0; 1 << 10], 1)] {
         let server = Server::default();
         let service = DecompressionLayer::new().layer(server.service(&failure));

@@ -1,4 +1,4 @@
-//! Connections that fail: what was certainly not sent is sent again whatever it is, and nothing else.
+//! Failed connections. A call that is not idempotent is retried only if it was certainly not sent.
 
 use std::{
     io,
@@ -16,18 +16,18 @@ use tower_outbound::{ErrorKind, call::Outcome, error::DeliveryError};
 
 use super::*;
 
-/// Bound and not listening: it refuses, and no other process can be given the port meanwhile.
-fn refusing() -> (TcpSocket, http::Uri) {
+/// Returns a socket that is bound but not listening, so it refuses connections and no other process gets its port.
+fn refusing_socket() -> (TcpSocket, http::Uri) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let uri = format!("http://{}", socket.local_addr().unwrap()).parse().unwrap();
     (socket, uri)
 }
 
-/// The server is there when the channel, by tonic's own connector, connects for the second time.
+/// The connector starts the server when the channel connects for the second time.
 #[tokio::test]
-async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
-    let (socket, uri) = refusing();
+async fn retries_a_call_that_found_no_connection() {
+    let (socket, uri) = refusing_socket();
     let (socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
     let starting = Arc::clone(&started);
     let connector = tower::service_fn(move |uri: http::Uri| {
@@ -35,32 +35,32 @@ async fn a_call_that_found_no_connection_is_sent_when_there_is_one() {
         *connections += 1;
         if *connections == 2 {
             let listener = socket.take().unwrap().listen(16).unwrap();
-            *starting.lock().unwrap() = Some(Server::over(listener, [Scripted::Status]));
+            *starting.lock().unwrap() = Some(Server::over(listener, [Scripted::Success]));
         }
         HttpConnector::new().oneshot(uri)
     });
-    // A method that nobody called idempotent.
+    // No method is declared idempotent.
     let stack = ServiceBuilder::new()
         .layer(retry().with_idempotent(|_| false))
         .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
         .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(connector));
-    let response = HealthClient::with_origin(stack, uri).check(question()).await.unwrap();
+    let response = HealthClient::with_origin(stack, uri).check(request()).await.unwrap();
     assert_eq!(response.extensions().get::<Report>().unwrap().attempt_count(), 2);
     assert_eq!(started.lock().unwrap().take().unwrap().calls(), 1);
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable_in_the_end() {
-    let (_refuses, uri) = refusing();
+async fn returns_unavailable_if_no_attempt_finds_a_connection() {
+    let (_refuses, uri) = refusing_socket();
     let stack = stack(uri.clone(), retry().with_idempotent(|_| false), Duration::from_secs(10));
-    let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
+    let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
     let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
     assert_eq!(error.report().map(Report::attempt_count), Some(3), "{error:?}");
 }
 
-/// A server that reads each request and resets its stream; returns how many it read.
-async fn resets(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
+/// Starts a server that reads each request and resets its stream. Returns the number of requests.
+async fn resetting_server(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
@@ -80,63 +80,63 @@ async fn resets(reason: h2::Reason) -> (http::Uri, Arc<AtomicUsize>) {
 }
 
 #[tokio::test]
-async fn a_reset_call_is_sent_again_when_it_is_idempotent_or_the_server_refused_it() {
+async fn retries_a_reset_call_if_it_is_idempotent_or_was_refused() {
     let table = [
         (h2::Reason::INTERNAL_ERROR, false, 1),
         (h2::Reason::INTERNAL_ERROR, true, 3),
         (h2::Reason::REFUSED_STREAM, false, 3),
     ];
     for (reason, idempotent, expected) in table {
-        let (uri, count) = resets(reason).await;
+        let (uri, count) = resetting_server(reason).await;
         let retry = retry().with_idempotent(move |_| idempotent);
         let stack = stack(uri.clone(), retry, Duration::from_secs(10));
-        HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
+        HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
         assert_eq!(count.load(Ordering::SeqCst), expected, "{reason:?}, idempotent: {idempotent}");
     }
 }
 
-/// Marks the failure of a connect. A channel returns one error for every failure of its connector, including TLS, and
-/// only tonic can identify it.
-fn unsent(error: tonic::transport::Error) -> BoxError {
-    let connecting = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
-    if connecting { DeliveryError::not_sent(error).into() } else { error.into() }
+/// Marks a connect failure as not sent. A channel returns the same error type for every failure of its connector,
+/// including TLS.
+fn mark_connect_failure(error: tonic::transport::Error) -> BoxError {
+    let is_connect_error = error.source().is_some_and(|source| source.is::<tonic::ConnectError>());
+    if is_connect_error { DeliveryError::not_sent(error).into() } else { error.into() }
 }
 
 #[tokio::test]
 async fn retries_after_a_tls_failure_only_if_it_is_marked_not_sent() {
     for (marked, expected) in [(false, &[Outcome::Failed][..]), (true, &[Outcome::NotSent; 3])] {
         let tls = tower::service_fn(|_: http::Uri| async {
-            Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "no handshake"))
+            Err::<TokioIo<TcpStream>, _>(io::Error::new(io::ErrorKind::InvalidData, "handshake failed"))
         });
         let uri = http::Uri::from_static("http://127.0.0.1:1");
         let stack = ServiceBuilder::new()
             .layer(retry().with_idempotent(|_| false))
             .map_request(|request: http::Request<ReplayBody<Body>>| request.map(Body::new))
-            .map_err(move |error| if marked { unsent(error) } else { error.into() })
+            .map_err(move |error| if marked { mark_connect_failure(error) } else { error.into() })
             .service(Endpoint::from(uri.clone()).connect_with_connector_lazy(tls));
-        let status = HealthClient::with_origin(stack, uri).check(question()).await.unwrap_err();
-        assert_eq!(status.code(), Code::Unavailable, "{marked}");
+        let status = HealthClient::with_origin(stack, uri).check(request()).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable, "marked: {marked}");
         let error = status.source().and_then(|source| source.downcast_ref::<Error>()).unwrap();
         let attempts = error.report().unwrap().attempts();
         let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
-        assert_eq!(outcomes, expected, "{marked}");
+        assert_eq!(outcomes, expected, "marked: {marked}");
     }
 }
 
-/// tonic wraps the errors of its channel in types of its own.
+/// tonic wraps the errors of its channel in its own types.
 #[tokio::test]
-async fn names_the_failures_of_a_channel() {
-    // Its connections are made, and nobody reads from them.
+async fn error_kind_names_the_failure_of_a_channel() {
+    // Accepts connections and never reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent: http::Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-    let (_refuses, refusing) = refusing();
+    let (_refuses, refusing) = refusing_socket();
     let slow = Endpoint::from(silent.clone()).timeout(millis(20));
     for (channel, kind) in [
         (Endpoint::from(refusing).connect_lazy(), ErrorKind::ConnectRefused),
         (slow.connect_lazy(), ErrorKind::AttemptTimeout),
     ] {
         let stack = RequestIdLayer::new().layer(channel);
-        let status = HealthClient::with_origin(stack, silent.clone()).check(question()).await.unwrap_err();
+        let status = HealthClient::with_origin(stack, silent.clone()).check(request()).await.unwrap_err();
         let error = Error::find_in(&status).unwrap();
         assert_eq!(error.kind(), kind, "{error:?}");
     }

@@ -1,11 +1,11 @@
-//! A crate that names what it must not, to see that it is found.
+//! Checks the search itself, with a generated crate whose public items use foreign types in every possible way.
 
 use std::{fs, path::Path};
 
-use super::{documented, named};
+use super::{references, rustdoc_json};
 
-/// Each item is called what it shows; those of `fine` may stay.
-const PLANTED: &str = r#"
+/// The search must find all items except those of `fine`. Each item's name states how it uses the foreign type.
+const LIBRARY: &str = r#"
 pub mod adapter;
 
 pub fn argument(_: &[foreign::Type]) {}
@@ -38,7 +38,7 @@ pub use foreign::inner;
 pub use foreign::glob::*;
 pub extern crate foreign as whole;
 
-/// Adapted, but not here.
+/// An adapted crate, outside of its adapter.
 pub fn adapted(_: reqwest::Type) {}
 
 pub mod fine {
@@ -60,7 +60,7 @@ pub mod inner {}
 pub mod glob { pub struct Globbed; }
 ";
 
-const FOUND: &[&str] = &[
+const EXPECTED: &[&str] = &[
     "argument",
     "returned",
     "opaque",
@@ -90,8 +90,8 @@ const FOUND: &[&str] = &[
 ];
 
 #[test]
-#[ignore = "documents a crate, as the one beside it; CI runs it"]
-fn what_is_planted_is_found() {
+#[ignore = "documents a generated crate; .ci/run runs it"]
+fn finds_every_foreign_type_of_a_generated_crate() {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("planted_api");
     let others = ["foreign", "http", "reqwest"];
     let dependencies = others.map(|other| format!("{other} = {{ path = \"{other}\" }}\n")).concat();
@@ -104,7 +104,7 @@ fn what_is_planted_is_found() {
         fs::write(path, text).unwrap();
     };
     write("Cargo.toml", &format!("{}[dependencies]\n{dependencies}", manifest("planted-api")));
-    write("src/lib.rs", PLANTED);
+    write("src/lib.rs", LIBRARY);
     write("src/adapter/mod.rs", "pub mod reqwest;\npub mod backon;\n");
     write("src/adapter/reqwest.rs", "pub fn its_adapter(_: ::reqwest::Type) {}\n");
     write("src/adapter/backon.rs", "pub fn other_adapter(_: reqwest::Type) {}\n");
@@ -116,13 +116,14 @@ fn what_is_planted_is_found() {
         write(&format!("{other}/src/lib.rs"), FOREIGN);
     }
 
-    let named = named::all(&documented("planted-api", &root, &root.join("target"), &["--offline"]));
+    let references =
+        references::all(&rustdoc_json("planted-api", &root, &root.join("target"), &["--offline"]));
     let found: Vec<_> =
-        named.iter().filter(|named| !named.is_allowed()).map(|named| named.item.as_str()).collect();
-    for planted in FOUND {
-        assert!(found.contains(planted), "{planted} is not found: {found:?}");
+        references.iter().filter(|found| !found.is_allowed()).map(|found| found.item.as_str()).collect();
+    for expected in EXPECTED {
+        assert!(found.contains(expected), "{expected} is not found: {found:?}");
     }
     for fine in ["fine", "Private", "_field", "its_adapter", "Own"] {
-        assert!(!found.contains(&fine), "{fine} is found: {named:#?}");
+        assert!(!found.contains(&fine), "{fine} is found: {references:#?}");
     }
 }

@@ -1,5 +1,6 @@
-//! Every layer, and the whole stack, with every neighbour above and below: it compiles, it calls only what was polled
-//! ready, twice and by a clone, and keeps no permit of a service below that has only so many.
+//! Each layer of this crate, and the whole stack, with each other layer above and below. Tests that the combination
+//! compiles, that it and its clones call a service only after `poll_ready`, and that it returns every permit of a
+//! limited service.
 
 use http::{Request, Response};
 use tower::{
@@ -25,27 +26,27 @@ use super::{
     support::{Content, Limited, Scripted::Status, ScriptedService, get, secs},
 };
 
-async fn works<S, R>(name: &str, probe: &Limited, service: S)
+async fn check<S, R>(name: &str, client: &Limited, service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
-    // Whoever waits for a permit that is never given back does not get ready.
-    let Ok(()) = tokio::time::timeout(secs(60), tried(name, probe, service)).await else {
+    // If an instance keeps its permit, a later one never becomes ready.
+    let Ok(()) = tokio::time::timeout(secs(60), call_repeatedly(name, client, service)).await else {
         panic!("{name}: hangs")
     };
-    // A buffer's worker ends by itself.
+    // The worker task of a buffer ends a little later.
     tokio::time::sleep(secs(1)).await;
-    assert_eq!(probe.permits_taken(), 0, "{name}");
+    assert_eq!(client.permits_taken(), 0, "{name}");
 }
 
-async fn tried<S, R>(name: &str, probe: &Limited, mut service: S)
+async fn call_repeatedly<S, R>(name: &str, client: &Limited, mut service: S)
 where
     S: Service<Request<Content>, Response = Response<R>, Error: Into<BoxError>> + Clone,
 {
     for _ in 0..2 {
         let Ok(ready) = service.ready().await else { panic!("{name}: not ready") };
-        let answer = ready.call(get(URI)).await.map_err(Into::into);
-        assert!(answer.is_ok_and(|answer| answer.status() == 200), "{name}");
+        let result = ready.call(get(URI)).await.map_err(Into::into);
+        assert!(result.is_ok_and(|response| response.status() == 200), "{name}");
     }
     let Ok(_) = service.ready().await else { panic!("{name}: not ready") };
     let mut clone = service.clone();
@@ -53,76 +54,76 @@ where
     let Ok(ready) = clone.ready().await else { panic!("{name}: the clone is not ready") };
     let second = ready.call(get(URI));
     assert!(second.await.is_ok() && first.await.is_ok(), "{name}");
-    assert_eq!(probe.calls(), 4, "{name}");
+    assert_eq!(client.calls(), 4, "{name}");
 }
 
-/// With as many permits as `works` has instances that are ready at a time.
+/// Returns a service with two permits, because `check` holds two ready instances at a time.
 fn limited(polls: u32) -> Limited {
     Limited::over(ScriptedService::new([Status(200)])).with_permits(2).with_pending_polls(polls)
 }
 
-/// One layer of ours with one neighbour.
+/// Tests one layer of this crate with one other layer.
 macro_rules! pair {
-    ($name:expr, $polls:expr, $neighbour:expr, $ours:expr) => {{
+    ($name:expr, $polls:expr, $other:expr, $layer:expr) => {{
         for polls in $polls {
-            let probe = limited(polls);
-            works(&format!("{} above", $name), &probe, $neighbour.layer($ours.layer(probe.clone()))).await;
-            let probe = limited(polls);
-            works(&format!("{} below", $name), &probe, $ours.layer($neighbour.layer(probe.clone()))).await;
+            let client = limited(polls);
+            check(&format!("{} above", $name), &client, $other.layer($layer.layer(client.clone()))).await;
+            let client = limited(polls);
+            check(&format!("{} below", $name), &client, $layer.layer($other.layer(client.clone()))).await;
         }
     }};
 }
 
 macro_rules! with_each_layer {
-    ($name:expr, $polls:expr, $neighbour:expr) => {{
-        let name = |ours: &str| format!("{ours}, {}", $name);
+    ($name:expr, $polls:expr, $other:expr) => {{
+        let name = |layer: &str| format!("{layer}, {}", $name);
         let key = ApiKey::new("s3cret").unwrap();
         let auth = AuthLayer::new(key, Origin::parse(URI).unwrap()).unwrap();
-        pair!(name("auth"), $polls, $neighbour, auth);
-        pair!(name("limit"), $polls, $neighbour, RateLimitLayer::new(bucket(6)));
-        pair!(name("retry"), $polls, $neighbour, RetryLayer::new());
-        pair!(name("request id"), $polls, $neighbour, RequestIdLayer::new());
-        pair!(name("attempt"), $polls, $neighbour, AttemptSpanLayer::new());
-        pair!(name("total timeout"), $polls, $neighbour, TimeoutLayer::total(secs(60)).unwrap());
-        pair!(name("attempt timeout"), $polls, $neighbour, TimeoutLayer::per_attempt(secs(10)).unwrap());
-        pair!(name("body idle"), $polls, $neighbour, BodyIdleTimeoutLayer::new(secs(1)).unwrap());
-        pair!(name("preset"), $polls, $neighbour, rates().layer().unwrap());
+        pair!(name("auth"), $polls, $other, auth);
+        pair!(name("limit"), $polls, $other, RateLimitLayer::new(bucket(6)));
+        pair!(name("retry"), $polls, $other, RetryLayer::new());
+        pair!(name("request id"), $polls, $other, RequestIdLayer::new());
+        pair!(name("attempt"), $polls, $other, AttemptSpanLayer::new());
+        pair!(name("total timeout"), $polls, $other, TimeoutLayer::total(secs(60)).unwrap());
+        pair!(name("attempt timeout"), $polls, $other, TimeoutLayer::per_attempt(secs(10)).unwrap());
+        pair!(name("body idle"), $polls, $other, BodyIdleTimeoutLayer::new(secs(1)).unwrap());
+        pair!(name("preset"), $polls, $other, rates().layer().unwrap());
     }};
 }
 
 #[tokio::test(start_paused = true)]
-async fn tower() {
+async fn tower_layers_work_above_and_below_each_layer() {
     with_each_layer!("ConcurrencyLimit", [0, 2], ConcurrencyLimitLayer::new(2));
     with_each_layer!("Timeout", [0, 2], TowerTimeoutLayer::new(secs(60)));
     with_each_layer!("Buffer", [0, 2], BufferLayer::new(2));
-    // It sheds what is not ready at once: see `unready`.
+    // Rejects a call if the service is pending: see `load_shed_readiness`.
     with_each_layer!("LoadShed", [0], LoadShedLayer::new());
 }
 
 #[tokio::test(start_paused = true)]
-async fn tower_http() {
+async fn tower_http_layers_work_above_and_below_each_layer() {
     with_each_layer!("FollowRedirect", [0, 2], FollowRedirectLayer::new());
     with_each_layer!("Decompression", [0, 2], DecompressionLayer::new());
     with_each_layer!("Trace", [0, 2], TraceLayer::new_for_http());
 }
 
 #[tokio::test(start_paused = true)]
-async fn tower_resilience() {
+async fn circuit_breaker_works_above_and_below_each_layer() {
     with_each_layer!("CircuitBreaker", [0, 2], CircuitBreakerLayer::builder().build().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-#[should_panic(expected = "keeps one")]
-async fn a_permit_that_is_kept_is_caught() {
-    let probe = Limited::over(ScriptedService::new([Status(200)])).with_permits(3);
-    let mut keeps = probe.clone();
-    ServiceExt::<Request<Content>>::ready(&mut keeps).await.unwrap();
-    works("keeps one", &probe, AttemptSpanLayer::new().layer(probe.clone())).await;
+#[should_panic(expected = "keeps a permit")]
+async fn detects_an_instance_that_keeps_its_permit() {
+    let client = Limited::over(ScriptedService::new([Status(200)])).with_permits(3);
+    let mut ready = client.clone();
+    ServiceExt::<Request<Content>>::ready(&mut ready).await.unwrap();
+    check("keeps a permit", &client, AttemptSpanLayer::new().layer(client.clone())).await;
 }
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "poll_ready must be called first")]
-async fn a_neighbour_that_calls_a_clone_is_caught() {
+async fn detects_a_layer_that_calls_an_unready_clone() {
     #[derive(Clone)]
     struct CallsAClone<S>(S);
     impl<S: Service<Request<Content>> + Clone> Service<Request<Content>> for CallsAClone<S> {
@@ -138,6 +139,6 @@ async fn a_neighbour_that_calls_a_clone_is_caught() {
             self.0.clone().call(request)
         }
     }
-    let probe = Limited::over(ScriptedService::new([Status(200)]));
-    works("a clone", &probe, CallsAClone(AttemptSpanLayer::new().layer(probe.clone()))).await;
+    let client = Limited::over(ScriptedService::new([Status(200)]));
+    check("an unready clone", &client, CallsAClone(AttemptSpanLayer::new().layer(client.clone()))).await;
 }

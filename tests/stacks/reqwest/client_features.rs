@@ -1,4 +1,4 @@
-//! What reqwest does by itself, below the layers, and what becomes of it here.
+//! Features of reqwest below the layers: redirects, its own retries, proxies, default headers, `https_only` and gzip.
 
 use std::time::Duration;
 
@@ -15,10 +15,9 @@ use tower_outbound::{
 };
 
 use super::{
-    Seen, Site, builder, empty,
+    Seen, Site, builder, empty, error_texts,
     frames::{ANSWER, Frame},
     server::{Act, Server, refusing},
-    shown,
     stack::{Wire, quick_retry, within},
     text,
 };
@@ -37,7 +36,7 @@ fn auth(placement: KeyPlacement, url: &str) -> AuthLayer {
     layer.unwrap().with_placement(placement)
 }
 
-fn forms() -> [KeyPlacement; 3] {
+fn placements() -> [KeyPlacement; 3] {
     let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     [KeyPlacement::bearer(), header, KeyPlacement::query("k").unwrap()]
 }
@@ -47,19 +46,20 @@ fn has_key(seen: &Seen) -> bool {
         || seen.headers.values().any(|value| value.to_str().is_ok_and(|value| value.contains(KEY)))
 }
 
-/// With what a user may have in the builder: it is overridden.
-fn following() -> reqwest::ClientBuilder {
+/// A builder that follows redirects. `Reqwest::new` overrides this setting.
+fn following_redirects() -> reqwest::ClientBuilder {
     builder().redirect(reqwest::redirect::Policy::limited(5))
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_the_key_stays() {
-    for form in forms() {
+async fn returns_a_redirect_without_following_it() {
+    for placement in placements() {
         for method in [Method::GET, Method::POST] {
             for status in [301, 302, 303, 307, 308] {
                 let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
-                let site = Site::moved(status, format!("{}/there", elsewhere.url)).await;
-                let service = auth(form.clone(), &site.url).layer(Reqwest::new(following()).unwrap());
+                let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;
+                let service =
+                    auth(placement.clone(), &site.url).layer(Reqwest::new(following_redirects()).unwrap());
                 let response = within(service.oneshot(request(method.clone(), &site.url))).await.unwrap();
                 assert_eq!(response.status(), status);
                 assert!(site.seen().iter().all(has_key) && elsewhere.seen().is_empty());
@@ -69,60 +69,64 @@ async fn a_redirect_is_an_answer_and_the_key_stays() {
 }
 
 #[tokio::test]
-async fn a_location_that_is_no_url_is_an_answer_too() {
+async fn returns_a_redirect_with_an_invalid_location() {
     for target in ["mailto:ann@example.com", "ftp://127.0.0.1/", "http://1.2.3.4.5/", "http://["] {
-        let site = Site::moved(302, target.to_owned()).await;
-        let service = quick_retry().layer(Reqwest::new(following().https_only(false)).unwrap());
+        let site = Site::redirecting(302, target.to_owned()).await;
+        let service = quick_retry().layer(Reqwest::new(following_redirects().https_only(false)).unwrap());
         let response = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap();
         assert_eq!((response.status().as_u16(), site.seen().len()), (302, 1), "{target}");
     }
 }
 
-/// To reqwest that is an error of the request as it was made, like `https_only`, but this one was processed.
+/// reqwest returns the same kind of error as for `https_only`, but the server processed this request.
 #[tokio::test]
-async fn a_ready_client_that_was_sent_to_another_scheme_has_sent() {
-    let site = Site::moved(302, format!("ftp://127.0.0.1/?k={KEY}")).await;
-    let service = quick_retry().layer(Reqwest::from_client(following().build().unwrap()));
+async fn from_client_redirect_to_another_scheme_counts_as_maybe_processed() {
+    let site = Site::redirecting(302, format!("ftp://127.0.0.1/?k={KEY}")).await;
+    let service = quick_retry().layer(Reqwest::from_client(following_redirects().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
     let attempts = error.report().unwrap().attempts();
     let outcomes: Vec<_> = attempts.iter().filter_map(|attempt| attempt.outcome).collect();
     assert_eq!((outcomes, site.seen().len()), (vec![Outcome::Failed], 1), "{error:?}");
-    assert!(!shown(&error).contains(KEY), "{error:?}");
+    assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
-/// What `from_client` says of a client that follows redirects. The key is gone, but it is heard of at once.
+/// As the docs of `from_client` state. The key leaks, but the first redirect fails.
 #[tokio::test]
-async fn a_ready_client_that_follows_fails_at_the_first_redirect_and_is_not_asked_again() {
+async fn from_client_fails_without_retry_if_the_client_follows_a_redirect() {
     for (status, method) in [(307, Method::GET), (302, Method::POST), (303, Method::POST)] {
         let elsewhere = Site::start(|_, _| async { Response::new(empty()) }).await;
-        let site = Site::moved(status, format!("{}/there", elsewhere.url)).await;
-        let client = Reqwest::from_client(following().build().unwrap());
-        let form = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
-        let service = quick_retry().layer(auth(form, &site.url).layer(client));
+        let site = Site::redirecting(status, format!("{}/there", elsewhere.url)).await;
+        let client = Reqwest::from_client(following_redirects().build().unwrap());
+        let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
+        let service = quick_retry().layer(auth(placement, &site.url).layer(client));
         let error = within(service.oneshot(request(method, &site.url))).await.unwrap_err();
-        assert!(error.is_service() && shown(&error).contains("Policy::none()"), "{error:?}");
+        assert!(error.is_service() && error_texts(&error).contains("Policy::none()"), "{error:?}");
         assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotRetryable));
         assert_eq!(site.seen().len() + elsewhere.seen().len(), 2);
-        assert!(elsewhere.seen().iter().all(has_key), "if reqwest is stricter, so may the manual be");
+        assert!(
+            elsewhere.seen().iter().all(has_key),
+            "reqwest is stricter now: update the docs of `from_client`"
+        );
     }
 }
 
-/// The first address has processed the POST; that the second one refuses is no proof of anything.
+/// The first server processed the POST. The refused connection to the second one proves nothing about it.
 #[tokio::test]
-async fn a_ready_client_proves_nothing_by_a_connection_that_was_refused() {
-    let nobody = refusing();
-    let site = Site::moved(302, format!("http://{}/there?k={KEY}", nobody.local_addr().unwrap())).await;
-    let service = quick_retry().layer(Reqwest::from_client(following().build().unwrap()));
+async fn from_client_refused_redirect_target_counts_as_maybe_processed() {
+    let refused = refusing();
+    let site =
+        Site::redirecting(302, format!("http://{}/there?k={KEY}", refused.local_addr().unwrap())).await;
+    let service = quick_retry().layer(Reqwest::from_client(following_redirects().build().unwrap()));
     let error = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap_err();
     assert_eq!(site.seen().iter().filter(|seen| seen.method == Method::POST).count(), 1, "{error:?}");
     assert_eq!(error.report().unwrap().stop_reason(), Some(StopReason::NotIdempotent));
-    assert!(!shown(&error).contains(KEY), "{error:?}");
+    assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
-/// The error of `https_only` has the URL of the hop in its source, out of reach of `without_url`.
+/// The URL is in the source of the error, which `without_url` does not change.
 #[tokio::test]
-async fn an_error_of_a_redirect_has_no_url_either() {
-    let site = Site::moved(307, format!("http://127.0.0.1:1/?k={KEY}")).await;
+async fn error_of_a_redirect_does_not_contain_the_url() {
+    let site = Site::redirecting(307, format!("http://127.0.0.1:1/?k={KEY}")).await;
     let policy = reqwest::redirect::Policy::custom(|attempt| {
         let url = attempt.url().to_string();
         attempt.error(url)
@@ -131,26 +135,27 @@ async fn an_error_of_a_redirect_has_no_url_either() {
     let service = quick_retry().layer(Reqwest::from_client(client));
     let error = within(service.oneshot(request(Method::GET, &site.url))).await.unwrap_err();
     assert_eq!(site.seen().len(), 1);
-    assert!(!shown(&error).contains(KEY), "{error:?}");
+    assert!(!error_texts(&error).contains(KEY), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_ready_client_with_its_redirects_off_works() {
-    let site = Site::moved(302, "/there".to_owned()).await;
+async fn from_client_returns_a_redirect_if_the_client_does_not_follow_it() {
+    let site = Site::redirecting(302, "/there".to_owned()).await;
     let client = builder().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let service = quick_retry().layer(Reqwest::from_client(client));
     let response = within(service.oneshot(request(Method::POST, &site.url))).await.unwrap();
     assert_eq!((response.status().as_u16(), site.seen().len()), (302, 1));
 }
 
-/// reqwest sends a body of bytes again after REFUSED_STREAM and GOAWAY, past the limiter and the report.
+/// By default, reqwest resends a body of bytes after REFUSED_STREAM and GOAWAY, without a permit and outside the
+/// report.
 #[tokio::test]
-async fn reqwest_sends_nothing_again_by_itself() {
+async fn adapter_disables_the_retries_of_reqwest() {
     const REFUSED: &[Frame] = &[Frame::Reset(7)];
-    const GONE: &[Frame] = &[Frame::Process, Frame::GoAway { reason: 0, beyond: -2 }, Frame::Close];
+    const GOAWAY: &[Frame] = &[Frame::Process, Frame::GoAway { reason: 0, beyond: -2 }, Frame::Close];
     let prior_knowledge = || builder().http2_prior_knowledge();
-    for what in [REFUSED, GONE] {
-        let acts: &'static [Act] = Box::leak(Box::new([Act::Say(Box::leak(Box::new([what, ANSWER])))]));
+    for failure in [REFUSED, GOAWAY] {
+        let acts: &'static [Act] = Box::leak(Box::new([Act::Say(Box::leak(Box::new([failure, ANSWER])))]));
         for method in [Method::POST, Method::GET] {
             for reqwest in [
                 Reqwest::new(prior_knowledge().retry(reqwest::retry::for_host("127.0.0.1").classify_fn(
@@ -164,11 +169,11 @@ async fn reqwest_sends_nothing_again_by_itself() {
                 let service = RateLimitLayer::new(bucket.clone()).layer(reqwest);
                 let error = within(service.oneshot(request(method.clone(), server.url()))).await.unwrap_err();
                 assert!(error.is_service(), "{error:?}");
-                assert_eq!(server.connections(), 1, "{what:?}");
+                assert_eq!(server.connections(), 1, "{failure:?}");
             }
         }
     }
-    // And the bare client does: when this fails, the manual has a trap too many.
+    // Without the adapter, reqwest retries. If this fails, update the docs.
     let acts: &'static [Act] = &[Act::Say(&[REFUSED, ANSWER])];
     let server = Server::start(Wire::Http2, acts).await;
     let bare = prior_knowledge().build().unwrap().post(server.url()).body("letter").send();
@@ -176,45 +181,47 @@ async fn reqwest_sends_nothing_again_by_itself() {
 }
 
 #[tokio::test]
-async fn a_key_in_the_query_is_in_no_error_and_no_debug() {
-    let nobody = refusing();
-    let nowhere = format!("http://{}/v1", nobody.local_addr().unwrap());
+async fn errors_and_debug_do_not_contain_a_query_key() {
+    let refused = refusing();
+    let refused_url = format!("http://{}/v1", refused.local_addr().unwrap());
     let reset = Server::start(Wire::Http1, &[Act::ResetInHead; 2]).await;
     let silent = Server::start(Wire::Http2, &[Act::Say(&[&[Frame::Process]]); 4]).await;
     let cut = Server::start(Wire::Http1, &[Act::CloseInBody]).await;
     let query = || KeyPlacement::query("k").unwrap();
 
     let clients = [
-        (nowhere.as_str(), builder()),
+        (refused_url.as_str(), builder()),
         (reset.url(), builder()),
         (silent.url(), builder().http2_prior_knowledge().timeout(Duration::from_millis(50))),
         (silent.url(), builder().https_only(true)),
     ];
     for (url, builder) in clients {
-        for reqwest in [Reqwest::from_client(following().build().unwrap()), Reqwest::new(builder).unwrap()] {
+        for reqwest in
+            [Reqwest::from_client(following_redirects().build().unwrap()), Reqwest::new(builder).unwrap()]
+        {
             let service = auth(query(), url).layer(reqwest.clone());
-            let called = service.oneshot(request(Method::GET, url));
+            let call = service.oneshot(request(Method::GET, url));
             assert!(!format!("{reqwest:?}").contains(KEY));
-            let error: Error = match tokio::time::timeout(Duration::from_millis(300), called).await {
-                Ok(answered) => answered.unwrap_err(),
-                Err(_) => continue, // The one without a timeout.
+            let error: Error = match tokio::time::timeout(Duration::from_millis(300), call).await {
+                Ok(result) => result.unwrap_err(),
+                Err(_) => continue, // The client without a timeout, at the silent server.
             };
-            assert!(!shown(&error).contains(KEY), "{error:?}");
+            assert!(!error_texts(&error).contains(KEY), "{error:?}");
         }
     }
     let service = auth(query(), cut.url()).layer(Reqwest::new(builder()).unwrap());
     let response = within(service.oneshot(request(Method::GET, cut.url()))).await.unwrap();
     let error = response.into_body().collect().await.unwrap_err();
-    assert!(error.is::<reqwest::Error>() && !shown(&*error).contains(KEY), "{error:?}");
+    assert!(error.is::<reqwest::Error>() && !error_texts(&*error).contains(KEY), "{error:?}");
 
-    // And the bare client's has it: when this fails, the manual has a trap too many.
-    let bare = builder().build().unwrap().get(format!("{nowhere}?k={KEY}")).send().await.unwrap_err();
-    assert!(shown(&bare).contains(KEY));
+    // Without the adapter, the error contains the key. If this fails, update the docs.
+    let bare = builder().build().unwrap().get(format!("{refused_url}?k={KEY}")).send().await.unwrap_err();
+    assert!(error_texts(&bare).contains(KEY));
 }
 
-/// A URI that a `Url` has another spelling for is refused, and not sent otherwise than it was signed.
+/// Otherwise the request that is sent would differ from the one that was signed.
 #[tokio::test]
-async fn a_uri_that_reqwest_would_rewrite_is_not_sent() {
+async fn rejects_a_uri_that_reqwest_would_rewrite() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     for target in ["/v1/../admin", "/v1?q='x'"] {
         let service = quick_retry().layer(Reqwest::new(builder()).unwrap());
@@ -226,9 +233,9 @@ async fn a_uri_that_reqwest_would_rewrite_is_not_sent() {
     assert!(site.seen().is_empty());
 }
 
-/// The auth layer lets a key go to loopback without TLS, for nobody reads along there. A proxy does.
+/// The auth layer sends a key to loopback without TLS. A proxy would read it.
 #[tokio::test]
-async fn a_proxy_reads_what_goes_to_loopback_unless_the_builder_has_none() {
+async fn proxy_receives_a_key_for_loopback_unless_disabled() {
     let proxy = Site::start(|_, _| async { Response::new(text("from the proxy")) }).await;
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let builder = || builder().proxy(reqwest::Proxy::all(&proxy.url).unwrap());
@@ -240,17 +247,17 @@ async fn a_proxy_reads_what_goes_to_loopback_unless_the_builder_has_none() {
     assert_eq!(site.seen().len(), 1);
 }
 
-/// They are put on below the layers, to any origin, and never over what is there.
+/// reqwest adds them below the layers, for every origin, and does not replace existing headers.
 #[tokio::test]
-async fn default_headers_do_not_replace_the_key_and_go_everywhere() {
+async fn default_headers_go_to_every_origin_and_do_not_replace_the_key() {
     let default = [("x-api-key", "default"), ("x-tenant", "7")];
     let headers =
         default.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect();
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let reqwest = Reqwest::new(builder().default_headers(headers)).unwrap();
-    let form = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
+    let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     for (origin, key) in [(&*site.url, KEY), ("https://api.example.com", "default")] {
-        let service = auth(form.clone(), origin).layer(reqwest.clone());
+        let service = auth(placement.clone(), origin).layer(reqwest.clone());
         within(service.oneshot(request(Method::GET, &site.url))).await.unwrap();
         let seen = site.seen().pop().unwrap().headers;
         assert_eq!((&seen["x-api-key"], &seen["x-tenant"]), (&key.parse().unwrap(), &"7".parse().unwrap()));
@@ -258,7 +265,7 @@ async fn default_headers_do_not_replace_the_key_and_go_everywhere() {
 }
 
 #[tokio::test]
-async fn https_only_sends_nothing_and_is_not_tried_again() {
+async fn https_only_rejects_an_http_url_without_retry() {
     let site = Site::start(|_, _| async { Response::new(empty()) }).await;
     let service = quick_retry().layer(Reqwest::new(builder().https_only(true)).unwrap());
     let error = service.oneshot(request(Method::GET, &site.url)).await.unwrap_err();
@@ -266,9 +273,9 @@ async fn https_only_sends_nothing_and_is_not_tried_again() {
     assert!(site.seen().is_empty());
 }
 
-/// 45 bytes that hold 10 KiB: with reqwest's feature `gzip` the cap counts what comes out.
+/// 45 bytes decompress to 10 KiB. With reqwest's feature `gzip`, the cap counts the decompressed bytes.
 #[tokio::test]
-async fn a_decompressed_body_is_capped_by_what_comes_out() {
+async fn body_cap_counts_decompressed_bytes() {
     const ZEROS: &[u8] = &[
         0x1f, 0x8b, 0x8, 0x0, 0x0, 0x0, 0x0, 0x0, 0x2, 0x3, 0xed, 0xc1, 0x1, 0xd, 0x0, 0x0, 0x0, 0xc2, 0xa0,
         0xf7, 0x4f, 0x6d, 0xe, 0x37, 0xa0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0, 0x80, 0x37, 0x3,

@@ -1,0 +1,189 @@
+//! Processes use their shares of the quota while the store does not reply.
+
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+use super::*;
+
+#[tokio::test]
+async fn processes_use_their_shares_while_the_store_is_down() {
+    use_shares_during_an_outage(|server| server.kill().unwrap(), |server| server.restart().unwrap()).await;
+}
+
+/// A suspended server keeps its data, so the first process that reconnects finds the earlier grants.
+#[tokio::test]
+async fn processes_use_their_shares_while_the_store_is_suspended() {
+    use_shares_during_an_outage(|server| signal(server, "-STOP"), |server| signal(server, "-CONT")).await;
+}
+
+/// Sets half of the quota as the fallback share. The timeout of 1.5 s is long enough for a busy machine. The tests'
+/// waits depend on it.
+fn with_half_as_share(limiter: Result<RedisLimiter, InvalidConfig>) -> RedisLimiter {
+    limiter.unwrap().with_timeout(millis(1_500)).unwrap().with_fallback_share(2).unwrap()
+}
+
+/// Waits until the record has this many more arrivals.
+async fn wait_for_arrivals(description: &str, arrivals: &Arrivals, count: usize) {
+    let before = arrivals.times().len();
+    wait_until(description, || arrivals.times().len() >= before + count).await;
+}
+
+async fn use_shares_during_an_outage(stop: impl Fn(&mut RedisServer), resume: impl Fn(&mut RedisServer)) {
+    let mut server = server();
+    let shared = with_margin(100, millis(500));
+    for make in [bucket, window] {
+        let make = || with_half_as_share(make(&server.url(), "key", vec![shared]));
+        let (limiters, arrivals) = ([make(), make()], Arrivals::new());
+        let running = tokio::spawn({
+            let (limiters, arrivals) = (limiters.clone(), arrivals.clone());
+            async move { take_continuously_into(&limiters, 4, HANG_TIMEOUT, &arrivals).await }
+        });
+        let all_are = |store| limiters.iter().all(|limiter| limiter.store() == store);
+        wait_for_arrivals("two windows of the store", &arrivals, 150).await;
+        stop(&mut server);
+        wait_until("both limiters use their shares", || all_are(Store::Fallback)).await;
+        wait_for_arrivals("two windows of the shares", &arrivals, 150).await;
+        assert!(limiters.iter().any(|limiter| limiter.store() == Store::Fallback));
+        resume(&mut server);
+        wait_until("both limiters use the store", || all_are(Store::Shared)).await;
+        wait_for_arrivals("two windows of the store", &arrivals, 150).await;
+        running.abort();
+        arrivals.assert_within(shared);
+    }
+}
+
+/// Starts a proxy to the server. Sending `false` disconnects it.
+async fn proxy(port: u16) -> (u16, watch::Sender<bool>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let (switch, on) = watch::channel(true);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut on = on.clone();
+            tokio::spawn(async move {
+                let connected = *on.borrow_and_update();
+                if let (true, Ok(mut server)) = (connected, TcpStream::connect(("127.0.0.1", port)).await) {
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        _ = on.changed() => {}
+                    }
+                }
+            });
+        }
+    });
+    (own, switch)
+}
+
+/// The other process keeps querying the store, so the store does not detect an outage.
+#[tokio::test]
+async fn reports_the_use_of_a_share_after_reconnecting() {
+    let server = server();
+    let (port, switch) = proxy(server.port()).await;
+    let quota = with_margin(60, millis(1_000));
+    let make = |url: &str| with_half_as_share(window(url, "key", [quota]));
+    let (other, disconnected) = (make(&server.url()), make(&format!("redis://127.0.0.1:{port}/")));
+    take(&disconnected, request(1, None)).await.unwrap();
+    let other_task = tokio::spawn({
+        let other = other.clone();
+        async move {
+            loop {
+                let _ = take(&other, request(1, None)).await;
+                tokio::time::sleep(millis(60)).await;
+            }
+        }
+    });
+    switch.send_replace(false);
+    tokio::time::sleep(millis(1_500)).await;
+    let arrivals = Arrivals::new();
+    let running = tokio::spawn({
+        let (disconnected, arrivals) = (disconnected.clone(), arrivals.clone());
+        async move {
+            take_continuously_into(std::slice::from_ref(&disconnected), 4, HANG_TIMEOUT, &arrivals).await
+        }
+    });
+    // The whole share of 30 permits is available without the store.
+    wait_for_arrivals("the share", &arrivals, 30).await;
+    assert_eq!(disconnected.store(), Store::Fallback);
+    switch.send_replace(true);
+    wait_until("the limiter uses the store", || disconnected.store() == Store::Shared).await;
+    tokio::time::sleep(millis(2_000)).await;
+    running.abort();
+    other_task.abort();
+    arrivals.assert_within(quota);
+}
+
+/// Requests permits concurrently, and records the grants within this time.
+async fn take_concurrently(limiter: &RedisLimiter, requests: usize, length: Duration, arrivals: &Arrivals) {
+    let mut all = JoinSet::new();
+    for _ in 0..requests {
+        let (limiter, mut arrivals) = (limiter.clone(), arrivals.clone());
+        all.spawn(async move { arrivals.extend(take(&limiter, request(1, None)).await) });
+    }
+    tokio::time::sleep(length).await;
+}
+
+/// The quota of [`pair`]: ten per second.
+fn pair_quota() -> Quota {
+    with_margin(10, millis(1_000))
+}
+
+fn pair(server: &RedisServer) -> [RedisLimiter; 2] {
+    [(); 2].map(|()| with_half_as_share(window(&server.url(), "key", [pair_quota()])))
+}
+
+/// After the outage, the busy process uses the whole quota.
+#[tokio::test]
+async fn idle_process_does_not_use_its_share_after_the_outage() {
+    let mut server = server();
+    let [busy, idle] = pair(&server);
+    for limiter in [&busy, &idle] {
+        take(limiter, request(1, None)).await.unwrap();
+    }
+    server.kill().unwrap();
+    for limiter in [&busy, &idle] {
+        take(limiter, request(1, Some(millis(100)))).await.unwrap_err();
+    }
+    server.restart().unwrap();
+    let restarted = Instant::now();
+    // The store is queried only while a request waits.
+    while busy.store() != Store::Shared || restarted.elapsed() < millis(4_000) {
+        assert!(restarted.elapsed() < HANG_TIMEOUT, "{busy:?}");
+        let _ = take(&busy, request(1, Some(millis(10)))).await;
+        tokio::time::sleep(millis(200)).await;
+    }
+    tokio::time::sleep(millis(1_400)).await;
+    let mut arrivals = Arrivals::new();
+    for _ in 0..10 {
+        arrivals.extend([take(&busy, request(1, None)).await.unwrap()]);
+    }
+    take_concurrently(&idle, 5, millis(300), &arrivals).await;
+    arrivals.assert_within(pair_quota());
+}
+
+/// When the store stops, other processes hold permits that become valid later.
+#[tokio::test]
+async fn share_starts_after_the_last_permits_of_the_store_expired() {
+    let mut server = server();
+    let [one, other] = pair(&server);
+    tokio::time::sleep(millis(2_800)).await;
+    let mut arrivals = Arrivals::new();
+    // Fills a window. The times below count from the last of these permits, so the machine's speed does not matter.
+    for _ in 0..10 {
+        arrivals.extend([take(&one, request(1, None)).await.unwrap()]);
+    }
+    // These requests wait for the next window. The store grants their permits before it stops.
+    let waiting = tokio::spawn({
+        let (other, arrivals) = (other.clone(), arrivals.clone());
+        async move { take_concurrently(&other, 10, millis(4_500), &arrivals).await }
+    });
+    // The next window starts after 1,290 ms, and the store grants its permits up to a quarter of a second before.
+    tokio::time::sleep(millis(1_185)).await;
+    server.kill().unwrap();
+    take_concurrently(&one, 5, millis(3_200), &arrivals).await;
+    waiting.await.unwrap();
+    assert!(arrivals.times().len() > 10, "{}", arrivals.times().len());
+    arrivals.assert_within(pair_quota());
+}
