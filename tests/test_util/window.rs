@@ -120,7 +120,9 @@ proptest! {
     fn finds_the_fullest_window(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
     ) {
-        let within = |start: u64, (from, length, _): &&(u64, u64, u32)| *from >= start && from + length <= start + window;
+        let within = |start: u64, (from, length, _): &&(u64, u64, u32)| {
+            *from >= start && from + length <= start + window
+        };
         let in_window = |start| -> u64 {
             arrivals.iter().filter(|arrival| within(start, arrival)).map(|(_, _, permits)| u64::from(*permits)).sum()
         };
