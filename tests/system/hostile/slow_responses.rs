@@ -127,7 +127,7 @@ fn incomplete_tls_handshake_ends_with_the_attempt_timeout() {
     let url = serve(|mut stream| read_until_closed(&mut stream)).replace("http:", "https:");
     let client = short_timeout_client(&url, Protocol::Http1);
     assert_timeout(with_memory_limit(
-        "TLS, read_until_closed",
+        "TLS, no handshake",
         IDLE_LIMIT,
         get_status(&client, Duration::ZERO),
     ));
