@@ -93,8 +93,8 @@ impl Fields {
 impl Capture {
     /// Captures this thread at `level`. Dropping the guard restores the previous subscriber.
     pub(crate) fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
-        // With a single dispatcher, tracing caches the interest in a callsite of the first thread that reaches it. A
-        // test thread without a subscriber would then disable the event for all tests. A second dispatcher prevents it.
+        // With a single dispatcher, the first thread that reaches a callsite decides for all threads whether tracing
+        // enables it. A test thread without a subscriber would disable it. A second dispatcher prevents this.
         static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
         SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));
         let (capture, subscriber) = Self::subscriber(level);

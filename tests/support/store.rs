@@ -27,7 +27,7 @@ pub(crate) async fn lost_and_found() -> bool {
     tokio::time::resume();
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
-    // With a short timeout, a slow server on a busy machine would count as lost.
+    // A slow server on a busy machine must not count as lost.
     let limiter =
         limiter.with_timeout(Duration::from_secs(10)).unwrap().with_lease(1, quota.window()).unwrap();
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();

@@ -38,8 +38,7 @@ const THREADS: usize = 4;
 const GRANTS: usize = 1_000_000 / SLOWDOWN;
 const SLOWDOWN: usize = if cfg!(debug_assertions) { 4 } else { 1 };
 
-/// Acquires `count` permits from several threads without a pause. Returns the times of the grants and the number of
-/// refusals.
+/// Acquires `count` permits in a busy loop on each thread. Returns the times of the grants and the number of refusals.
 fn acquire_from_threads(
     count: usize,
     try_acquire: impl Fn() -> Result<(), Refusal> + Sync,
@@ -55,7 +54,7 @@ fn acquire_from_threads(
                         .is_ok()
                     {
                         grants.push(acquire_one(&try_acquire, &refusals));
-                        // An idle limiter refills to a full burst.
+                        // A short pause lets the limiter refill to a full burst.
                         if grants.len() % (count / 16) == 0 {
                             thread::sleep(Duration::from_millis(20));
                         }
@@ -137,7 +136,7 @@ fn sliding_window_holds_its_quota_under_four_threads() {
 #[test]
 fn limiters_hold_two_quotas_at_once_under_four_threads() {
     let _alone = run_alone();
-    // The first quota limits the first windows, the second limits the rest.
+    // The first quota is the tighter one at the start, the second in the long run.
     let quotas = [quota(15_000, 20, 1_000), quota(60_000, 100, 6_000)];
     let bucket = TokenBucket::all_of(quotas);
     assert_quotas_hold("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);

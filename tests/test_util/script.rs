@@ -81,7 +81,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
     let service = ScriptedService::new([
         ScriptedResponse::refused(),
         ScriptedResponse::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
-        ScriptedResponse::error(|| "of the client's own".into()),
+        ScriptedResponse::error(|| "custom error".into()),
         ScriptedResponse::never(),
     ]);
     let kind = |error: &BoxError| error.downcast_ref::<io::Error>().unwrap().kind();
@@ -90,7 +90,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
     assert_eq!(start.elapsed(), secs(0));
     assert_eq!(kind(&call(&service).await.unwrap_err()), io::ErrorKind::BrokenPipe);
     assert_eq!(start.elapsed(), secs(2));
-    assert_eq!(call(&service).await.unwrap_err().to_string(), "of the client's own");
+    assert_eq!(call(&service).await.unwrap_err().to_string(), "custom error");
     assert!(tokio::time::timeout(secs(99), call(&service)).await.is_err());
     let read: Vec<_> = service.seen().iter().map(|seen| seen.body.is_some()).collect();
     assert_eq!(read, [false, true, true, true]);

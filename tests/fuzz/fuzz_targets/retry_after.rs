@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
     assert_eq!(delay, expected(&headers, now), "{headers:?}");
 
-    // A repeated field changes nothing, and a longer delay in another field counts.
+    // Repeated headers have no effect. An additional longer delay never shortens the result.
     assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), delay, "{headers:?}");
     let mut with_longer = headers.clone();
     with_longer.append(RETRY_AFTER, HeaderValue::from_static("86400"));
@@ -33,7 +33,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), delay, "{headers:?}");
         }
     }
-    // An invalid field changes nothing.
+    // An additional invalid header has no effect.
     for name in NAMES {
         let mut noise = headers.clone();
         noise.append(name, HeaderValue::from_static("soon"));

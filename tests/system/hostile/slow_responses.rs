@@ -1,4 +1,4 @@
-//! Responses that arrive one byte at a time or stall, and incomplete TLS handshakes.
+//! Responses that arrive byte by byte or stall, and incomplete TLS handshakes.
 
 use std::{io::Write, net::TcpStream, thread, time::Duration};
 
@@ -126,11 +126,7 @@ fn idle_timeout_ends_a_stalled_body_but_not_a_slow_one() {
 fn incomplete_tls_handshake_ends_with_the_attempt_timeout() {
     let url = serve(|mut stream| read_until_closed(&mut stream)).replace("http:", "https:");
     let client = short_timeout_client(&url, Protocol::Http1);
-    assert_timeout(with_memory_limit(
-        "TLS, no handshake",
-        IDLE_LIMIT,
-        get_status(&client, Duration::ZERO),
-    ));
+    assert_timeout(with_memory_limit("TLS, no handshake", IDLE_LIMIT, get_status(&client, Duration::ZERO)));
     // The handshake record announces more bytes than arrive before the timeout.
     let url = serve(|mut stream| {
         stream.write_all(&[22, 3, 3, 0x40, 0, 2, 0xff, 0xff, 0xff])?;

@@ -44,7 +44,7 @@ enum Limiter {
 }
 
 /// Returns three quotas of one API, with the same window: a small and a large one for the load phase, and one for the recovery
-/// phase. No window of the load phase may exceed the large one, whatever the changes between both.
+/// phase. No window of the load phase may exceed the large one, even if the quota changes between both.
 ///
 /// Two APIs have quotas so small that their callers always queue, the others allow many requests.
 pub(crate) fn quotas(api: usize) -> [Quota; 3] {

@@ -115,7 +115,7 @@ mod tls {
     #[derive(Clone)]
     pub(crate) struct Acceptors([TlsAcceptor; 3]);
 
-    /// The certificate in PEM, for the client.
+    /// The PEM certificate that the clients trust.
     pub(crate) struct Trust(String);
 
     impl Acceptors {

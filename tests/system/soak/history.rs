@@ -1,4 +1,4 @@
-//! A record of the events at callers, servers and operators. Its memory is excluded from the client's.
+//! A record of the events at callers, servers and operators. Its memory does not count as the clients' memory.
 
 use std::{
     collections::BTreeMap,

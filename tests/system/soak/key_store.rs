@@ -25,7 +25,7 @@ pub(crate) fn key_text(api: usize, number: u64) -> String {
     format!("{BEGIN}.{api}.{number}.{END}")
 }
 
-/// The server's opinion of a key.
+/// The server's check of a key: only `Current` is accepted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum KeyStatus {
     Current,

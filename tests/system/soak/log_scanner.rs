@@ -34,7 +34,7 @@ pub(crate) static SPANS_OPENED: AtomicU64 = AtomicU64::new(0);
 pub(crate) static SPANS_CLOSED: AtomicU64 = AtomicU64::new(0);
 /// The number of log events about the end of a call.
 pub(crate) static CALL_EVENTS: AtomicU64 = AtomicU64::new(0);
-/// The number of searched spans, events and later values.
+/// The number of searched spans, span updates and events.
 pub(crate) static RECORDS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {

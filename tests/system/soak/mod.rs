@@ -1,8 +1,8 @@
 //! Load tests of whole stacks against faulty servers. At the end, the recorded history must satisfy every guarantee.
 //!
-//! Plain `cargo test` runs for 5 s. For longer runs, use
-//! `SOAK_SECONDS=600 cargo test --profile bench --test system soak:: -- --nocapture`. Each run prints a random seed first.
-//! `SOAK_SEED=…` repeats a run with the same random decisions.
+//! Plain `cargo test` runs for 5 s. Set `SOAK_SECONDS` to run longer:
+//! `SOAK_SECONDS=600 cargo test --profile bench --test system soak:: -- --nocapture`. Each run prints its random seed first.
+//! Set `SOAK_SEED` to this number to repeat the run with the same random decisions.
 //!
 //! # Scenario
 //!
@@ -41,9 +41,9 @@
 //!
 //! - A request that takes longer than a quarter of the margin from its permit to the server counts in no window, because the quota
 //!   guarantees nothing for it. Callers and servers share one clock. The limiter enforces the other quarters of the margin.
-//! - For the three limiters that belong to one thread, the order of pauses and permits is exact to the nanosecond. For the limiter
-//!   that two threads share, a permit may get its time stamp after a pause began on the other thread. There, the check skips the
-//!   first 500 ms of a pause.
+//! - Three limiters belong to one thread each, so the order of their pauses and permits is exact to the nanosecond. The fourth
+//!   limiter is shared by both threads: a permit may get its time stamp after a pause began on the other thread. Its check skips
+//!   the first 500 ms of a pause.
 //! - A pause in a lost response is not checked.
 //! - An arrived request counts as maybe processed even if its server failed before it processed the request. The check is therefore
 //!   stricter than the guarantee.
@@ -58,7 +58,7 @@
 //!   The checks are exact to the nanosecond, the presets have their default quotas, and a seed repeats the same calls.
 
 mod api;
-mod behavior;
+mod behaviour;
 mod faulty_stream;
 mod history;
 mod invariants;

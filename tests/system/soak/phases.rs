@@ -1,4 +1,4 @@
-//! One run: a load phase with faulty servers, a recovery phase with correct servers, and the shutdown of all clients.
+//! Runs a load phase with faulty servers, a recovery phase with correct servers, and the shutdown of all clients.
 
 use std::{
     future::Future,
@@ -41,7 +41,8 @@ pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 
     let main = allocation_counter::measure(|| {
         let apis: Vec<_> =
             (0..APIS).map(|number| Arc::new(Api::new(number, &server, seed, history))).collect();
-        // Only one limiter is shared by both threads. For the others, one thread orders received pauses and granted permits.
+        // Both threads use the shared API only. Every other limiter belongs to one thread, which gives its received pauses and
+        // granted permits a definite order.
         let threads = [[0, 2], [1, 1]].map(|own| {
             let own: Vec<_> = apis
                 .iter()

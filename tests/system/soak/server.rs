@@ -23,14 +23,14 @@ use tower_outbound::client::Transport;
 
 use super::{
     api::APIS,
-    behavior,
+    behaviour,
     faulty_stream::{Acceptors, CorruptibleStream, ResettableStream, Trust},
     history::History,
     key_store::KeyStore,
     rng::Rng,
 };
 
-/// The running servers. Dropping stops them.
+/// The running servers of all APIs. They stop when this value is dropped.
 pub(crate) struct Server {
     addresses: Vec<SocketAddr>,
     key_stores: Vec<Arc<KeyStore>>,
@@ -57,7 +57,7 @@ pub(crate) struct ApiServer {
 
 impl Server {
     pub(crate) fn start(seed: u64, history: &Arc<History>) -> Self {
-        // One API reads its keys from a file, the others refresh them.
+        // API 1 reads its keys from a file. The other APIs refresh theirs through a provider.
         let key_stores: Vec<_> = (0..APIS).map(|api| KeyStore::new(api, seed, api == 1)).collect();
         let (acceptors, trust) = Acceptors::new();
         let (stop, stopped) = oneshot::channel();
@@ -136,7 +136,7 @@ async fn serve(mut stream: TcpStream, mut rng: Rng, acceptors: Acceptors, server
     server.history.count_server_action(&format!("connection of {protocol}"));
     let stream = CorruptibleStream { stream, corrupt: Arc::clone(&faults.corrupt) };
     let builder = auto::Builder::new(TokioExecutor::new());
-    let service = service_fn(move |request| behavior::respond(request, server.clone(), faults.clone()));
+    let service = service_fn(move |request| behaviour::respond(request, server.clone(), faults.clone()));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         // The checks use the client's view of how a connection ends.

@@ -84,7 +84,8 @@ fn stack(preset: StackBuilder, window: Option<SlidingWindow>, seed: u64) -> Stac
     Stack { name, client, quota, api, pauses, snapshot, idle_permits }
 }
 
-/// Returns a random response. Those that request a pause have no delay, so the client receives them when they are recorded.
+/// Returns a random response. Responses that request a pause have no delay, so the client receives them at the recorded
+/// time.
 fn respond(seen: &Seen, seed: u64, pauses: &Mutex<Vec<(Instant, Duration)>>) -> ScriptedResponse {
     let number = |name| seen.header(name).and_then(|value| value.parse::<u64>().ok()).unwrap();
     let mut rng = Rng::new(seed, "response", number("x-call") << 8 | number("x-attempt"));
@@ -149,6 +150,7 @@ async fn jump(seed: u64, end: Instant) {
     }
 }
 
+/// Runs all callers for `duration`, and checks every stack.
 async fn run(seed: u64, duration: Duration) {
     let (stacks, counts, end) = (stacks(seed), Arc::new(Counts::default()), Instant::now() + duration);
     let mut tasks = JoinSet::new();
@@ -167,7 +169,7 @@ async fn run(seed: u64, duration: Duration) {
         [&counts.started, &counts.succeeded, &counts.failed, &counts.cancelled].map(|it| it.load(Relaxed));
     println!("seed {seed}: {started} calls: {succeeded} succeeded, {failed} failed, {cancelled} cancelled");
     assert_eq!(started, succeeded + failed + cancelled);
-    // With some seeds, the short run has no call with one of the outcomes.
+    // The short run is too short for every outcome to occur with every seed.
     assert!(duration < DURATION || [succeeded, failed, cancelled].iter().all(|count| *count > 0));
     for stack in stacks {
         check(&stack);
@@ -178,6 +180,7 @@ async fn run(seed: u64, duration: Duration) {
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
 }
 
+/// Asserts the window, the requested pauses, at most one attempt per POST, and an idle limiter.
 fn check(Stack { name, quota, api, pauses, snapshot, idle_permits, .. }: &Stack) {
     let seen = api.seen();
     let arrivals: Arrivals = seen.iter().map(|seen| seen.at).collect();

@@ -20,7 +20,7 @@ use super::{
 type ServerResponse = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Behavior {
+enum Behaviour {
     Success,
     /// A 200 after up to 300 ms.
     SlowSuccess,
@@ -44,22 +44,22 @@ enum Behavior {
 }
 
 /// The behaviours with their weights.
-const BEHAVIORS: &[(u64, Behavior)] = &[
-    (600, Behavior::Success),
-    (70, Behavior::SlowSuccess),
-    (60, Behavior::ErrorStatus),
-    (5, Behavior::Unavailable),
-    (1, Behavior::Throttled),
-    (2, Behavior::ThrottledForYears),
-    (2, Behavior::NoPermitsLeft),
-    (40, Behavior::ExtremeHeaders),
-    (20, Behavior::NoResponse),
-    (30, Behavior::ConnectionReset),
-    (25, Behavior::Garbage),
-    (30, Behavior::TruncatedBody),
-    (15, Behavior::StalledBody),
-    (20, Behavior::RefusedStream),
-    (15, Behavior::RetryRequested),
+const BEHAVIOURS: &[(u64, Behaviour)] = &[
+    (600, Behaviour::Success),
+    (70, Behaviour::SlowSuccess),
+    (60, Behaviour::ErrorStatus),
+    (5, Behaviour::Unavailable),
+    (1, Behaviour::Throttled),
+    (2, Behaviour::ThrottledForYears),
+    (2, Behaviour::NoPermitsLeft),
+    (40, Behaviour::ExtremeHeaders),
+    (20, Behaviour::NoResponse),
+    (30, Behaviour::ConnectionReset),
+    (25, Behaviour::Garbage),
+    (30, Behaviour::TruncatedBody),
+    (15, Behaviour::StalledBody),
+    (20, Behaviour::RefusedStream),
+    (15, Behaviour::RetryRequested),
 ];
 
 /// Parses a header with a number.
@@ -77,7 +77,7 @@ fn key(request: &Request<Incoming>) -> Option<&str> {
     bearer.or(header).or(query)
 }
 
-/// Records the request, and responds with a random behaviour. Always correct in the recovery phase.
+/// Records the request, and responds with a random behaviour. In the recovery phase, it is always `Success`.
 pub(crate) async fn respond(
     request: Request<Incoming>,
     server: ApiServer,
@@ -96,7 +96,8 @@ pub(crate) async fn respond(
     }
     let attempt: u64 = number(request.headers(), "x-attempt").unwrap_or(0);
     let mut rng = Rng::new(server.seed, "request", call << 8 | attempt);
-    let behavior = if history.is_recovering() { Behavior::Success } else { rng.choose_weighted(BEHAVIORS) };
+    let behaviour =
+        if history.is_recovering() { Behaviour::Success } else { rng.choose_weighted(BEHAVIOURS) };
     let is_key_revoked = key_status == Some(KeyStatus::Revoked);
     history.arrivals.lock().unwrap().push(Arrival {
         api: server.api,
@@ -109,13 +110,13 @@ pub(crate) async fn respond(
         cost: number(request.headers(), "x-cost").unwrap_or(1),
         permitted_at,
         arrived_at,
-        may_be_processed: !is_key_revoked && behavior != Behavior::RefusedStream,
+        may_be_processed: !is_key_revoked && behaviour != Behaviour::RefusedStream,
     });
     if is_key_revoked {
         history.count_server_action("revoked key rejected");
         return Ok(empty(401));
     }
-    history.count_server_action(&format!("{behavior:?}"));
+    history.count_server_action(&format!("{behaviour:?}"));
     if request.method() != Method::GET && rng.chance(900) {
         let _ = tokio::time::timeout(Duration::from_secs(1), request.into_body().collect()).await;
     }
@@ -123,52 +124,52 @@ pub(crate) async fn respond(
         tokio::time::sleep(rng.millis(0, 15)).await;
     }
     let server = &server;
-    Ok(match behavior {
-        Behavior::Success => response(200, rng.below(8_000) as usize),
-        Behavior::SlowSuccess => {
+    Ok(match behaviour {
+        Behaviour::Success => response(200, rng.below(8_000) as usize),
+        Behaviour::SlowSuccess => {
             tokio::time::sleep(rng.millis(50, 300)).await;
             response(200, 100)
         }
-        Behavior::ErrorStatus => empty(rng.choose(&[500, 502, 503, 504, 408, 404])),
-        Behavior::Unavailable => {
+        Behaviour::ErrorStatus => empty(rng.choose(&[500, 502, 503, 504, 408, 404])),
+        Behaviour::Unavailable => {
             let pause = rng.millis(150, 400);
             let header = ("retry-after-ms", pause.as_millis().to_string());
             requesting_pause(503, server, pause, header)
         }
-        Behavior::Throttled => {
+        Behaviour::Throttled => {
             requesting_pause(429, server, Duration::from_secs(1), ("retry-after", "1".to_owned()))
         }
-        Behavior::ThrottledForYears => {
+        Behaviour::ThrottledForYears => {
             let value =
                 rng.choose(&["999999999999999999999999", "946080000", "Fri, 31 Dec 9999 23:59:59 GMT"]);
             // The pause outlasts the test, so the record needs no exact length.
             requesting_pause(429, server, Duration::from_secs(3600), ("retry-after", value.to_owned()))
         }
-        Behavior::NoPermitsLeft => {
+        Behaviour::NoPermitsLeft => {
             let value = "\"soak\";r=0;t=1".to_owned();
             requesting_pause(200, server, Duration::from_secs(1), ("ratelimit", value))
         }
-        Behavior::ExtremeHeaders => extreme_headers(&mut rng),
+        Behaviour::ExtremeHeaders => extreme_headers(&mut rng),
         // Longer than the attempt timeout.
-        Behavior::NoResponse => {
+        Behaviour::NoResponse => {
             tokio::time::sleep(Duration::from_secs(2)).await;
             empty(200)
         }
-        Behavior::ConnectionReset => {
+        Behaviour::ConnectionReset => {
             faults.reset.store(true, Relaxed);
             return Err("reset".into());
         }
-        Behavior::Garbage => {
+        Behaviour::Garbage => {
             faults.corrupt.store(true, Relaxed);
             empty(200)
         }
-        Behavior::TruncatedBody => {
+        Behaviour::TruncatedBody => {
             let rest = stream::once(async { Err(io::Error::other("truncated")) });
             with_body_start(rest)
         }
-        Behavior::StalledBody => with_body_start(stream::pending()),
-        Behavior::RefusedStream => return Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()),
-        Behavior::RetryRequested => with_header(empty(409), "x-should-retry", "true"),
+        Behaviour::StalledBody => with_body_start(stream::pending()),
+        Behaviour::RefusedStream => return Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into()),
+        Behaviour::RetryRequested => with_header(empty(409), "x-should-retry", "true"),
     })
 }
 
