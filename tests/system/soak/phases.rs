@@ -37,7 +37,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(240);
 pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 {
     let server = Server::start(seed, history);
     let barrier = Arc::new(Barrier::new(2));
-    let mut leaked = 0;
+    let mut remaining = 0;
     let main = allocation_counter::measure(|| {
         let apis: Vec<_> =
             (0..APIS).map(|number| Arc::new(Api::new(number, &server, seed, history))).collect();
@@ -62,10 +62,10 @@ pub(crate) fn run(seed: u64, duration: Duration, history: &Arc<History>) -> i64 
             })
         });
         drop(apis);
-        leaked += threads.map(|thread| thread.join().unwrap()).iter().sum::<i64>();
+        remaining += threads.map(|thread| thread.join().unwrap()).iter().sum::<i64>();
     });
     drop(server);
-    leaked + main.bytes_current
+    remaining + main.bytes_current
 }
 
 /// Runs the callers of one thread. The first thread also runs the operator of the shared API.

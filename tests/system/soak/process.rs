@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{history::History, invariants, log_scanner, phases, rng::Rng};
 
 /// The limit on the clients' memory that is still allocated at the end, independent of the duration.
-const MAX_LEAKED_BYTES: i64 = 64 << 10;
+const MAX_REMAINING_BYTES: i64 = 64 << 10;
 
 /// Runs the load test in this process. The warm-up allocates the memory that lives as long as the process.
 pub(crate) fn run(seed: u64, duration: Duration) {
@@ -22,9 +22,9 @@ pub(crate) fn run(seed: u64, duration: Duration) {
     let warm_up = duration / 4;
     for (name, part) in [("warm-up", warm_up), ("soak", duration - warm_up)] {
         let history = History::new();
-        let leaked = phases::run(seed, part, &history);
+        let remaining = phases::run(seed, part, &history);
         println!(
-            "{name}, seed {seed}, {part:?}: {} calls, {} log records, {leaked} bytes leaked",
+            "{name}, seed {seed}, {part:?}: {} calls, {} log records, {remaining} bytes still allocated",
             history.calls_started.load(Relaxed),
             log_scanner::RECORDS.swap(0, Relaxed),
         );
@@ -32,8 +32,8 @@ pub(crate) fn run(seed: u64, duration: Duration) {
         println!("  bodies {:?}", history.body_outcomes.lock().unwrap());
         println!("  servers {:?}", history.server_actions.lock().unwrap());
         let mut violations = invariants::violations(&history);
-        if name == "soak" && leaked.abs() > MAX_LEAKED_BYTES {
-            violations.push(format!("{leaked} bytes leaked"));
+        if name == "soak" && remaining.abs() > MAX_REMAINING_BYTES {
+            violations.push(format!("{remaining} bytes still allocated"));
         }
         assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
     }
