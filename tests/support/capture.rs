@@ -1,5 +1,5 @@
-//! What a subscriber hears: spans and events, with what each declares and what it was given.
-#![allow(dead_code, reason = "each test file uses its own part")]
+//! Captures spans and log events, with their declared fields and recorded values.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,46 +23,49 @@ use tracing_subscriber::{
 
 pub(crate) const OURS: &str = "tower_outbound";
 
-/// A row of the contract: span or event, target, level, name, declared fields.
+/// A row of the documented log schema: `span` or `event`, target, level, name or message, declared fields.
 pub(crate) type Row = (&'static str, String, String, String, BTreeSet<String>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     pub(crate) name: &'static str,
+    /// The index of the parent, for [`Capture::span`].
     pub(crate) parent: Option<usize>,
-    /// The last value of each.
+    /// The last recorded value of each field.
     pub(crate) fields: BTreeMap<String, String>,
     pub(crate) opened: Instant,
     pub(crate) closed: Option<Instant>,
 }
 
+/// A log event.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) target: String,
     pub(crate) level: Level,
     pub(crate) message: String,
-    /// All but the message.
+    /// The fields other than `message`.
     pub(crate) fields: BTreeMap<String, String>,
-    /// The names of the spans that it is in, outermost first.
+    /// The names of the enclosing spans, outermost first.
     pub(crate) scope: Vec<&'static str>,
-    /// The innermost of them.
+    /// The index of the innermost enclosing span, for [`Capture::span`].
     pub(crate) span: Option<usize>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct Captured {
     spans: Vec<Span>,
     lines: Vec<Line>,
     rows: BTreeSet<Row>,
+    /// Every span, event and later value as text.
     records: Vec<String>,
 }
 
-/// KeepsBody what is heard. All clones share it.
+/// A layer that stores every span and event. Clones share the stored data.
 #[derive(Clone, Default)]
-pub(crate) struct Capture(Arc<Mutex<Heard>>);
+pub(crate) struct Capture(Arc<Mutex<Captured>>);
 
-/// Where in [`Heard`] a span stands.
-struct At(usize);
+/// The index of a span in [`Captured::spans`], stored in the span's extensions.
+struct SpanIndex(usize);
 
 #[derive(Default)]
 struct Fields(Vec<(String, String)>);
@@ -78,8 +81,8 @@ impl Visit for Fields {
 }
 
 impl Fields {
-    fn record(&self, what: &str, metadata: &Metadata<'_>) -> String {
-        let mut record = format!("{what} {} {} {}", metadata.level(), metadata.target(), metadata.name());
+    fn to_text(&self, kind: &str, metadata: &Metadata<'_>) -> String {
+        let mut record = format!("{kind} {} {} {}", metadata.level(), metadata.target(), metadata.name());
         for (name, value) in &self.0 {
             record.push_str(&format!(" {name}={value}"));
         }
@@ -88,21 +91,22 @@ impl Fields {
 }
 
 impl Capture {
-    /// Hears this thread. The guard puts the log back as it was.
+    /// Captures this thread at `level`. Dropping the guard restores the previous subscriber.
     pub(crate) fn at(level: LevelFilter) -> (Self, tracing::subscriber::DefaultGuard) {
-        // Where there is one subscriber alone, the first thread that comes to an event decides for all, by its own: the
-        // thread of another test has none, and nobody would hear that event any more.
-        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
-        ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::new()));
+        // With a single dispatcher, the first thread that reaches a callsite decides for all threads whether tracing
+        // enables it. A test thread without a subscriber would disable it. A second dispatcher prevents this.
+        static SECOND_DISPATCH: OnceLock<Dispatch> = OnceLock::new();
+        SECOND_DISPATCH.get_or_init(|| Dispatch::new(NoSubscriber::new()));
         let (capture, subscriber) = Self::subscriber(level);
         (capture, tracing::subscriber::set_default(subscriber))
     }
 
+    /// Captures this thread at TRACE.
     pub(crate) fn all() -> (Self, tracing::subscriber::DefaultGuard) {
         Self::at(LevelFilter::TRACE)
     }
 
-    /// A subscriber for the whole process, say.
+    /// Returns a subscriber that the caller installs, for example for the whole process.
     pub(crate) fn subscriber(level: LevelFilter) -> (Self, impl Subscriber + Send + Sync) {
         let capture = Self::default();
         let subscriber = Registry::default().with(level).with(capture.clone());
@@ -110,55 +114,55 @@ impl Capture {
     }
 
     pub(crate) fn spans(&self, name: &str) -> Vec<Span> {
-        self.heard().spans.iter().filter(|span| span.name == name).cloned().collect()
+        self.captured().spans.iter().filter(|span| span.name == name).cloned().collect()
     }
 
-    /// The names of those that are not closed.
+    /// Returns the names of the spans that are still open.
     pub(crate) fn open_spans(&self) -> Vec<&'static str> {
-        self.heard().spans.iter().filter(|span| span.closed.is_none()).map(|span| span.name).collect()
+        self.captured().spans.iter().filter(|span| span.closed.is_none()).map(|span| span.name).collect()
     }
 
     pub(crate) fn span(&self, at: usize) -> Span {
-        self.heard().spans[at].clone()
+        self.captured().spans[at].clone()
     }
 
-    /// Of every crate.
+    /// Returns the events of every crate.
     pub(crate) fn lines(&self) -> Vec<Line> {
-        self.heard().lines.clone()
+        self.captured().lines.clone()
     }
 
+    /// Returns the events of this crate.
     pub(crate) fn ours(&self) -> Vec<Line> {
-        self.heard().lines.iter().filter(|line| line.target.starts_with(OURS)).cloned().collect()
+        self.captured().lines.iter().filter(|line| line.target.starts_with(OURS)).cloned().collect()
     }
 
+    /// Returns the events with this target.
     pub(crate) fn of(&self, target: &str) -> Vec<Line> {
-        self.heard().lines.iter().filter(|line| line.target == target).cloned().collect()
+        self.captured().lines.iter().filter(|line| line.target == target).cloned().collect()
     }
 
-    /// Of this crate alone.
+    /// Returns the schema rows of this crate's spans and events.
     pub(crate) fn rows(&self) -> BTreeSet<Row> {
-        self.heard().rows.clone()
+        self.captured().rows.clone()
     }
 
-    /// Each thing that was ever said, of every crate: level, target, name, and the values as they were given, also
-    /// those that later ones have replaced.
+    /// Returns every span, event and recorded value of every crate, including values that were later replaced.
     pub(crate) fn text(&self) -> String {
-        self.heard().records.join("\n")
+        self.captured().records.join("\n")
     }
 
-    /// As [`text`](Self::text), record by record, and forgets it.
+    /// Returns the records of [`text`](Self::text) one by one, and removes them.
     pub(crate) fn take(&self) -> Vec<String> {
-        let heard = std::mem::take(&mut *self.heard());
-        heard.records
+        std::mem::take(&mut *self.captured()).records
     }
 
-    /// Something that is heard in another way, such as a panic's message.
+    /// Adds text from another source, such as a panic message.
     pub(crate) fn add(&self, record: String) {
-        self.heard().records.push(record);
+        self.captured().records.push(record);
     }
 
-    /// A test that fails while it holds the lock leaves whole records behind.
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    // A poisoned lock is safe to use: every update under it completes before a test can fail.
+    fn captured(&self) -> MutexGuard<'_, Captured> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,7 +172,7 @@ impl Capture {
             let fields = fields.filter(|field| field != "message").collect();
             let level = metadata.level().as_str().to_lowercase();
             let row = (kind, metadata.target().to_owned(), level, name.to_owned(), fields);
-            self.heard().rows.insert(row);
+            self.captured().rows.insert(row);
         }
     }
 }
@@ -179,25 +183,25 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Ca
         self.row("span", metadata, metadata.name());
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        let record = fields.record("span", metadata);
+        let record = fields.to_text("span", metadata);
         let span = context.span(id).unwrap();
-        let parent = span.parent().and_then(|parent| parent.extensions().get().map(|At(at)| *at));
+        let parent = span.parent().and_then(|parent| parent.extensions().get().map(|SpanIndex(at)| *at));
         let fields = fields.0.into_iter().collect();
         let (opened, closed) = (Instant::now(), None);
-        let mut heard = self.heard();
-        span.extensions_mut().insert(At(heard.spans.len()));
-        heard.spans.push(Span { name: metadata.name(), parent, fields, opened, closed });
-        heard.records.push(record);
+        let mut captured = self.captured();
+        span.extensions_mut().insert(SpanIndex(captured.spans.len()));
+        captured.spans.push(Span { name: metadata.name(), parent, fields, opened, closed });
+        captured.records.push(record);
     }
 
     fn on_record(&self, id: &span::Id, values: &span::Record<'_>, context: Context<'_, S>) {
         let span = context.span(id).unwrap();
         let mut fields = Fields::default();
         values.record(&mut fields);
-        let record = fields.record("record", span.metadata());
-        let mut heard = self.heard();
-        heard.records.push(record);
-        if let Some(span) = span.extensions().get().and_then(|At(at)| heard.spans.get_mut(*at)) {
+        let record = fields.to_text("record", span.metadata());
+        let mut captured = self.captured();
+        captured.records.push(record);
+        if let Some(span) = span.extensions().get().and_then(|SpanIndex(at)| captured.spans.get_mut(*at)) {
             span.fields.extend(fields.0);
         }
     }
@@ -206,24 +210,24 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for Ca
         let metadata = event.metadata();
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let record = fields.record("event", metadata);
+        let record = fields.to_text("event", metadata);
         let mut fields: BTreeMap<_, _> = fields.0.into_iter().collect();
         let message = fields.remove("message").unwrap_or_default();
         self.row("event", metadata, &message);
         let scope = context.event_scope(event).into_iter().flat_map(|scope| scope.from_root());
         let scope = scope.map(|span| span.name()).collect();
         let span = context.event_span(event);
-        let span = span.and_then(|span| span.extensions().get().map(|At(at)| *at));
+        let span = span.and_then(|span| span.extensions().get().map(|SpanIndex(at)| *at));
         let (target, level) = (metadata.target().to_owned(), *metadata.level());
-        let mut heard = self.heard();
-        heard.records.push(record);
-        heard.lines.push(Line { target, level, message, fields, scope, span });
+        let mut captured = self.captured();
+        captured.records.push(record);
+        captured.lines.push(Line { target, level, message, fields, scope, span });
     }
 
     fn on_close(&self, id: span::Id, context: Context<'_, S>) {
         let span = context.span(&id).unwrap();
-        let mut heard = self.heard();
-        if let Some(span) = span.extensions().get().and_then(|At(at)| heard.spans.get_mut(*at)) {
+        let mut captured = self.captured();
+        if let Some(span) = span.extensions().get().and_then(|SpanIndex(at)| captured.spans.get_mut(*at)) {
             span.closed = Some(Instant::now());
         }
     }

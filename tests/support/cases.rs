@@ -1,9 +1,9 @@
-//! How many cases a property is tried on.
+//! The number of cases that a property test runs.
 
 use proptest::test_runner::Config;
 
-/// As many as `PROPTEST_CASES` says, or so many.
-pub(crate) fn cases(otherwise: u32) -> Config {
+/// Runs `default` cases, or the number in the environment variable `PROPTEST_CASES`.
+pub(crate) fn cases(default: u32) -> Config {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    Config::with_cases(cases.unwrap_or(otherwise))
+    Config::with_cases(cases.unwrap_or(default))
 }

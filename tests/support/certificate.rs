@@ -1,4 +1,4 @@
-//! Servers with TLS, and clients that trust them.
+//! TLS for the test server, and a transport that trusts its certificate.
 
 use std::sync::Arc;
 
@@ -15,14 +15,15 @@ use tower_outbound::client::Transport;
 
 use super::server::Wire;
 
-/// A self-signed certificate for loopback.
+/// Creates a self-signed certificate for `localhost` and 127.0.0.1.
 pub(crate) fn certificate() -> CertifiedKey<KeyPair> {
     rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap()
 }
 
+/// Serves TLS with this certificate. ALPN offers `protocols`; an empty list disables it.
 pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> Wire {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certificate.signing_key.serialize_der()));
-    // Names the provider, because another crate of the same build may add a second one.
+    // The default provider is ambiguous if another crate of the build enables a second one.
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -33,6 +34,7 @@ pub(crate) fn wire(certificate: &CertifiedKey<KeyPair>, protocols: &[&str]) -> W
     Wire::Tls(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// Creates a transport that trusts this certificate only.
 pub(crate) fn trusting(certificate: &CertifiedKey<KeyPair>) -> Transport {
     Transport::new()
         .without_bundled_roots()

@@ -1,4 +1,4 @@
-//! Shared by the tests of the crate.
+//! Helpers that the test binaries share.
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 
 pub(crate) mod capture;

@@ -1,5 +1,5 @@
-//! What the tests of the layers stand on: the public test kit's scripted service, and names for its answers.
-#![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
+//! The scripted service of the public test kit, with short names for its responses, and services for readiness tests.
+#![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
 
 use std::{
     error::Error as StdError,
@@ -20,44 +20,44 @@ use tower_outbound::{Body, BoxError, Error, test_util};
 
 pub(crate) use tower_outbound::test_util::{ScriptedService, Seen};
 
-/// What comes of one call, in few letters. A response's body is `answer`.
+/// The result of one call. Responses have the body `answer`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scripted {
-    /// This status, after the request's body was read.
+    /// Responds with this status after reading the request body.
     Status(u16),
-    /// This status and these headers, after the request's body was read.
+    /// Responds with this status and these headers after reading the request body.
     Headers(u16, &'static [(&'static str, &'static str)]),
-    /// This status and this `Retry-After`, after the request's body was read.
+    /// Responds with this status and this `Retry-After` after reading the request body.
     RetryAfter(u16, &'static str),
-    /// This status, so many milliseconds after the request's body was read.
+    /// Reads the request body, waits this many milliseconds, and responds with this status.
     Delayed(u64, u16),
-    /// This status, before anything of the request's body was read.
+    /// Responds with this status without reading the request body.
     BeforeBody(u16),
-    /// This status, after the first frame of the request's body was read.
+    /// Responds with this status after reading the first frame of the request body.
     AfterFirstFrame(u16),
-    /// This status, with the request's body unread and kept for as long as the probe lives.
+    /// Responds with this status and keeps the unread request body until the service is dropped.
     KeepsBody(u16),
-    /// An I/O error, before anything was read.
+    /// Fails with a refused connection, without reading the request.
     Refused,
-    /// An I/O error, after the request's body was read.
+    /// Fails with this I/O error after reading the request body.
     Io(io::ErrorKind),
-    /// Never anything, after the request's body was read.
+    /// Reads the request body and never responds.
     NoResponse,
 }
 
 impl From<Scripted> for test_util::ScriptedResponse {
-    fn from(answer: Scripted) -> Self {
-        let is = |status| Self::status(status).with_body("answer");
-        match answer {
-            Scripted::Status(status) => is(status),
-            Scripted::Headers(status, headers) => {
-                headers.iter().fold(is(status), |answer, (name, value)| answer.with_header(name, value))
-            }
-            Scripted::RetryAfter(status, pause) => is(status).with_header("retry-after", pause),
-            Scripted::Delayed(delay, status) => is(status).with_delay(millis(delay)),
-            Scripted::BeforeBody(status) => is(status).with_request_body_unread(),
-            Scripted::AfterFirstFrame(status) => is(status).with_request_body_first_frame(),
-            Scripted::KeepsBody(status) => is(status).with_request_body_kept(),
+    fn from(scripted: Scripted) -> Self {
+        let respond = |status| Self::status(status).with_body("answer");
+        match scripted {
+            Scripted::Status(status) => respond(status),
+            Scripted::Headers(status, headers) => headers
+                .iter()
+                .fold(respond(status), |response, (name, value)| response.with_header(name, value)),
+            Scripted::RetryAfter(status, value) => respond(status).with_header("retry-after", value),
+            Scripted::Delayed(delay, status) => respond(status).with_delay(millis(delay)),
+            Scripted::BeforeBody(status) => respond(status).with_request_body_unread(),
+            Scripted::AfterFirstFrame(status) => respond(status).with_request_body_first_frame(),
+            Scripted::KeepsBody(status) => respond(status).with_request_body_kept(),
             Scripted::Refused => Self::refused(),
             Scripted::Io(kind) => Self::io_error(kind),
             Scripted::NoResponse => Self::never(),
@@ -65,19 +65,19 @@ impl From<Scripted> for test_util::ScriptedResponse {
     }
 }
 
-/// What a broken service's `poll_ready` fails with.
+/// The error of a [`broken`] service.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Broken;
 
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the probe is broken")
+        f.write_str("the service is broken")
     }
 }
 
 impl StdError for Broken {}
 
-/// Never gets ready: `poll_ready` fails with this error.
+/// A service whose `poll_ready` fails with the error that this function makes.
 #[derive(Debug, Clone)]
 pub(crate) struct Unready(pub(crate) fn() -> BoxError);
 
@@ -91,48 +91,49 @@ impl<B> Service<Request<B>> for Unready {
     }
 
     fn call(&mut self, _: Request<B>) -> Self::Future {
-        unreachable!("called without being ready")
+        unreachable!("called although poll_ready failed")
     }
 }
 
-/// Never gets ready: `poll_ready` fails with [`Broken`].
+/// Returns a service whose `poll_ready` fails with [`Broken`].
 pub(crate) fn broken() -> Unready {
     Unready(|| Broken.into())
 }
 
-/// The probe under tower's `ConcurrencyLimit`: being ready takes a permit, which the call keeps until its response. Can
-/// also be pending before it is ready, each instance and each time anew.
+/// A scripted service in tower's `ConcurrencyLimit`. Readiness acquires a permit, which the call holds until its
+/// response. With [`with_pending_polls`](Self::with_pending_polls), each readiness takes several polls.
 #[derive(Debug)]
 pub(crate) struct Limited {
     limited: ConcurrencyLimit<ScriptedService>,
     permits: Arc<Semaphore>,
-    most: usize,
+    max_permits: usize,
     polls: u32,
     polls_left: u32,
 }
 
 impl Limited {
-    pub(crate) fn over(probe: ScriptedService) -> Self {
-        Self::with(probe, Semaphore::MAX_PERMITS, 0)
+    pub(crate) fn over(service: ScriptedService) -> Self {
+        Self::with(service, Semaphore::MAX_PERMITS, 0)
     }
 
-    fn with(probe: ScriptedService, most: usize, polls: u32) -> Self {
-        let permits = Arc::new(Semaphore::new(most));
-        let limited = ConcurrencyLimit::with_semaphore(probe, Arc::clone(&permits));
-        Self { limited, permits, most, polls, polls_left: polls }
+    fn with(service: ScriptedService, max_permits: usize, polls: u32) -> Self {
+        let permits = Arc::new(Semaphore::new(max_permits));
+        let limited = ConcurrencyLimit::with_semaphore(service, Arc::clone(&permits));
+        Self { limited, permits, max_permits, polls, polls_left: polls }
     }
 
     pub(crate) fn with_permits(self, permits: usize) -> Self {
         Self::with(self.limited.into_inner(), permits, self.polls)
     }
 
+    /// Returns `Pending` from this many polls before each readiness.
     pub(crate) fn with_pending_polls(self, polls: u32) -> Self {
-        Self::with(self.limited.into_inner(), self.most, polls)
+        Self::with(self.limited.into_inner(), self.max_permits, polls)
     }
 
-    /// Counts each instance that is ready and each call that is under way.
+    /// Returns the number of ready instances and calls in flight.
     pub(crate) fn permits_taken(&self) -> usize {
-        self.most - self.permits.available_permits()
+        self.max_permits - self.permits.available_permits()
     }
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// The cause that an error leads to, at whatever depth.
+/// Returns the first error of type `E` in the source chain.
 pub(crate) fn cause<E: StdError + 'static>(error: &Error) -> Option<&E> {
     let mut next = error.source();
     while let Some(error) = next {

@@ -1,4 +1,4 @@
-//! A real hyper server on a free port of loopback, with scripted response and a record of what reached it.
+//! A hyper server on loopback, with scripted responses and a record of the requests.
 
 use std::{
     convert::Infallible,
@@ -32,10 +32,10 @@ use tokio::{
 
 pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
 
-type Answering = Pin<Box<dyn Future<Output = Option<Reply>> + Send>>;
-type Handler = Arc<dyn Fn(usize, Seen) -> Answering + Send + Sync>;
+type ReplyFuture = Pin<Box<dyn Future<Output = Option<Reply>> + Send>>;
+type Handler = Arc<dyn Fn(usize, Seen) -> ReplyFuture + Send + Sync>;
 
-/// A request as it arrived, read to its end.
+/// A received request with its whole body.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: Method,
@@ -46,7 +46,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// HTTP/2 sends the authority as well: what counts is the same part in both.
+    /// Returns the part of the URI that HTTP/1.1 and HTTP/2 have in common: HTTP/2 also sends scheme and authority.
     pub(crate) fn path_and_query(&self) -> &str {
         self.uri.path_and_query().unwrap().as_str()
     }
@@ -56,17 +56,17 @@ impl Seen {
     }
 }
 
-/// What the server speaks.
+/// The protocol that the server uses.
 #[derive(Clone)]
 pub(crate) enum Wire {
     Http1,
-    /// Without TLS, from the first byte.
+    /// HTTP/2 with prior knowledge, without TLS.
     Http2,
     #[cfg(feature = "rustls")]
     Tls(tokio_rustls::TlsAcceptor),
 }
 
-/// Stops when it is dropped, and cuts its connections.
+/// Dropping the server stops it and closes its connections.
 pub(crate) struct Server {
     url: String,
     log: Arc<Log>,
@@ -80,7 +80,8 @@ struct Log {
 }
 
 impl Server {
-    /// Answers each request, counted from 1, with what `handler` makes of it; with none it hangs up.
+    /// Calls `handler` with the number of each request, starting at 1, and the request. Sends the reply of `handler`. `None`
+    /// closes the connection, or resets the HTTP/2 stream.
     pub(crate) async fn start<F, A>(wire: Wire, handler: F) -> Self
     where
         F: Fn(usize, Seen) -> A + Send + Sync + 'static,
@@ -89,6 +90,7 @@ impl Server {
         Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), wire, handler)
     }
 
+    /// Serves connections of this listener, like [`start`](Self::start).
     pub(crate) fn over<F, A>(listener: TcpListener, wire: Wire, handler: F) -> Self
     where
         F: Fn(usize, Seen) -> A + Send + Sync + 'static,
@@ -106,8 +108,7 @@ impl Server {
         Self { url, log, accepting }
     }
 
-    /// Answers the first request with the first status and so on, and from then on with the last one. The body
-    /// says which request it was.
+    /// Responds with these statuses in order, and repeats the last one. The body contains the number of the request.
     pub(crate) async fn with_statuses<const N: usize>(wire: Wire, statuses: [u16; N]) -> Self {
         Self::start(wire, move |number, _| async move {
             Some(reply(statuses[number.min(N) - 1], format!("answer {number}")))
@@ -123,7 +124,7 @@ impl Server {
         self.log.connections.load(Ordering::SeqCst)
     }
 
-    /// Every request that was read whole, oldest first.
+    /// Returns the requests whose body was read to its end, oldest first.
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.log.seen.lock().unwrap().clone()
     }
@@ -181,10 +182,10 @@ async fn serve(
                 all.push(seen.clone());
                 all.len()
             };
-            handler(number, seen).await.ok_or_else(|| io::Error::other("hangs up"))
+            handler(number, seen).await.ok_or_else(|| io::Error::other("closed by the handler"))
         }
     });
-    // How a connection ends is the client's to tell.
+    // The tests assert how the client sees a connection end.
     let _ = builder.serve_connection(stream, service).await;
 }
 
@@ -192,14 +193,14 @@ pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     with_body(status, Full::new(body.into()).map_err(|never: Infallible| match never {}).boxed_unsync())
 }
 
-/// Sends data for as long as anybody reads it.
+/// Replies with a body that never ends.
 pub(crate) fn endless(status: u16) -> Reply {
     let chunk = Bytes::from(vec![b'x'; 16 * 1024]);
     let frames = stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames)))
 }
 
-/// Sends its body piece by piece, so that the head is long there before the end.
+/// Replies with a body in three chunks, so that the client has the response headers long before the end.
 pub(crate) fn slow(status: u16) -> Reply {
     let frames = stream::iter(0..3).then(|_| async {
         settle().await;
@@ -208,21 +209,21 @@ pub(crate) fn slow(status: u16) -> Reply {
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames)))
 }
 
-/// Sends one chunk and then nothing, without an end.
+/// Replies with one chunk of a body that then stalls.
 pub(crate) fn stalled(status: u16) -> Reply {
     let frames = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
     with_body(status, UnsyncBoxBody::new(StreamBody::new(frames.chain(stream::pending()))))
 }
 
-/// Sends one chunk and then cuts the connection.
+/// Replies with one chunk of a body and then closes the connection.
 pub(crate) fn cut_off(status: u16) -> Reply {
     let chunk = stream::once(async { Ok(Frame::data(Bytes::from_static(b"a part"))) });
-    let cut = stream::once(async {
-        // What was written goes out first.
+    let close = stream::once(async {
+        // The connection's task must write the chunk first.
         settle().await;
         Err(io::Error::other("cut off"))
     });
-    with_body(status, UnsyncBoxBody::new(StreamBody::new(chunk.chain(cut))))
+    with_body(status, UnsyncBoxBody::new(StreamBody::new(chunk.chain(close))))
 }
 
 fn with_body(status: u16, body: UnsyncBoxBody<Bytes, io::Error>) -> Reply {
@@ -231,13 +232,13 @@ fn with_body(status: u16, body: UnsyncBoxBody<Bytes, io::Error>) -> Reply {
     reply
 }
 
-/// Fails a test that would hang.
+/// Awaits `future`, and panics after 60 s instead of hanging.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
 }
 
-/// Lets the tasks of this thread run until they wait for something: a connection goes back to its pool in a task
-/// of hyper's, after the answer was read. No time passes.
+/// Runs the other tasks of this thread until they are idle, without advancing the clock. For example, a task of hyper
+/// returns a connection to the pool after the response was read.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! Loses and restores the store of a shared limiter, which records every log event and metric of a store. Runs in real
-//! time.
+//! Loses and restores the Redis server of a limiter, so that the limiter emits every log event and metric about it. Runs
+//! in real time.
 
 #[path = "../../examples/support/redis_server.rs"]
 mod redis_server;
@@ -13,11 +13,13 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest},
 };
 
-/// Returns `false` without recording anything if redis-server is not installed. The tests of `tests/redis` fail then.
+/// Returns `false` without doing anything if redis-server is not installed. The tests of `tests/redis` then fail.
 pub(crate) async fn lost_and_found() -> bool {
     let mut server = match RedisServer::start(&[]) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("the rows of the limiter's store are not checked: {error}");
+            eprintln!(
+                "not checked without redis-server: the log events and metrics of the Redis limiter: {error}"
+            );
             return false;
         }
         started => started.unwrap(),
@@ -25,7 +27,7 @@ pub(crate) async fn lost_and_found() -> bool {
     tokio::time::resume();
     let quota = Quota::new(100, Duration::from_millis(500)).unwrap();
     let limiter = RedisLimiter::token_bucket(&server.url(), "key", [quota]).unwrap();
-    // A busy machine responds slowly. Only a server that has ended counts as lost.
+    // A slow server on a busy machine must not count as lost.
     let limiter =
         limiter.with_timeout(Duration::from_secs(10)).unwrap().with_lease(1, quota.window()).unwrap();
     limiter.acquire_with(&PermitRequest::new()).await.unwrap();

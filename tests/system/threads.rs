@@ -1,6 +1,6 @@
-//! The window promise under real threads, in real time, and at a real server.
+//! The window guarantee with real threads in real time, measured at the limiter and at a server.
 //!
-//! One at a time, so that they don't take the processor from one another.
+//! The tests run one after another, so that they do not compete for the processor.
 
 #[path = "../../examples/support/mod.rs"]
 mod example_support;
@@ -25,150 +25,159 @@ use tower_outbound::{
     test_util::{Arrival, Arrivals},
 };
 
-static TURN: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Blocks until no other test of this file runs.
+fn run_alone() -> MutexGuard<'static, ()> {
+    SERIAL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 const THREADS: usize = 4;
 
-/// A million in an optimised build, as it is without debug assertions; else a quarter of it, at a quarter of the
-/// rate, in the same time.
-const GRANTS: usize = 1_000_000 / SLOWER;
-const SLOWER: usize = if cfg!(debug_assertions) { 4 } else { 1 };
+/// The number of grants: a million without debug assertions. With them, a quarter of it at a quarter of the rate.
+const GRANTS: usize = 1_000_000 / SLOWDOWN;
+const SLOWDOWN: usize = if cfg!(debug_assertions) { 4 } else { 1 };
 
-/// Takes `count` permits as fast as the threads can; gives when, and how often there was a refusal.
-fn hammer(count: usize, take: impl Fn() -> Result<(), Refusal> + Sync) -> (Arrivals, usize) {
-    let (left, refused) = (AtomicUsize::new(count), AtomicUsize::new(0));
-    let stamps = thread::scope(|scope| {
+/// Acquires `count` permits in a busy loop on each thread. Returns the times of the grants and the number of refusals.
+fn acquire_from_threads(
+    count: usize,
+    try_acquire: impl Fn() -> Result<(), Refusal> + Sync,
+) -> (Arrivals, usize) {
+    let (left, refusals) = (AtomicUsize::new(count), AtomicUsize::new(0));
+    let grants = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
-                    let mut stamps = Vec::with_capacity(count);
+                    let mut grants = Vec::with_capacity(count);
                     while left
                         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
                         .is_ok()
                     {
-                        stamps.push(one(&take, &refused));
-                        // A rest now and then, so that there are full bursts, too.
-                        if stamps.len() % (count / 16) == 0 {
+                        grants.push(acquire_one(&try_acquire, &refusals));
+                        // A short pause lets the limiter refill to a full burst.
+                        if grants.len() % (count / 16) == 0 {
                             thread::sleep(Duration::from_millis(20));
                         }
                     }
-                    stamps
+                    grants
                 })
             })
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    (stamps, refused.into_inner())
+    (grants, refusals.into_inner())
 }
 
-fn one(take: impl Fn() -> Result<(), Refusal>, refused: &AtomicUsize) -> Arrival {
+/// Retries until a permit is granted. The grant happened between the two times of the returned arrival.
+fn acquire_one(try_acquire: impl Fn() -> Result<(), Refusal>, refusals: &AtomicUsize) -> Arrival {
     loop {
         let before = Instant::now();
-        let taken = take();
+        let result = try_acquire();
         let after = Instant::now();
-        match taken {
+        match result {
             Ok(()) => return Arrival::between(before, after),
             Err(refusal) => {
                 assert_eq!(refusal.reason(), Reason::MaxWait);
-                refused.fetch_add(1, Ordering::Relaxed);
+                refusals.fetch_add(1, Ordering::Relaxed);
                 thread::yield_now();
             }
         }
     }
 }
 
-/// Checks the theorem for each quota, and that it was put to the test: there were refusals, and the
-/// fullest window held what the quota lets, or half of it on a machine that has other things to do.
-fn check(name: &str, quotas: &[Quota], take: impl Fn() -> Result<(), Refusal> + Sync, count: usize) {
-    let (stamps, refused) = hammer(count, take);
-    let times = stamps.times();
+/// Asserts that no window exceeds a quota, and that the load was high enough to exceed it: some calls were refused, and
+/// one quota's fullest window held more than a fifth of it.
+fn assert_quotas_hold(
+    name: &str,
+    quotas: &[Quota],
+    try_acquire: impl Fn() -> Result<(), Refusal> + Sync,
+    count: usize,
+) {
+    let (grants, refusals) = acquire_from_threads(count, try_acquire);
+    let times = grants.times();
     let took = *times.iter().max().unwrap() - *times.iter().min().unwrap();
     assert_eq!(times.len(), count);
     let mut fullest = Vec::new();
     for quota in quotas {
-        let most = stamps.most_in(quota.window());
-        println!("{name}: {quota}: {count} grants in {took:?}, {refused} refusals, fullest window {most}");
+        let most = grants.most_in(quota.window());
+        println!("{name}: {quota}: {count} grants in {took:?}, {refusals} refusals, fullest window {most}");
         assert!(most <= u64::from(quota.limit()), "{name}: {quota}: {most} in one window");
         fullest.push(most as f64 / f64::from(quota.limit()));
     }
-    assert!(refused > 0, "{name}: the threads never reached the limit");
-    // Far below what is seen, for a machine that is busy with other things.
-    assert!(fullest.iter().any(|full| *full > 0.2), "{name}: no window was near full: {fullest:?}");
+    assert!(refusals > 0, "{name}: the threads never reached the limit");
+    // The bound is low, because threads on a busy machine acquire fewer permits.
+    assert!(fullest.iter().any(|full| *full > 0.2), "{name}: every window was nearly empty: {fullest:?}");
 }
 
 fn quota(limit: usize, millis: u64, burst: usize) -> Quota {
-    let quota = Quota::new((limit / SLOWER) as u32, Duration::from_millis(millis)).unwrap();
-    quota.with_burst((burst / SLOWER) as u32).unwrap().without_margin()
+    let quota = Quota::new((limit / SLOWDOWN) as u32, Duration::from_millis(millis)).unwrap();
+    quota.with_burst((burst / SLOWDOWN) as u32).unwrap().without_margin()
 }
 
 #[test]
-fn a_million_grants_of_a_token_bucket_by_four_threads() {
-    let _turn = turn();
+fn token_bucket_holds_its_quota_under_four_threads() {
+    let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
     let bucket = TokenBucket::new(quota);
-    check("token bucket", &[quota], || bucket.try_acquire().map(drop), GRANTS);
+    assert_quotas_hold("token bucket", &[quota], || bucket.try_acquire().map(drop), GRANTS);
     let snapshot = bucket.snapshot();
     assert_eq!((snapshot.granted, snapshot.queued), (GRANTS as u64, 0));
 }
 
 #[test]
-fn grants_of_a_sliding_window_by_four_threads() {
-    let _turn = turn();
+fn sliding_window_holds_its_quota_under_four_threads() {
+    let _alone = run_alone();
     let quota = quota(60_000, 100, 6_000);
     let window = SlidingWindow::new(quota);
-    check("sliding window", &[quota], || window.try_acquire().map(drop), GRANTS / 4);
+    assert_quotas_hold("sliding window", &[quota], || window.try_acquire().map(drop), GRANTS / 4);
     assert_eq!(window.snapshot().granted, GRANTS as u64 / 4);
 }
 
 #[test]
-fn grants_of_two_quotas_at_once_by_four_threads() {
-    let _turn = turn();
-    // The first binds for a while, the second in the end.
+fn limiters_hold_two_quotas_at_once_under_four_threads() {
+    let _alone = run_alone();
+    // The first quota is the tighter one at the start, the second in the long run.
     let quotas = [quota(15_000, 20, 1_000), quota(60_000, 100, 6_000)];
     let bucket = TokenBucket::all_of(quotas);
-    check("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);
+    assert_quotas_hold("two token buckets", &quotas, || bucket.try_acquire().map(drop), GRANTS / 4);
     let window = SlidingWindow::all_of(quotas);
-    check("two sliding windows", &quotas, || window.try_acquire().map(drop), GRANTS / 4);
+    assert_quotas_hold("two sliding windows", &quotas, || window.try_acquire().map(drop), GRANTS / 4);
 }
 
 #[test]
-fn one_grant_too_many_is_seen() {
+fn window_count_detects_a_single_extra_grant() {
     let start = Instant::now();
     let millis = |millis| start + Duration::from_millis(millis);
-    let stamp = |before, after| Arrival::between(millis(before), millis(after));
-    // Every 10 ms, each taking one: eleven in a closed window of 101 ms, ten in one of 100.
-    let mut stamps: Vec<_> = (0..50).map(|number| stamp(number * 10, number * 10 + 1)).collect();
-    let most = |stamps: &[Arrival], window| {
-        stamps.iter().copied().collect::<Arrivals>().most_in(Duration::from_millis(window))
+    let grant = |before, after| Arrival::between(millis(before), millis(after));
+    // A grant every 10 ms, with 1 ms of uncertainty: 11 in a closed window of 101 ms, 10 in one of 100 ms.
+    let mut grants: Vec<_> = (0..50).map(|number| grant(number * 10, number * 10 + 1)).collect();
+    let most = |grants: &[Arrival], window| {
+        grants.iter().copied().collect::<Arrivals>().most_in(Duration::from_millis(window))
     };
-    assert_eq!((most(&stamps, 100), most(&stamps, 101)), (10, 11));
-    // One that may have happened outside counts in no window that it does not lie in; one more inside does.
-    stamps.push(stamp(150, 260));
-    assert_eq!((most(&stamps, 101), most(&stamps, 110)), (11, 12));
-    stamps.push(stamp(155, 156));
-    assert_eq!((most(&stamps, 100), most(&stamps, 101)), (11, 12));
+    assert_eq!((most(&grants, 100), most(&grants, 101)), (10, 11));
+    // A grant counts in a window only if both of its times lie in the window.
+    grants.push(grant(150, 260));
+    assert_eq!((most(&grants, 101), most(&grants, 110)), (11, 12));
+    grants.push(grant(155, 156));
+    assert_eq!((most(&grants, 100), most(&grants, 101)), (11, 12));
 
-    // And by a limiter that breaks it: a bucket of the whole limit, refilled with the whole limit.
+    // A naive bucket, with the whole limit as burst and as refill, exceeds its limit of 100 per second.
     let naive = Quota::per_second(200).unwrap().with_burst(100).unwrap().without_margin();
-    let _turn = turn();
+    let _alone = run_alone();
     let bucket = TokenBucket::new(naive);
-    let (stamps, _) = hammer(160, || bucket.try_acquire().map(drop));
-    assert!(stamps.most_in(Duration::from_secs(1)) > 100, "100 a second was kept");
+    let (grants, _) = acquire_from_threads(160, || bucket.try_acquire().map(drop));
+    assert!(grants.most_in(Duration::from_secs(1)) > 100, "the naive bucket held 100 per second");
 }
 
 #[test]
-fn a_server_that_counts_arrivals_sees_no_violation_and_the_quota_used() {
-    let _turn = turn();
+fn clients_use_the_quota_and_the_server_counts_no_violation() {
+    let _alone = run_alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.unwrap().block_on(hammer_the_server());
+    runtime.unwrap().block_on(load_server_from_four_clients());
 }
 
-/// Runs 64 tasks for two windows, over several clients of one preset, with the margin of the presets.
-async fn hammer_the_server() {
+/// Sends requests from 64 tasks for two windows, through four clients of one stack, with the presets' margin.
+async fn load_server_from_four_clients() {
     const TASKS: usize = 64;
     const WINDOW: Duration = Duration::from_secs(3);
     let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
@@ -178,38 +187,38 @@ async fn hammer_the_server() {
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
         .with_quota(quota);
-    // Each has connections of its own; the limiter is the preset's, and so all of theirs.
+    // Each client has its own connections. All share the limiter.
     let clients: Vec<_> = (0..4).map(|_| preset.clone().client().unwrap()).collect();
 
     let start = Instant::now();
-    let lasting = WINDOW * 2;
+    let duration = WINDOW * 2;
     let mut tasks = JoinSet::new();
     for number in 0..TASKS {
         let client = clients[number % clients.len()].clone();
         tasks.spawn(async move {
             let mut statuses = BTreeMap::new();
             loop {
-                let Ok(answer) = tokio::time::timeout_at(start + lasting, client.get("/v1")).await else {
+                let Ok(response) = tokio::time::timeout_at(start + duration, client.get("/v1")).await else {
                     return statuses;
                 };
-                *statuses.entry(answer.unwrap().status().as_u16()).or_insert(0) += 1;
+                *statuses.entry(response.unwrap().status().as_u16()).or_insert(0) += 1;
             }
         });
     }
     let mut statuses = BTreeMap::new();
     let allowed_in =
         |time: Duration| quota.burst() as u128 + time.as_nanos() / quota.refill_interval().as_nanos();
-    while let Some(joined) = tasks.join_next().await {
-        for (status, count) in joined.unwrap() {
+    while let Some(task) = tasks.join_next().await {
+        for (status, count) in task.unwrap() {
             *statuses.entry(status).or_insert(0) += count;
         }
     }
 
     let ledger = server.ledger();
-    // A timer may be late.
-    let (allowed, at_most) = (allowed_in(lasting), allowed_in(start.elapsed()));
+    // The timer that ends the load may fire late.
+    let (allowed, upper_bound) = (allowed_in(duration), allowed_in(start.elapsed()));
     println!(
-        "{} of {allowed} arrivals over {} connections, at most {} in a window, answers {statuses:?}",
+        "{} of {allowed} arrivals over {} connections, at most {} in a window, statuses {statuses:?}",
         ledger.requests.len(),
         ledger.connections,
         ledger.most_in(WINDOW),
@@ -217,8 +226,8 @@ async fn hammer_the_server() {
     assert_eq!(ledger.violations(), 0);
     assert!(ledger.most_in(WINDOW) <= 100);
     assert!(ledger.connections >= 4, "{}", ledger.connections);
-    // All of it where nothing else runs; half, on a machine that is busy with other things.
+    // An idle machine reaches all of it, a busy one at least half.
     assert!(ledger.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", ledger.requests.len());
-    assert!(ledger.requests.len() as u128 <= at_most, "{} of {at_most}", ledger.requests.len());
+    assert!(ledger.requests.len() as u128 <= upper_bound, "{} of {upper_bound}", ledger.requests.len());
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);
 }

@@ -1,4 +1,4 @@
-//! `ScriptedService` checks that its callers follow tower's contract.
+//! `ScriptedService` panics if its caller breaks tower's contract.
 
 use std::{
     sync::Arc,
@@ -17,19 +17,19 @@ use super::*;
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready: GET /v1; before each call")]
-async fn panics_without_readiness_and_does_not_show_the_query() {
+async fn panics_if_called_before_ready_without_printing_the_query() {
     drop(ScriptedService::new([200]).call(get()));
 }
 
 #[tokio::test]
 #[should_panic(expected = "called without having been polled ready")]
-async fn readiness_is_for_one_call() {
+async fn panics_if_one_readiness_is_used_for_two_calls() {
     let mut service = ScriptedService::new([200]);
     assert!(ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await.unwrap().call(get()).await.is_ok());
     drop(service.call(get()));
 }
 
-/// Breaks tower's contract: polls its inner service, and calls a clone of it.
+/// Breaks tower's contract: polls the inner service, but calls a clone of it.
 #[derive(Clone)]
 struct CallsAClone(ScriptedService);
 
@@ -57,7 +57,7 @@ async fn panics_if_a_layer_calls_a_clone_that_is_not_ready() {
 async fn accepts_callers_that_poll_readiness() {
     let service = ScriptedService::new([200]);
     let arrivals = Arrivals::new();
-    let mut stack = ServiceBuilder::new().map_request(noting(&arrivals)).service(service.clone());
+    let mut stack = ServiceBuilder::new().map_request(recording(&arrivals)).service(service.clone());
     for _ in 0..2 {
         let ready = ServiceExt::<Request<Full<Bytes>>>::ready(&mut stack).await.unwrap();
         assert!(ready.call(get()).await.is_ok());
@@ -65,9 +65,9 @@ async fn accepts_callers_that_poll_readiness() {
     assert_eq!((arrivals.times().len(), service.arrivals().times()), (2, arrivals.times()));
 }
 
-/// Uses tower's `ConcurrencyLimit`, as the docs of `ScriptedService` advise.
+/// The docs of `ScriptedService` advise this test with tower's `ConcurrencyLimit`.
 #[tokio::test(start_paused = true)]
-async fn a_sleeping_retry_layer_holds_no_permit() {
+async fn retry_layer_holds_no_permit_during_backoff() {
     let (service, permits) = (ScriptedService::new([503, 200]), Arc::new(Semaphore::new(2)));
     let limited = ConcurrencyLimit::with_semaphore(service.clone(), Arc::clone(&permits));
     let mut retried = task::spawn(RetryLayer::new().layer(limited.clone()).oneshot(get()));

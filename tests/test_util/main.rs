@@ -1,8 +1,8 @@
-//! The test kit itself: it reports mistakes, and accepts correct use.
+//! The public test kit: scripted services and servers, window assertions and deterministic stacks.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod contract;
-mod repeats;
+mod deterministic;
 mod script;
 #[cfg(feature = "client")]
 mod server;
@@ -31,8 +31,8 @@ fn get() -> Request<Full<Bytes>> {
     Request::get(URL).body(Full::from("hello")).unwrap()
 }
 
-/// Records each request.
-fn noting(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
+/// Returns a function that records the arrival of each request, for `map_request`.
+fn recording(arrivals: &Arrivals) -> impl Fn(Request<Full<Bytes>>) -> Request<Full<Bytes>> + Clone {
     let arrivals = arrivals.clone();
     move |request| {
         arrivals.note();
@@ -45,7 +45,7 @@ async fn call(service: &ScriptedService) -> Result<Response<Body>, BoxError> {
 }
 
 /// Returns the message of a panic.
-fn said(panic: Box<dyn std::any::Any + Send>) -> String {
+fn panic_message(panic: Box<dyn std::any::Any + Send>) -> String {
     panic
         .downcast_ref::<String>()
         .cloned()

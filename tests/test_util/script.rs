@@ -25,13 +25,13 @@ use tower_outbound::{
 use super::*;
 
 #[tokio::test]
-async fn returns_answers_in_order_and_repeats_the_last() {
+async fn returns_responses_in_order_and_repeats_the_last() {
     let service = ScriptedService::new([500, 404, 200]);
-    let mut came = Vec::new();
+    let mut statuses = Vec::new();
     for _ in 0..5 {
-        came.push(call(&service).await.unwrap().status().as_u16());
+        statuses.push(call(&service).await.unwrap().status().as_u16());
     }
-    assert_eq!(came, [500, 404, 200, 200, 200]);
+    assert_eq!(statuses, [500, 404, 200, 200, 200]);
     assert!(service.seen().iter().map(|seen| seen.number).eq(1..=5));
 }
 
@@ -39,12 +39,12 @@ async fn returns_answers_in_order_and_repeats_the_last() {
 async fn panics_if_the_script_is_empty() {
     let empty = ScriptedService::new([0_u16; 0]);
     let panic = AssertUnwindSafe(call(&empty)).catch_unwind().await.unwrap_err();
-    assert_eq!(said(panic), "the script has no answer for GET /v1");
+    assert_eq!(panic_message(panic), "the script has no answer for GET /v1");
     assert_eq!(empty.calls(), 1, "the request is recorded");
 }
 
 #[tokio::test]
-async fn chooses_the_answer_by_the_request() {
+async fn function_chooses_the_response_by_the_request() {
     let service = ScriptedService::from_fn(|seen| match seen.header("x-attempt") {
         Some("2") => ScriptedResponse::status(200).with_body(seen.number.to_string()),
         _ => 503.into(),
@@ -61,8 +61,9 @@ async fn chooses_the_answer_by_the_request() {
 
 #[tokio::test]
 async fn responds_with_the_scripted_status_headers_and_body() {
-    let answer = ScriptedResponse::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
-    let response = call(&ScriptedService::new([answer])).await.unwrap();
+    let response =
+        ScriptedResponse::status(418).with_header("a", "1").with_header("a", "2").with_body("short");
+    let response = call(&ScriptedService::new([response])).await.unwrap();
     assert!(response.headers().get_all("a").iter().eq(["1", "2"]));
     assert_eq!(
         (response.status().as_u16(), &response.into_body().collect(9).await.unwrap()[..]),
@@ -80,7 +81,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
     let service = ScriptedService::new([
         ScriptedResponse::refused(),
         ScriptedResponse::io_error(io::ErrorKind::BrokenPipe).with_delay(secs(2)),
-        ScriptedResponse::error(|| "of the client's own".into()),
+        ScriptedResponse::error(|| "custom error".into()),
         ScriptedResponse::never(),
     ]);
     let kind = |error: &BoxError| error.downcast_ref::<io::Error>().unwrap().kind();
@@ -89,7 +90,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
     assert_eq!(start.elapsed(), secs(0));
     assert_eq!(kind(&call(&service).await.unwrap_err()), io::ErrorKind::BrokenPipe);
     assert_eq!(start.elapsed(), secs(2));
-    assert_eq!(call(&service).await.unwrap_err().to_string(), "of the client's own");
+    assert_eq!(call(&service).await.unwrap_err().to_string(), "custom error");
     assert!(tokio::time::timeout(secs(99), call(&service)).await.is_err());
     let read: Vec<_> = service.seen().iter().map(|seen| seen.body.is_some()).collect();
     assert_eq!(read, [false, true, true, true]);
@@ -97,7 +98,7 @@ async fn returns_scripted_errors_after_scripted_delays() {
 }
 
 #[tokio::test]
-async fn reads_as_much_of_the_request_as_the_answer_specifies() {
+async fn reads_as_much_of_the_request_body_as_scripted() {
     let frames = || {
         let trailers: HeaderMap = [("x-sum".parse().unwrap(), "9".parse().unwrap())].into_iter().collect();
         [Frame::data("one"), Frame::data("two"), Frame::trailers(trailers)]
@@ -109,29 +110,29 @@ async fn reads_as_much_of_the_request_as_the_answer_specifies() {
         (ScriptedResponse::status(200).with_request_body_first_frame(), 1, 0),
         (ScriptedResponse::status(200).with_request_body_kept(), 0, 1),
     ];
-    for (answer, read, kept) in cases {
-        let what = format!("{answer:?}");
-        let service = ScriptedService::new([answer]);
-        let (polled, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
-        let (count, held) = (polled.clone(), alive.clone());
+    for (response, read, kept) in cases {
+        let case = format!("{response:?}");
+        let service = ScriptedService::new([response]);
+        let (polls, body_alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(()));
+        let (counter, kept_alive) = (polls.clone(), body_alive.clone());
         let stream = futures_util::stream::iter(frames()).map(move |frame| {
-            let _ = &held;
-            count.fetch_add(1, Relaxed);
+            let _ = &kept_alive;
+            counter.fetch_add(1, Relaxed);
             Ok::<_, io::Error>(frame)
         });
         let request = Request::post(URL).body(StreamBody::new(stream)).unwrap();
         assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 200);
-        assert_eq!(polled.load(Relaxed), read, "{what}");
-        assert_eq!(Arc::strong_count(&alive) - 1, kept, "{what}");
+        assert_eq!(polls.load(Relaxed), read, "{case}");
+        assert_eq!(Arc::strong_count(&body_alive) - 1, kept, "{case}");
         let seen = &service.seen()[0];
         let whole = (Some("onetwo".into()), Some("9".parse().unwrap()));
         let sum = seen.trailers.as_ref().map(|trailers| trailers["x-sum"].clone());
-        assert_eq!((seen.body.clone(), sum), if read == 3 { whole } else { (None, None) }, "{what}");
+        assert_eq!((seen.body.clone(), sum), if read == 3 { whole } else { (None, None) }, "{case}");
     }
 }
 
 #[tokio::test]
-async fn returns_the_error_of_the_request_body() {
+async fn returns_the_request_body_error() {
     let broken =
         StreamBody::new(futures_util::stream::iter([Err::<Frame<Bytes>, _>(io::Error::other("torn"))]));
     let service = ScriptedService::new([200]);
@@ -140,7 +141,7 @@ async fn returns_the_error_of_the_request_body() {
 }
 
 #[test]
-fn panics_on_an_invalid_answer() {
+fn panics_if_the_scripted_response_is_invalid() {
     let cases: [(fn(), &str); 5] = [
         (|| drop(ScriptedResponse::status(99)), "invalid status 99: expected 100 to 999"),
         (|| drop(ScriptedResponse::status(200).with_header("a b", "c")), "invalid header name \"a b\""),
@@ -151,8 +152,8 @@ fn panics_on_an_invalid_answer() {
             "only an answer with a status has a header",
         ),
     ];
-    for (write, expected) in cases {
-        let said = said(std::panic::catch_unwind(write).unwrap_err());
-        assert!(said.starts_with(expected), "{said}");
+    for (construct, expected) in cases {
+        let message = panic_message(std::panic::catch_unwind(construct).unwrap_err());
+        assert!(message.starts_with(expected), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! `ScriptedServer`, over real connections.
+//! `ScriptedServer`: scripted responses over real connections.
 
 use std::io;
 
@@ -26,7 +26,7 @@ fn post(server: &ScriptedServer) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn serves_and_records_both_http_versions() {
+async fn serves_and_records_http1_and_http2() {
     for (http2, version) in [(false, Version::HTTP_11), (true, Version::HTTP_2)] {
         let script = ScriptedService::new([
             ScriptedResponse::status(404).with_header("x-server", "2").with_body("nothing"),
@@ -42,7 +42,7 @@ async fn serves_and_records_both_http_versions() {
         assert!(client.request(post(&server)).await.is_err());
         assert_eq!(client.request(post(&server)).await.unwrap().status(), 200);
 
-        // The error closes the connection of HTTP/1.1, but only the stream of HTTP/2.
+        // A scripted error closes an HTTP/1.1 connection, but resets only the stream of an HTTP/2 connection.
         assert_eq!((script.calls(), server.connections()), (3, if http2 { 1 } else { 2 }));
         for seen in script.seen() {
             assert_eq!((&seen.head.version, seen.head.uri.query()), (&version, Some("a=b")));
@@ -53,7 +53,7 @@ async fn serves_and_records_both_http_versions() {
 }
 
 #[tokio::test]
-async fn a_ready_client_can_be_tested_over_it() {
+async fn client_retries_and_sends_its_key_to_a_scripted_server() {
     let script = ScriptedService::new([503, 200]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let preset = StackBuilder::new(&server.url())
@@ -67,18 +67,18 @@ async fn a_ready_client_can_be_tested_over_it() {
 }
 
 #[tokio::test]
-async fn dropping_the_server_closes_its_connections() {
+async fn dropping_the_server_closes_its_listener_and_connections() {
     let script = ScriptedService::new([ScriptedResponse::status(200), ScriptedResponse::never()]);
     let server = ScriptedServer::start(script.clone()).await.unwrap();
     let client = client(false);
     assert_eq!(client.request(post(&server)).await.unwrap().status(), 200);
-    let next = post(&server);
-    let waiting = tokio::spawn(client.request(post(&server)));
+    let later = post(&server);
+    let in_flight = tokio::spawn(client.request(post(&server)));
     while script.calls() < 2 {
         tokio::task::yield_now().await;
     }
     drop(server);
-    assert!(timeout(secs(10), waiting).await.unwrap().unwrap().is_err());
-    assert!(timeout(secs(10), client.request(next)).await.unwrap().unwrap_err().is_connect());
+    assert!(timeout(secs(10), in_flight).await.unwrap().unwrap().is_err());
+    assert!(timeout(secs(10), client.request(later)).await.unwrap().unwrap_err().is_connect());
     assert_eq!(script.instances(), 1);
 }

@@ -1,4 +1,4 @@
-//! `Arrivals` and the windows that it checks.
+//! `Arrivals`: counts permits in sliding windows, and asserts a quota.
 
 use std::panic::catch_unwind;
 
@@ -17,36 +17,37 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Creates arrivals at these times, in milliseconds.
 fn at(times: impl IntoIterator<Item = u64>) -> Arrivals {
     let start = Instant::now();
     times.into_iter().map(|time| start + millis(time)).collect()
 }
 
 #[test]
-fn counts_both_ends_of_a_window() {
+fn window_includes_both_of_its_ends() {
     let quota = Quota::per_second(3).unwrap();
     let start = Instant::now();
-    let next = |gap: Duration| {
+    let with_last_at = |offset: Duration| {
         let mut arrivals = at([]);
         arrivals.extend([0, 400, 900].map(|time| start + millis(time)));
-        arrivals.extend([start + gap]);
+        arrivals.extend([start + offset]);
         arrivals
     };
-    next(secs(1) + Duration::from_nanos(1)).assert_within(quota);
-    let over = next(secs(1));
+    with_last_at(secs(1) + Duration::from_nanos(1)).assert_within(quota);
+    let over = with_last_at(secs(1));
     assert_eq!((over.most_in(secs(1)), over.most_in(millis(999))), (4, 3));
     assert!(catch_unwind(|| over.assert_within(quota)).is_err(), "a window includes both of its ends");
 }
 
 /// A bucket of 100 that refills 100 per minute grants 200 in the first minute.
 #[test]
-fn shows_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
+fn reports_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
     let times = [0; 100].into_iter().chain((1..=200).map(|number| number * 600));
     let arrivals = at(times.map(|time| 5_000 + time).chain([0]));
     let quota = Quota::per_minute(100).unwrap();
     assert_eq!(arrivals.most_in(secs(60)), 200);
-    let said = said(catch_unwind(|| arrivals.assert_within(quota)).unwrap_err());
-    let lines: Vec<_> = said.lines().collect();
+    let message = panic_message(catch_unwind(|| arrivals.assert_within(quota)).unwrap_err());
+    let lines: Vec<_> = message.lines().collect();
     assert_eq!(
         lines[0],
         format!("200 permits in one window of 60s, both ends counted, where 100 are allowed: {quota}")
@@ -58,7 +59,7 @@ fn shows_the_window_in_which_a_naive_bucket_exceeds_its_quota() {
 }
 
 #[test]
-fn assert_within_checks_the_window_without_the_margin() {
+fn assert_within_excludes_the_margin_from_the_window() {
     let quota = Quota::per_second(1).unwrap().with_margin(secs(1)).unwrap();
     at([0, 1_001]).assert_within(quota);
     assert_eq!(at([0, 1_001]).most_in(quota.window() + quota.margin()), 2);
@@ -68,18 +69,18 @@ fn assert_within_checks_the_window_without_the_margin() {
 #[test]
 fn counts_permits_instead_of_arrivals() {
     let start = Instant::now();
-    let costs = |second: u32| {
+    let with_second_cost = |second: u32| {
         [(0, 4), (500, second)].map(|(time, cost)| Arrival::from(start + millis(time)).with_permits(cost))
     };
     let quota = Quota::per_second(10).unwrap();
-    costs(6).into_iter().collect::<Arrivals>().assert_within(quota);
-    let over: Arrivals = costs(7).into_iter().collect();
-    let said = said(catch_unwind(|| over.assert_within(quota)).unwrap_err());
-    assert!(said.starts_with("11 permits") && said.ends_with("\n  0ns (4)\n  500ms (7)"), "{said}");
+    with_second_cost(6).into_iter().collect::<Arrivals>().assert_within(quota);
+    let over: Arrivals = with_second_cost(7).into_iter().collect();
+    let message = panic_message(catch_unwind(|| over.assert_within(quota)).unwrap_err());
+    assert!(message.starts_with("11 permits") && message.ends_with("\n  0ns (4)\n  500ms (7)"), "{message}");
 }
 
 #[test]
-fn an_empty_record_passes_and_the_longest_window_contains_everything() {
+fn handles_no_arrivals_and_the_shortest_and_longest_windows() {
     assert_eq!(at([]).most_in(secs(1)), 0);
     at([]).assert_within(Quota::per_second(1).unwrap());
     assert_eq!(at([0, 1, 9_999_999]).most_in(Duration::MAX), 3);
@@ -88,20 +89,20 @@ fn an_empty_record_passes_and_the_longest_window_contains_everything() {
 
 #[test]
 #[should_panic(expected = "an arrival ends 1ms before it began")]
-fn an_arrival_does_not_end_before_it_begins() {
+fn panics_if_an_arrival_ends_before_it_begins() {
     let start = Instant::now();
     Arrival::between(start + millis(1), start);
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_granted_requests_below_a_limiter_and_all_requests_above_it() {
+async fn counts_all_requests_above_a_limiter_and_permitted_ones_below() {
     let quota = Quota::per_second(10).unwrap();
     let (above, below) = (Arrivals::new(), Arrivals::new());
     let service = ScriptedService::new([200]);
     let stack = ServiceBuilder::new()
-        .map_request(noting(&above))
+        .map_request(recording(&above))
         .layer(RateLimitLayer::new(SlidingWindow::new(quota)))
-        .map_request(noting(&below))
+        .map_request(recording(&below))
         .service(service.clone());
     let calls = (0..35).map(|_| stack.clone().oneshot(get()));
     assert!(futures_util::future::join_all(calls).await.iter().all(Result::is_ok));
@@ -116,21 +117,23 @@ proptest! {
 
     /// Compares with a simple implementation, which counts every window that starts with an arrival.
     #[test]
-    fn the_fullest_window_is_found(
+    fn finds_the_fullest_window(
         arrivals in prop::collection::vec((0..300_u64, 0..40_u64, 0..4_u32), 0..40), window in 0..200_u64,
     ) {
-        let within = |start: u64, (from, long, _): &&(u64, u64, u32)| *from >= start && from + long <= start + window;
+        let within = |start: u64, (from, length, _): &&(u64, u64, u32)| {
+            *from >= start && from + length <= start + window
+        };
         let in_window = |start| -> u64 {
             arrivals.iter().filter(|arrival| within(start, arrival)).map(|(_, _, permits)| u64::from(*permits)).sum()
         };
         let most = arrivals.iter().map(|(from, _, _)| in_window(*from)).max().unwrap_or(0);
         let start = Instant::now();
-        let noted: Arrivals = arrivals
+        let recorded: Arrivals = arrivals
             .iter()
-            .map(|(from, long, permits)| {
-                Arrival::between(start + millis(*from), start + millis(from + long)).with_permits(*permits)
+            .map(|(from, length, permits)| {
+                Arrival::between(start + millis(*from), start + millis(from + length)).with_permits(*permits)
             })
             .collect();
-        prop_assert_eq!(noted.most_in(millis(window)), most);
+        prop_assert_eq!(recorded.most_in(millis(window)), most);
     }
 }

@@ -1,5 +1,5 @@
 #![no_main]
-//! `policy::retry_after`: the first line is the time, each other line a header.
+//! `policy::retry_after`. The first line of the input is the current time, every other line is a header.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,35 +13,35 @@ const NAMES: [&str; 4] = ["retry-after", "retry-after-ms", "x-ms-retry-after-ms"
 fuzz_target!(|data: &[u8]| {
     let (now, lines) = now(data);
     let headers = headers(lines, &NAMES);
-    let asked = with_clock(now, |wall| retry_after(&headers, wall));
-    assert!(asked.is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
-    assert_eq!(asked, expected(&headers, now), "{headers:?}");
+    let delay = with_clock(now, |wall| retry_after(&headers, wall));
+    assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
+    assert_eq!(delay, expected(&headers, now), "{headers:?}");
 
-    // A repeated field changes nothing, and a longer delay in another field counts.
-    assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), asked, "{headers:?}");
-    let mut more = headers.clone();
-    more.append(RETRY_AFTER, HeaderValue::from_static("86400"));
-    let longer = with_clock(now, |wall| retry_after(&more, wall));
-    assert!(longer >= asked, "{headers:?}");
-    assert!(longer == asked || longer == Some(Duration::from_secs(86_400)), "{headers:?}");
-    // A proxy may join fields. Fields that contain only numbers request the same delay when joined.
+    // Repeated headers have no effect. An additional longer delay never shortens the result.
+    assert_eq!(with_clock(now, |wall| retry_after(&doubled(&headers), wall)), delay, "{headers:?}");
+    let mut with_longer = headers.clone();
+    with_longer.append(RETRY_AFTER, HeaderValue::from_static("86400"));
+    let longer = with_clock(now, |wall| retry_after(&with_longer, wall));
+    assert!(longer >= delay, "{headers:?}");
+    assert!(longer == delay || longer == Some(Duration::from_secs(86_400)), "{headers:?}");
+    // A proxy may join repeated fields into one. Numeric fields then request the same delay.
     for name in NAMES {
         let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         if name != "date" && !lines.is_empty() && lines.iter().all(|line| numbers(line).is_some()) {
             let mut joined = headers.clone();
-            joined.insert(name, HeaderValue::from_str(&lines.join(", ")).expect("they were headers before"));
-            assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), asked, "{headers:?}");
+            joined.insert(name, HeaderValue::from_str(&lines.join(", ")).expect("valid header values"));
+            assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), delay, "{headers:?}");
         }
     }
-    // An invalid field changes nothing.
+    // An additional invalid header has no effect.
     for name in NAMES {
         let mut noise = headers.clone();
         noise.append(name, HeaderValue::from_static("soon"));
-        assert_eq!(with_clock(now, |wall| retry_after(&noise, wall)), asked, "{headers:?}");
+        assert_eq!(with_clock(now, |wall| retry_after(&noise, wall)), delay, "{headers:?}");
     }
 });
 
-/// Implements the documented rules again, as plainly as possible.
+/// A plain second implementation of the documented rules.
 fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
     let values = |name: &str| -> Vec<&str> {
         let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -53,22 +53,22 @@ fn expected(headers: &HeaderMap, wall: SystemTime) -> Option<Duration> {
         }
     }
     let served = values("date").first().and_then(|date| parse_http_date(date, || wall)).unwrap_or(wall);
-    let ask = |text: &str| match numbers(text) {
+    let delay = |text: &str| match numbers(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
         None => Some(parse_http_date(text, || served)?.duration_since(served).unwrap_or_default()),
     };
-    values("retry-after").into_iter().filter_map(ask).max().map(|asked| asked.min(MAX_REQUESTED_DELAY))
+    values("retry-after").into_iter().filter_map(delay).max().map(|delay| delay.min(MAX_REQUESTED_DELAY))
 }
 
-/// Returns the largest of a list of numbers, rounded up. `None` if any member is not a number.
+/// Returns the largest number of a comma-separated list, rounded up. `None` if a member is not a number.
 fn numbers(text: &str) -> Option<u64> {
     let members: Option<Vec<u64>> =
-        text.split(',').map(|member| up(member.trim_matches([' ', '\t']))).collect();
+        text.split(',').map(|member| rounded_up(member.trim_matches([' ', '\t']))).collect();
     members?.into_iter().max()
 }
 
-/// Returns `12` and `12.0` as 12, and `12.1` as 13.
-fn up(text: &str) -> Option<u64> {
+/// Parses a number and rounds it up: `12` and `12.0` give 12, `12.1` gives 13.
+fn rounded_up(text: &str) -> Option<u64> {
     let is_number = |part: &&str| !part.is_empty() && part.chars().all(|char| char.is_ascii_digit());
     let parts: Vec<&str> = text.split('.').collect();
     if parts.len() > 2 || !parts.iter().all(|part| is_number(part)) {

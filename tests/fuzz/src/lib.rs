@@ -1,4 +1,4 @@
-//! What the targets are fed with: lines of text, so that a seed and a finding can be read.
+//! Converts fuzz input to times and headers. The input is lines of text, so that seeds and crashes are readable.
 
 use std::{
     cell::Cell,
@@ -7,10 +7,10 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The first second after the year 9999.
+/// The start of the year 10000, in seconds since 1970.
 pub const YEAR_10000: u64 = 253_402_300_800;
 
-/// The first line of `data`, the time in seconds since 1970, and the rest.
+/// Splits off the first line of `data`: the current time in seconds since 1970. An invalid number gives a fixed time.
 pub fn now(data: &[u8]) -> (SystemTime, &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == b'\n');
     let (first, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -18,20 +18,22 @@ pub fn now(data: &[u8]) -> (SystemTime, &[u8]) {
     (at(seconds % YEAR_10000), rest)
 }
 
+/// Converts seconds since 1970 to a time.
 pub fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
+/// Converts a time to seconds since 1970.
 pub fn since_1970(moment: SystemTime) -> u64 {
     moment.duration_since(UNIX_EPOCH).expect("not before 1970").as_secs()
 }
 
-/// A header for each line: its first byte, `0` for the first, says which of `names` it is, the rest is its value.
+/// Creates a header from each line. The first byte selects one of `names`, starting with `0`; the rest is the value.
 pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines.split(|byte| *byte == b'\n') {
-        let Some((which, value)) = line.split_first() else { continue };
-        let name = names[usize::from(*which).wrapping_sub(usize::from(b'0')) % names.len()];
+        let Some((index, value)) = line.split_first() else { continue };
+        let name = names[usize::from(*index).wrapping_sub(usize::from(b'0')) % names.len()];
         if let Ok(value) = HeaderValue::from_bytes(value) {
             headers.append(HeaderName::from_static(name), value);
         }
@@ -39,7 +41,7 @@ pub fn headers(lines: &[u8], names: &[&'static str]) -> HeaderMap {
     headers
 }
 
-/// All lines once, and then once more.
+/// Repeats every header line: the copies follow the originals.
 pub fn doubled(headers: &HeaderMap) -> HeaderMap {
     let mut doubled = headers.clone();
     for (name, value) in headers {
@@ -48,7 +50,7 @@ pub fn doubled(headers: &HeaderMap) -> HeaderMap {
     doubled
 }
 
-/// The result of `read`, which may look at the clock once at most.
+/// Calls `read` with a clock that shows `now`. Panics if `read` reads the clock twice.
 pub fn with_clock<T>(now: SystemTime, read: impl FnOnce(&dyn Fn() -> SystemTime) -> T) -> T {
     let reads = Cell::new(0);
     let result = read(&|| {

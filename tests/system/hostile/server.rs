@@ -1,4 +1,4 @@
-//! A server with a thread for each connection, so that what it allocates is not counted, which writes by hand.
+//! A server that writes raw bytes. Each connection has its own thread, so that a test counts only the client's memory.
 
 use std::{
     io::{self, Read, Write},
@@ -7,31 +7,31 @@ use std::{
     thread,
 };
 
-/// Serves each connection by this, and gives the base URL.
+/// Passes each accepted connection to `connection`, in a new thread. Returns the base URL.
 pub(crate) fn serve(connection: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let connection = Arc::new(connection);
-    // They end with the process, or when their client is gone.
+    // The threads end with their client's connection or with the process.
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (stream, connection) = (stream.unwrap(), Arc::clone(&connection));
             stream.set_nodelay(true).unwrap();
-            // How a connection ends is the client's to tell.
+            // The tests assert how the client sees a connection end.
             thread::spawn(move || connection(stream).is_ok());
         }
     });
     url
 }
 
-/// Answers each HTTP/1.1 request without a body by this.
+/// Calls `respond` after the head of each HTTP/1.1 request. Requests have no body.
 pub(crate) fn serve_http1(
-    answer: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
+    respond: impl Fn(&mut TcpStream) -> io::Result<()> + Send + Sync + 'static,
 ) -> String {
     serve(move |mut stream| {
         loop {
             read_head(&mut stream)?;
-            answer(&mut stream)?;
+            respond(&mut stream)?;
         }
     })
 }
@@ -46,22 +46,22 @@ fn read_head(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the same again and again, until nobody is there to read it.
-pub(crate) fn endlessly(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
-    // In large pieces, for a server that means harm does not spare the client the work.
-    let many = piece.repeat((64 * 1024 / piece.len()).max(1));
+/// Repeats `piece` until the client closes the connection.
+pub(crate) fn write_forever(stream: &mut TcpStream, piece: &[u8]) -> io::Result<()> {
+    // Large writes, so that the server is faster than the client.
+    let batch = piece.repeat((64 * 1024 / piece.len()).max(1));
     loop {
-        stream.write_all(&many)?;
+        stream.write_all(&batch)?;
     }
 }
 
-/// Says nothing more, until nobody is there to hear it.
-pub(crate) fn silence(stream: &mut TcpStream) -> io::Result<()> {
+/// Discards input and writes nothing until the client closes the connection.
+pub(crate) fn read_until_closed(stream: &mut TcpStream) -> io::Result<()> {
     io::copy(stream, &mut io::sink()).map(|_| ())
 }
 
 pub(crate) mod http2 {
-    //! As much of RFC 9113 as it takes to do harm.
+    //! The parts of HTTP/2 (RFC 9113) that the tests need to send invalid or excessive frames.
 
     use super::*;
 
@@ -77,10 +77,10 @@ pub(crate) mod http2 {
     pub(crate) const END_STREAM: u8 = 1;
     pub(crate) const END_HEADERS: u8 = 4;
 
-    /// `:status`, as the static table has it.
+    /// `:status`, as an index into HPACK's static table.
     pub(crate) const STATUS_200: &[u8] = &[0x88];
     pub(crate) const STATUS_404: &[u8] = &[0x8d];
-    /// `:status`, by its name in the static table and its value as it is.
+    /// `:status`, with an indexed name and a literal value.
     pub(crate) const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
     pub(crate) const STATUS_503: &[u8] = &[0x08, 3, b'5', b'0', b'3'];
 
@@ -92,11 +92,12 @@ pub(crate) mod http2 {
         frame
     }
 
-    /// A field that goes into no table: its name and value as they are, each shorter than 16 KiB.
+    /// Encodes a literal field without indexing. Name and value must be shorter than 16 KiB.
     pub(crate) fn field(name: &str, value: &str) -> Vec<u8> {
         [&[0][..], &string(name), &string(value)].concat()
     }
 
+    /// Encodes an HPACK string literal without Huffman coding.
     pub(crate) fn string(text: &str) -> Vec<u8> {
         let mut length = text.len();
         let mut string = vec![];
@@ -116,9 +117,9 @@ pub(crate) mod http2 {
         string
     }
 
-    /// Answers each request, by the id of its stream. What the client says otherwise is read only between two answers.
+    /// Calls `respond` with the stream id of each request. The server reads the client's other frames between responses.
     pub(crate) fn serve_http2(
-        answer: impl Fn(&mut TcpStream, u32) -> io::Result<()> + Send + Sync + 'static,
+        respond: impl Fn(&mut TcpStream, u32) -> io::Result<()> + Send + Sync + 'static,
     ) -> String {
         serve(move |mut stream| {
             stream.read_exact(&mut [0; 24])?; // the client's preface
@@ -127,7 +128,7 @@ pub(crate) mod http2 {
                 let (kind, flags, id) = read_frame(&mut stream)?;
                 match kind {
                     SETTINGS if flags & ACK == 0 => stream.write_all(&frame(SETTINGS, ACK, 0, &[]))?,
-                    HEADERS => answer(&mut stream, id)?,
+                    HEADERS => respond(&mut stream, id)?,
                     _ => {}
                 }
             }
@@ -143,10 +144,10 @@ pub(crate) mod http2 {
         Ok((kind, flags, u32::from_be_bytes(id)))
     }
 
-    /// Reads and throws away from here on, beside what is written.
-    pub(crate) fn deaf(stream: &TcpStream) -> io::Result<()> {
+    /// Discards all further input in another thread, while this one writes.
+    pub(crate) fn discard_input(stream: &TcpStream) -> io::Result<()> {
         let mut reader = stream.try_clone()?;
-        thread::spawn(move || silence(&mut reader).is_ok());
+        thread::spawn(move || read_until_closed(&mut reader).is_ok());
         Ok(())
     }
 }

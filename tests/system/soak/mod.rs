@@ -1,69 +1,75 @@
-//! Chaos: whole presets at high load against servers that do what they should not, and in the end the ledger balances.
+//! Load tests of whole stacks against faulty servers. At the end, the recorded history must satisfy every guarantee.
 //!
-//! For minutes: `SOAK_SECONDS=600 cargo test --profile bench --test system soak:: -- --nocapture`. The seed is printed first, and
-//! `SOAK_SEED=…` takes it again; without it every run has another one. Plain `cargo test` runs for 5 s.
+//! Plain `cargo test` runs for 5 s. Set `SOAK_SECONDS` to run longer:
+//! `SOAK_SECONDS=600 cargo test --profile bench --test system soak:: -- --nocapture`. Each run prints its random seed first.
+//! Set `SOAK_SEED` to this number to repeat the run with the same random decisions.
 //!
-//! # What happens
+//! # Scenario
 //!
-//! The three presets and one of its own over a sliding window, each with another key and another way to send it, are
-//! called by 120 callers on two threads, over TLS. Their servers say HTTP/2 on one connection and HTTP/1.1 on the next; they
-//! come late, cut connections before, in and after the handshake and in the middle of answers, write garbage, truncate
-//! bodies, go silent, refuse streams, and send what is hard to read: `Retry-After` of 30 years, dates in the year 9999,
-//! `RateLimit` of a thousand members, ids of 64 KiB. Callers give up at random moments, keys are withdrawn while they are
-//! in use, quotas change, operators lift pauses. Then there is calm: the servers do as they should, until all budgets are
-//! full again; then all is dropped.
+//! Two threads with 120 callers in all call four APIs over TLS, through the three presets and a custom stack with a sliding
+//! window. Each API has its own key and key placement.
 //!
-//! # What holds
+//! - Servers negotiate HTTP/2 or HTTP/1.1 for each connection. They respond slowly or not at all, reset connections before, during
+//!   and after the TLS handshake and in the middle of a response, send garbage, truncate or stall bodies, and refuse streams.
+//! - Responses contain extreme headers: `Retry-After` of 30 years, dates in the year 9999, `RateLimit` with a thousand policies,
+//!   request ids of 64 KiB.
+//! - Callers cancel calls at random moments. Operators revoke keys in use, change quotas and end pauses.
+//! - A recovery phase follows the load. The servers respond correctly until all retry budgets are full. Then all clients are
+//!   dropped.
 //!
-//! - Calls: each that began ended once: answered, failed by one kind, or cancelled. The log has one span for each, closed,
-//!   and one line for each that was not cancelled. A report has every attempt that came to the server.
-//! - Never twice: a POST without an idempotency key comes to its server once. Those that the protocol says were not
-//!   processed may come again: answered 401, or `REFUSED_STREAM`. Of those with a key all have the same one.
-//! - Window: no window with more than its quota, by the server's count.
-//! - Never early: nothing has its permit between the moment when its limiter heard that it must wait and the end of that wait,
-//!   or the moment when an operator lifted it.
-//! - Permits: nobody waits, nothing is in flight, and what may go at once is what might in the beginning. Budgets are full.
-//! - Tasks and memory: none is left, and 64 KiB at most, of however many calls. Exactly counted: two threads of
-//!   callers with a runtime each, and the sum of what they allocated and freed. What is made once in a process is
-//!   there after the first of two rounds, which warms up.
-//! - Key: no piece of any, in any encoding, in what any crate logs at TRACE on the callers' threads, in errors,
-//!   answers' heads and reports. At its server each request has a key, and it is that server's.
+//! # Checked guarantees
 //!
-//! # Why it does not flake
+//! - Calls: each call ends once, with a response, an error of exactly one kind, or a cancellation. The log has one closed span
+//!   for each call, and one event for each call that was not cancelled. A report contains every attempt that arrived at the
+//!   server.
+//! - Never twice: a POST without an idempotency key arrives at its server once. It may arrive again only if the server proved that
+//!   it did not process the request, by 401 or `REFUSED_STREAM`. All attempts of a call have the same idempotency key.
+//! - Window: in the server's count, no window exceeds its quota.
+//! - Never early: no request gets a permit from the moment when its limiter receives a pause until the pause ends or an
+//!   operator ends it.
+//! - Permits: at the end, nothing is queued or in flight, the limiters grant as much as at the start, and the budgets are full.
+//! - Tasks and memory: at the end, no task is left, and at most 64 KiB of memory, independent of the number of calls. The count
+//!   covers everything that the callers' threads allocate and free. A warm-up run first allocates the memory that lives as long
+//!   as the process.
+//! - Key: no piece of a key, in any encoding, appears in errors, response headers, reports, or any crate's log at TRACE on the
+//!   callers' threads. Every request contains a key of its API.
 //!
-//! Decisions come from the seed, and what they are about; the order of events is the machine's. So nothing is
-//! asserted of how much happens, but in the paused test, and these things are not told where they can't be:
+//! # Nondeterminism
 //!
-//! - A request that is on its way for longer than a quarter of the margin counts in no window, because the quota
-//!   guarantees nothing for it. It is stamped when it gets its permit, by the clock that servers and callers share. The
-//!   limiter enforces the other quarters.
-//! - What is heard and what leaves are told apart to the nanosecond where one thread has both, which is so for three of the four
-//!   limiters. Where two threads share one, a permit may be stamped a moment after it was checked: the first
-//!   500 ms of a pause do not count there.
-//! - An answer that was lost on the way was not heard, and asks for nothing.
-//! - An arrival counts as processed when its head is there, though its server may have failed before it did anything: more
-//!   is asked of the client than of the truth.
+//! Every random decision depends only on the seed and its subject, but the machine decides the order of events. Only the test on
+//! the paused clock therefore asserts that each outcome occurs. Some events cannot be checked exactly:
 //!
-//! # How clocks pause
+//! - A request that takes longer than a quarter of the margin from its permit to the server counts in no window, because the quota
+//!   guarantees nothing for it. Callers and servers share one clock. The limiter enforces the other quarters of the margin.
+//! - Three limiters belong to one thread each, so the order of their pauses and permits is exact to the nanosecond. The fourth
+//!   limiter is shared by both threads: a permit may get its time stamp after a pause began on the other thread. Its check skips
+//!   the first 500 ms of a pause.
+//! - A pause in a lost response is not checked.
+//! - An arrived request counts as maybe processed even if its server failed before it processed the request. The check is therefore
+//!   stricter than the guarantee.
 //!
-//! In two ways, for neither does both. The soak runs in a child, which is stopped and continued by signals at random
-//! moments: real sockets and real timers, that all are late at once when it goes on. And the same stacks run on tokio's paused clock over a
-//! scripted service, where time jumps by up to 70 s: no sockets, but every promise to the nanosecond, with the presets' own
-//! quotas, and the same calls from the same seed.
+//! # Clocks
+//!
+//! Two tests complement each other:
+//!
+//! - The load test runs in a child process, which the parent stops and continues by signals. Its sockets and timers are real, and
+//!   all are late after each stop.
+//! - The same stacks run on tokio's paused clock, above a scripted service and without sockets. The clock jumps by up to 70 s.
+//!   The checks are exact to the nanosecond, the presets have their default quotas, and a seed repeats the same calls.
 
-mod caller;
-mod checks;
-mod dice;
-mod faults;
-mod keys;
-mod ledger;
-mod listener;
-mod paused;
+mod api;
+mod behaviour;
+mod faulty_stream;
+mod history;
+mod invariants;
+mod key_store;
+mod load;
+mod log_scanner;
+mod phases;
 mod process;
-mod round;
+mod rng;
 mod server;
-mod site;
-mod wire;
+mod virtual_time;
 
 use std::{
     env,
@@ -78,19 +84,19 @@ fn seed() -> u64 {
     }
 }
 
-fn lasting() -> Duration {
-    let seconds = env::var("SOAK_SECONDS").map_or(5, |seconds| seconds.parse().expect("a number"));
+fn duration() -> Duration {
+    let seconds =
+        env::var("SOAK_SECONDS").map_or(5, |seconds| seconds.parse().expect("a number in SOAK_SECONDS"));
     Duration::from_secs(seconds)
 }
 
-/// Chaos in real time, by a child that is stopped now and then.
 #[test]
-fn the_ledger_balances() {
-    process::run(seed(), lasting());
+fn guarantees_hold_against_faulty_servers_in_a_stopped_process() {
+    process::run_in_child(seed(), duration());
 }
 
 #[test]
-#[ignore = "run by the soak, in a process of its own"]
-fn child() {
-    process::child(seed(), lasting());
+#[ignore = "another test runs it in a child process"]
+fn child_process() {
+    process::run(seed(), duration());
 }

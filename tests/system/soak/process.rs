@@ -1,5 +1,5 @@
-//! The process that the soak runs in, and the one that stops it: with SIGSTOP its clocks go on and it does not, as in a
-//! container that is frozen or a laptop that is closed.
+//! Runs the load test in a child process, and stops and continues it with SIGSTOP and SIGCONT. Its clocks go on while it is
+//! stopped, as in a paused container or on a sleeping laptop.
 
 use std::{
     env,
@@ -11,73 +11,75 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{checks, dice::Dice, ledger::Ledger, listener, round};
+use super::{history::History, invariants, log_scanner, phases, rng::Rng};
 
-/// Most that may be left of the clients' memory, whatever the length of the soak.
-const LEFT: i64 = 64 << 10;
+/// The limit on the clients' memory that is still allocated at the end, independent of the duration.
+const MAX_REMAINING_BYTES: i64 = 64 << 10;
 
-pub(crate) fn child(seed: u64, lasting: Duration) {
-    listener::install();
-    let warm_up = lasting / 4;
-    for (name, part) in [("warm-up", warm_up), ("soak", lasting - warm_up)] {
-        let ledger = Ledger::new();
-        let left = round::run(seed, part, &ledger);
+/// Runs the load test in this process. The warm-up allocates the memory that lives as long as the process.
+pub(crate) fn run(seed: u64, duration: Duration) {
+    log_scanner::install();
+    let warm_up = duration / 4;
+    for (name, part) in [("warm-up", warm_up), ("soak", duration - warm_up)] {
+        let history = History::new();
+        let remaining = phases::run(seed, part, &history);
         println!(
-            "{name}, seed {seed}, {part:?}: {} calls, {} records of the log, {left} bytes left",
-            ledger.started.load(Relaxed),
-            listener::RECORDS.swap(0, Relaxed),
+            "{name}, seed {seed}, {part:?}: {} calls, {} log records, {remaining} bytes still allocated",
+            history.calls_started.load(Relaxed),
+            log_scanner::RECORDS.swap(0, Relaxed),
         );
-        println!("  {:?}", ledger.ends.lock().unwrap());
-        println!("  bodies {:?}", ledger.bodies.lock().unwrap());
-        println!("  servers {:?}", ledger.faults.lock().unwrap());
-        let mut wrongs = checks::all(&ledger);
-        if name == "soak" && left.abs() > LEFT {
-            wrongs.push(format!("{left} bytes left"));
+        println!("  {:?}", history.call_outcomes.lock().unwrap());
+        println!("  bodies {:?}", history.body_outcomes.lock().unwrap());
+        println!("  servers {:?}", history.server_actions.lock().unwrap());
+        let mut violations = invariants::violations(&history);
+        if name == "soak" && remaining.abs() > MAX_REMAINING_BYTES {
+            violations.push(format!("{remaining} bytes still allocated"));
         }
-        assert!(wrongs.is_empty(), "{} things are wrong:\n{}", wrongs.len(), wrongs.join("\n"));
+        assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
     }
 }
 
-/// Ended with its parent.
-struct Stopped(Child);
+/// Kills the child when dropped.
+struct ChildGuard(Child);
 
-impl Stopped {
-    /// The shell's own `kill`: there is no such call in std.
+impl ChildGuard {
+    /// Uses the shell's `kill`, because std cannot send this signal.
     fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.0.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().is_ok_and(|status| status.success()));
     }
 }
 
-impl Drop for Stopped {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-pub(crate) fn run(seed: u64, lasting: Duration) {
-    println!("SOAK_SEED={seed} SOAK_SECONDS={}", lasting.as_secs());
+/// Runs the test `soak::child_process` in a child process, and stops it at random moments.
+pub(crate) fn run_in_child(seed: u64, duration: Duration) {
+    println!("SOAK_SEED={seed} SOAK_SECONDS={}", duration.as_secs());
     let child = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "soak::child", "--ignored", "--nocapture"])
+        .args(["--exact", "soak::child_process", "--ignored", "--nocapture"])
         .env("SOAK_SEED", seed.to_string())
-        .env("SOAK_SECONDS", lasting.as_secs().to_string())
+        .env("SOAK_SECONDS", duration.as_secs().to_string())
         .spawn()
         .unwrap();
-    let mut child = Stopped(child);
-    let end = Instant::now() + lasting + Duration::from_secs(1_200);
+    let mut child = ChildGuard(child);
+    let time_limit = Instant::now() + duration + Duration::from_secs(1_200);
     let mut stops = 0;
     let status = loop {
-        let mut dice = Dice::about(seed, "stop", stops);
-        sleep(dice.millis(200, 1_500));
+        let mut rng = Rng::new(seed, "stop", stops);
+        sleep(rng.millis(200, 1_500));
         if let Some(status) = child.0.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < end, "the soak does not end");
+        assert!(Instant::now() < time_limit, "the child process does not end");
         if cfg!(unix) {
             stops += 1;
             child.signal("STOP");
-            sleep(dice.millis(5, 300));
+            sleep(rng.millis(5, 300));
             child.signal("CONT");
         }
     };

@@ -1,5 +1,5 @@
-//! The servers, one for each site, on a thread of their own. Each connection is another one: HTTP/2 or HTTP/1.1, as TLS
-//! negotiates it; some are cut, some late, some speak no TLS at all.
+//! The servers of all APIs, on one thread. Each connection uses HTTP/2 or HTTP/1.1, as negotiated by ALPN. Some are reset,
+//! delayed, or send garbage instead of a TLS handshake.
 
 use std::{
     net::SocketAddr,
@@ -22,73 +22,75 @@ use tokio::{
 use tower_outbound::client::Transport;
 
 use super::{
-    dice::Dice,
-    faults,
-    keys::Vault,
-    ledger::Ledger,
-    site::SITES,
-    wire::{Acceptors, Cuttable, Garbled, Trust},
+    api::APIS,
+    behaviour,
+    faulty_stream::{Acceptors, CorruptibleStream, ResettableStream, Trust},
+    history::History,
+    key_store::KeyStore,
+    rng::Rng,
 };
 
+/// The running servers of all APIs. They stop when this value is dropped.
 pub(crate) struct Server {
     addresses: Vec<SocketAddr>,
-    vaults: Vec<Arc<Vault>>,
+    key_stores: Vec<Arc<KeyStore>>,
     trust: Trust,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// What a connection is told by the requests on it: to be reset, and to write something else than it should.
+/// Faults that the handler of a request injects into its connection.
 #[derive(Clone, Default)]
-pub(crate) struct Orders {
-    pub(crate) cut: Arc<AtomicBool>,
-    pub(crate) garble: Arc<AtomicBool>,
+pub(crate) struct ConnectionFaults {
+    pub(crate) reset: Arc<AtomicBool>,
+    pub(crate) corrupt: Arc<AtomicBool>,
 }
 
-/// What all connections of a site know.
+/// The server of one API. All its connections share this data.
 #[derive(Clone)]
-pub(crate) struct Host {
-    pub(crate) site: usize,
+pub(crate) struct ApiServer {
+    pub(crate) api: usize,
     pub(crate) seed: u64,
-    pub(crate) vault: Arc<Vault>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) keys: Arc<KeyStore>,
+    pub(crate) history: Arc<History>,
 }
 
 impl Server {
-    pub(crate) fn start(seed: u64, ledger: &Arc<Ledger>) -> Self {
-        let vaults: Vec<_> = (0..SITES).map(|site| Vault::new(site, seed, site == 1)).collect();
+    pub(crate) fn start(seed: u64, history: &Arc<History>) -> Self {
+        // API 1 reads its keys from a file. The other APIs refresh theirs through a provider.
+        let key_stores: Vec<_> = (0..APIS).map(|api| KeyStore::new(api, seed, api == 1)).collect();
         let (acceptors, trust) = Acceptors::new();
         let (stop, stopped) = oneshot::channel();
-        let (tell, told) = mpsc::channel();
-        let (known, ledger) = (vaults.clone(), Arc::clone(ledger));
+        let (address_sender, address_receiver) = mpsc::channel();
+        let (server_keys, history) = (key_stores.clone(), Arc::clone(history));
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let mut addresses = vec![];
-                for (site, vault) in known.into_iter().enumerate() {
+                for (api, keys) in server_keys.into_iter().enumerate() {
                     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                     addresses.push(listener.local_addr().unwrap());
-                    let host = Host { site, seed, vault, ledger: Arc::clone(&ledger) };
-                    tokio::spawn(accept(listener, acceptors.clone(), host));
+                    let server = ApiServer { api, seed, keys, history: Arc::clone(&history) };
+                    tokio::spawn(accept(listener, acceptors.clone(), server));
                 }
-                tell.send(addresses).unwrap();
+                address_sender.send(addresses).unwrap();
                 let _ = stopped.await;
             });
         });
-        let addresses = told.recv().unwrap();
-        Self { addresses, vaults, trust, stop: Some(stop), thread: Some(thread) }
+        let addresses = address_receiver.recv().unwrap();
+        Self { addresses, key_stores, trust, stop: Some(stop), thread: Some(thread) }
     }
 
-    pub(crate) fn vault(&self, site: usize) -> &Arc<Vault> {
-        &self.vaults[site]
+    pub(crate) fn key_store(&self, api: usize) -> &Arc<KeyStore> {
+        &self.key_stores[api]
     }
 
-    pub(crate) fn url(&self, site: usize) -> String {
+    pub(crate) fn url(&self, api: usize) -> String {
         let scheme = if cfg!(feature = "rustls") { "https" } else { "http" };
-        format!("{scheme}://{}", self.addresses[site])
+        format!("{scheme}://{}", self.addresses[api])
     }
 
-    /// Its client's idle connections go soon, so that there are always new ones.
+    /// Returns a transport that closes idle connections soon, so that clients often open new ones.
     pub(crate) fn transport(&self) -> Transport {
         self.trust.transport().with_idle_timeout(Duration::from_millis(700))
     }
@@ -101,46 +103,46 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: TcpListener, acceptors: Acceptors, host: Host) {
+async fn accept(listener: TcpListener, acceptors: Acceptors, server: ApiServer) {
     for number in 0.. {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let dice = Dice::about(host.seed, "connection", number << 8 | host.site as u64);
-        tokio::spawn(connection(stream, dice, acceptors.clone(), host.clone()));
+        let rng = Rng::new(server.seed, "connection", number << 8 | server.api as u64);
+        tokio::spawn(serve(stream, rng, acceptors.clone(), server.clone()));
     }
 }
 
-async fn connection(mut stream: TcpStream, mut dice: Dice, acceptors: Acceptors, host: Host) {
+async fn serve(mut stream: TcpStream, mut rng: Rng, acceptors: Acceptors, server: ApiServer) {
     stream.set_nodelay(true).unwrap();
-    let calm = host.ledger.is_calm();
-    match dice.below(100) {
-        0..3 if !calm => {
-            host.ledger.fault("connection reset");
+    let inject_fault = !server.history.is_recovering();
+    match rng.below(100) {
+        0..3 if inject_fault => {
+            server.history.count_server_action("connection reset");
             return stream.set_zero_linger().unwrap();
         }
-        3..5 if !calm => {
-            host.ledger.fault("connection that speaks garbage");
+        3..5 if inject_fault => {
+            server.history.count_server_action("garbage instead of a handshake");
             let _ = stream.write_all(&[0xff; 512]).await;
             return;
         }
-        5..12 if !calm => {
-            host.ledger.fault("late handshake");
-            tokio::time::sleep(dice.millis(20, 250)).await;
+        5..12 if inject_fault => {
+            server.history.count_server_action("slow handshake");
+            tokio::time::sleep(rng.millis(20, 250)).await;
         }
         _ => {}
     }
-    let orders = Orders::default();
-    let stream = Cuttable { stream, cut: Arc::clone(&orders.cut) };
-    let Ok((stream, protocol)) = acceptors.accept(stream, &mut dice).await else { return };
-    host.ledger.fault(&format!("connection of {protocol}"));
-    let stream = Garbled { stream, garble: Arc::clone(&orders.garble) };
+    let faults = ConnectionFaults::default();
+    let stream = ResettableStream { stream, reset: Arc::clone(&faults.reset) };
+    let Ok((stream, protocol)) = acceptors.accept(stream, &mut rng).await else { return };
+    server.history.count_server_action(&format!("connection of {protocol}"));
+    let stream = CorruptibleStream { stream, corrupt: Arc::clone(&faults.corrupt) };
     let builder = auto::Builder::new(TokioExecutor::new());
-    let service = service_fn(move |request| faults::answer(request, host.clone(), orders.clone()));
-    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let service = service_fn(move |request| behaviour::respond(request, server.clone(), faults.clone()));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // How a connection ends is the client's to tell.
-        _ = serving.as_mut() => return,
-        () = tokio::time::sleep(dice.millis(200, 1_500)) => {}
+        // The checks use the client's view of how a connection ends.
+        _ = connection.as_mut() => return,
+        () = tokio::time::sleep(rng.millis(200, 1_500)) => {}
     }
-    serving.as_mut().graceful_shutdown();
-    let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+    connection.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(Duration::from_secs(2), connection).await;
 }

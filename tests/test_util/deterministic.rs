@@ -1,4 +1,4 @@
-//! Deterministic stacks.
+//! `deterministic`: stacks that repeat their request ids and delays.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use tower_outbound::{
 
 use super::*;
 
-/// The ids and the times of two calls that fail twice each.
-async fn run(seed: Option<u64>) -> (Vec<String>, Vec<Duration>) {
+/// Returns the request ids and the times of all attempts of two calls. Each call succeeds at its third attempt.
+async fn ids_and_times(seed: Option<u64>) -> (Vec<String>, Vec<Duration>) {
     let preset = preset::email_delivery("https://api.example.com")
         .unwrap()
         .with_api_key(ApiKey::new("s3cret").unwrap());
@@ -26,11 +26,11 @@ async fn run(seed: Option<u64>) -> (Vec<String>, Vec<Duration>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deterministic_stack_repeats_its_ids_and_times() {
-    let (ids, times) = run(Some(7)).await;
+async fn deterministic_stack_repeats_its_request_ids_and_times() {
+    let (ids, times) = ids_and_times(Some(7)).await;
     assert_eq!(ids, ["req-1", "req-1", "req-1", "req-2", "req-2", "req-2"]);
-    assert_eq!(run(Some(7)).await, (ids.clone(), times.clone()));
-    assert_ne!(run(Some(8)).await.1, times);
-    let (other_ids, other_times) = run(None).await;
+    assert_eq!(ids_and_times(Some(7)).await, (ids.clone(), times.clone()));
+    assert_ne!(ids_and_times(Some(8)).await.1, times);
+    let (other_ids, other_times) = ids_and_times(None).await;
     assert!(other_ids != ids && other_times != times);
 }

@@ -1,4 +1,4 @@
-//! Streams that can be told to fail, and TLS over them.
+//! Server streams with injected faults, and TLS over them.
 
 use std::{
     io,
@@ -16,29 +16,29 @@ use tokio::{
 };
 use tower_outbound::client::Transport;
 
-use super::dice::Dice;
+use super::rng::Rng;
 
-/// A connection that can be reset.
-pub(crate) struct Cuttable {
+/// A TCP stream that fails, and resets the connection when dropped, once `reset` is set.
+pub(crate) struct ResettableStream {
     pub(crate) stream: TcpStream,
-    pub(crate) cut: Arc<AtomicBool>,
+    pub(crate) reset: Arc<AtomicBool>,
 }
 
-impl Cuttable {
+impl ResettableStream {
     fn check(&self) -> io::Result<()> {
-        if self.cut.load(Relaxed) { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
+        if self.reset.load(Relaxed) { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(()) }
     }
 }
 
-impl Drop for Cuttable {
+impl Drop for ResettableStream {
     fn drop(&mut self) {
-        if self.cut.load(Relaxed) {
+        if self.reset.load(Relaxed) {
             let _ = self.stream.set_zero_linger();
         }
     }
 }
 
-impl AsyncRead for Cuttable {
+impl AsyncRead for ResettableStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl AsyncRead for Cuttable {
     }
 }
 
-impl AsyncWrite for Cuttable {
+impl AsyncWrite for ResettableStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.check()?;
         Pin::new(&mut self.stream).poll_write(cx, buf)
@@ -65,13 +65,13 @@ impl AsyncWrite for Cuttable {
     }
 }
 
-/// Writes garbage in place of HTTP from the moment when it is told to.
-pub(crate) struct Garbled<S> {
+/// A stream that writes garbage instead of its data once `corrupt` is set.
+pub(crate) struct CorruptibleStream<S> {
     pub(crate) stream: S,
-    pub(crate) garble: Arc<AtomicBool>,
+    pub(crate) corrupt: Arc<AtomicBool>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Garbled<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CorruptibleStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -81,10 +81,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Garbled<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Garbled<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CorruptibleStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let garbage = [0xfe; 64];
-        let buf = if self.garble.load(Relaxed) { &garbage[..buf.len().min(64)] } else { buf };
+        let buf = if self.corrupt.load(Relaxed) { &garbage[..buf.len().min(64)] } else { buf };
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
@@ -111,11 +111,11 @@ mod tls {
 
     use super::*;
 
-    /// One server says h2, the next only HTTP/1.1, and one says nothing.
+    /// Three servers: ALPN with HTTP/2, ALPN with HTTP/1.1 only, and no ALPN.
     #[derive(Clone)]
     pub(crate) struct Acceptors([TlsAcceptor; 3]);
 
-    /// What a client has to trust.
+    /// The PEM certificate that the clients trust.
     pub(crate) struct Trust(String);
 
     impl Acceptors {
@@ -136,12 +136,12 @@ mod tls {
 
         pub(crate) async fn accept(
             &self,
-            stream: Cuttable,
-            dice: &mut Dice,
-        ) -> io::Result<(TlsStream<Cuttable>, &'static str)> {
-            let which = dice.weighed(&[(45, 0), (45, 1), (10, 2)]);
-            let stream = self.0[which].accept(stream).await?;
-            Ok((stream, ["HTTP/2", "HTTP/1.1", "HTTP/1.1, unsaid"][which]))
+            stream: ResettableStream,
+            rng: &mut Rng,
+        ) -> io::Result<(TlsStream<ResettableStream>, &'static str)> {
+            let index = rng.choose_weighted(&[(45, 0), (45, 1), (10, 2)]);
+            let stream = self.0[index].accept(stream).await?;
+            Ok((stream, ["HTTP/2", "HTTP/1.1", "HTTP/1.1 without ALPN"][index]))
         }
     }
 
@@ -156,7 +156,7 @@ mod tls {
 mod tls {
     use super::*;
 
-    /// Without TLS there is nothing to negotiate by: HTTP/1.1.
+    /// Plain TCP. Without ALPN, the client uses HTTP/1.1.
     #[derive(Clone)]
     pub(crate) struct Acceptors;
 
@@ -169,9 +169,9 @@ mod tls {
 
         pub(crate) async fn accept(
             &self,
-            stream: Cuttable,
-            _: &mut Dice,
-        ) -> io::Result<(Cuttable, &'static str)> {
+            stream: ResettableStream,
+            _: &mut Rng,
+        ) -> io::Result<(ResettableStream, &'static str)> {
             Ok((stream, "HTTP/1.1"))
         }
     }

@@ -1,0 +1,177 @@
+//! Endless and oversized response headers.
+
+use std::{fmt::Write as _, io::Write, time::Duration};
+
+use tower_outbound::limit::TokenBucket;
+
+use super::{
+    server::{http2::*, *},
+    *,
+};
+
+#[test]
+fn endless_http1_headers_fail_the_call() {
+    for (case, start, piece) in [
+        ("one header", &b"HTTP/1.1 200 OK\r\na: "[..], &b"x"[..]),
+        ("short headers", b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+        ("headers of 16 KiB", b"HTTP/1.1 200 OK\r\n", &[b"a: ", &[b'x'; 1 << 14][..], b"\r\n"].concat()),
+        ("reason phrase", b"HTTP/1.1 200 ", b"x"),
+        ("bytes that are not HTTP", b"", b"\x00\xff\x16\x03garbage"),
+        ("empty lines", b"", b"\r\n"),
+    ] {
+        let (start, piece) = (start.to_owned(), piece.to_owned());
+        let url = serve_http1(move |stream| {
+            stream.write_all(&start)?;
+            write_forever(stream, &piece)
+        });
+        let client = preset_client(&url, Protocol::Http1);
+        let result = with_memory_limit(
+            &format!("Http1 endless {case}"),
+            HTTP1_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        assert_transport_error(result);
+    }
+}
+
+/// No frame has the flag END_HEADERS, so each one continues the same header block.
+#[test]
+fn endless_continuation_frames_fail_the_call() {
+    for (case, block) in [("fields", field("a", &"x".repeat(1000))), ("empty frames", vec![])] {
+        let url = serve_http2(move |stream, id| {
+            discard_input(stream)?;
+            stream.write_all(&frame(HEADERS, 0, id, STATUS_200))?;
+            write_forever(stream, &frame(CONTINUATION, 0, id, &block))
+        });
+        let client = preset_client(&url, Protocol::Http2);
+        let result = with_memory_limit(
+            &format!("Http2 CONTINUATION, {case}"),
+            HTTP2_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        assert_transport_error(result);
+    }
+}
+
+/// Adds a field of 4,000 bytes to HPACK's dynamic table, then refers to it 12,000 times by an index of one byte.
+#[test]
+fn hpack_bomb_fails_the_call() {
+    let mut block = STATUS_200.to_owned();
+    block.extend([&[0x40][..], &string("a"), &string(&"x".repeat(4000))].concat());
+    block.extend([0xbe; 12_000]);
+    let url = serve_http2(move |stream, id| {
+        discard_input(stream)?;
+        stream.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, id, &block))?;
+        read_until_closed(stream)
+    });
+    let client = preset_client(&url, Protocol::Http2);
+    assert_transport_error(with_memory_limit(
+        "Http2 HPACK, 48 MB in 16 KiB",
+        HTTP2_HEADER_LIMIT,
+        get_status(&client, Duration::ZERO),
+    ));
+}
+
+/// Returns `RateLimit` members with at least 5 permits left each.
+fn policies(count: usize) -> String {
+    let mut list = String::new();
+    for number in 0..count {
+        let _ = write!(list, "\"p{number}\";r={};t=30, ", number + 5);
+    }
+    list.truncate(list.len() - 2);
+    list
+}
+
+/// The limiter keeps the eight policies with the fewest remaining permits.
+#[test]
+fn applies_the_tightest_of_1000_ratelimit_policies() {
+    let list = policies(1000);
+    for (case, headers) in [
+        ("in one header", format!("ratelimit: {list}\r\nratelimit-policy: {list}\r\n")),
+        (
+            "in 90 headers",
+            list.split(", ").collect::<Vec<_>>().chunks(12).fold(String::new(), |mut headers, chunk| {
+                let _ = write!(headers, "ratelimit: {}\r\n", chunk.join(", "));
+                headers
+            }),
+        ),
+        (
+            "with dates in the year 9999",
+            format!(
+                "date: Fri, 31 Dec 9999 23:59:59 GMT\r\nretry-after: Fri, 31 Dec 9999 23:59:59 GMT\r\n\
+                 ratelimit: {list}\r\n"
+            ),
+        ),
+    ] {
+        let url = serve_http1(move |stream| {
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{headers}\r\n")
+        });
+        let preset = preset_builder(&url);
+        let client = preset.client().unwrap();
+        let result = with_memory_limit(
+            &format!("Http1 RateLimit, 1,000 policies {case}"),
+            HTTP1_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        assert_eq!(result.unwrap(), 200);
+        let left = preset.limiter().downcast_ref::<TokenBucket>().unwrap().snapshot().available;
+        assert_eq!(left, 5, "{case}");
+    }
+}
+
+/// The client accepts 100 headers over HTTP/1.1, and 16 KiB of headers over HTTP/2.
+#[test]
+fn too_many_cookies_fail_the_call() {
+    for (count, fits) in [(99, true), (101, false), (10_000, false)] {
+        let headers = format!("set-cookie: a={}\r\n", "x".repeat(20)).repeat(count);
+        let url = serve_http1(move |stream| {
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n{headers}\r\n")
+        });
+        let client = preset_client(&url, Protocol::Http1);
+        let result = with_memory_limit(
+            &format!("Http1 {count} cookies"),
+            HTTP1_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        if fits { assert_eq!(result.unwrap(), 200) } else { assert_transport_error(result) }
+    }
+    for (count, fits) in [(200, true), (1_000, false)] {
+        let cookies = field("set-cookie", "a=xxxxxxxxxxxx").repeat(count);
+        let block = [STATUS_200, &cookies].concat();
+        let url = serve_http2(move |stream, id| {
+            // The client accepts frames of up to 16 KiB.
+            let mut pieces = block.chunks(1 << 14).peekable();
+            let mut kind = HEADERS;
+            while let Some(piece) = pieces.next() {
+                let flags = if pieces.peek().is_none() { END_HEADERS } else { 0 };
+                let flags = if kind == HEADERS { flags | END_STREAM } else { flags };
+                stream.write_all(&frame(kind, flags, id, piece))?;
+                kind = CONTINUATION;
+            }
+            Ok(())
+        });
+        let client = preset_client(&url, Protocol::Http2);
+        let result = with_memory_limit(
+            &format!("Http2 {count} cookies"),
+            HTTP2_HEADER_LIMIT,
+            get_status(&client, Duration::ZERO),
+        );
+        if fits { assert_eq!(result.unwrap(), 200) } else { assert_transport_error(result) }
+    }
+}
+
+/// The report stores no request id of that length.
+#[test]
+fn request_ids_of_64_kib_use_bounded_memory() {
+    let id = "x".repeat(64 << 10);
+    let url = serve_http1(move |stream| {
+        write!(stream, "HTTP/1.1 503 x\r\ncontent-length: 0\r\nx-request-id: {id}\r\n\r\n")
+    });
+    let client = preset_client(&url, Protocol::Http1);
+    let result = with_memory_limit(
+        "Http1 503, a request id of 64 KiB",
+        HTTP1_HEADER_LIMIT,
+        get_status(&client, Duration::ZERO),
+    );
+    assert_eq!(result.unwrap(), 503);
+}

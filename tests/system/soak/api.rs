@@ -1,0 +1,173 @@
+//! The clients under test: the three presets, and a custom stack with a sliding window. Each calls an API of its own.
+
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderName, HeaderValue, header::HeaderMap};
+use tower_outbound::{
+    Client, ExponentialBackoff, Quota,
+    attempt_span::AttemptSpanLayer,
+    call::RequestHead,
+    limit::{SlidingWindow, Snapshot, TokenBucket},
+    preset,
+    retry::{AttemptResult, Budget, IdempotencyKey, RetryLayer},
+    stack::StackBuilder,
+};
+
+use super::{
+    history::{History, LimiterChange, now, uncounted},
+    key_store::KeyStore,
+    server::Server,
+};
+
+/// The number of APIs.
+pub(crate) const APIS: usize = 4;
+/// The API that both threads of callers use. All others belong to one thread.
+pub(crate) const SHARED: usize = 3;
+
+const WINDOW: Duration = Duration::from_millis(1_500);
+/// The margin of the presets' quotas.
+pub(crate) const MARGIN: Duration = Duration::from_secs(1);
+
+/// The client of one API.
+pub(crate) struct Api {
+    pub(crate) number: usize,
+    pub(crate) client: Client,
+    pub(crate) budget: Budget,
+    pub(crate) keys: Arc<KeyStore>,
+    limiter: Limiter,
+    history: Arc<History>,
+}
+
+enum Limiter {
+    Bucket(TokenBucket),
+    Window(SlidingWindow),
+}
+
+/// Returns three quotas of one API, with the same window: a small and a large one for the load phase, and one for the recovery
+/// phase. No window of the load phase may exceed the large one, even if the quota changes between both.
+///
+/// Two APIs have quotas so small that their callers always queue, the others allow many requests.
+pub(crate) fn quotas(api: usize) -> [Quota; 3] {
+    let limits = [[40, 80, 900], [300, 600, 900], [250, 400, 900], [30, 60, 900]][api];
+    limits.map(|limit| Quota::new(limit, WINDOW).unwrap().with_margin(MARGIN).unwrap())
+}
+
+/// The index of the recovery phase's quota in [`quotas`].
+pub(crate) const RECOVERY_QUOTA: usize = 2;
+
+impl Api {
+    pub(crate) fn new(number: usize, server: &Server, seed: u64, history: &Arc<History>) -> Self {
+        let keys = Arc::clone(server.key_store(number));
+        let url = server.url(number);
+        let [quota, ..] = quotas(number);
+        let window = SlidingWindow::new(quota);
+        let preset = match number {
+            0 => preset::currency_rates(&url).unwrap().with_quota(quota),
+            1 => preset::email_delivery(&url).unwrap().with_quota(quota),
+            2 => preset::realtime_messaging(&url).unwrap().with_quota(quota),
+            _ => StackBuilder::new(&url).unwrap().with_name("custom").with_limiter(window.clone()),
+        };
+        let preset = preset.with_keys(keys.source());
+        let preset = match number {
+            2 => preset.with_key_placement("query:key".parse().unwrap()),
+            SHARED => preset.with_key_placement("header:x-api-key".parse().unwrap()),
+            _ => preset,
+        };
+        let budget = Budget::new().with_capacity(140).unwrap();
+        let preset = preset
+            .with_retry(retry_layer(number, seed, budget.clone(), history))
+            .with_attempt_span(
+                AttemptSpanLayer::new()
+                    .with_attempt_header(HeaderName::from_static("x-attempt"))
+                    .with_propagation(add_permit_time),
+            )
+            .with_total_timeout(Duration::from_secs(2))
+            .with_attempt_timeout(Duration::from_millis(700));
+        // Without an idle timeout, only the callers limit the time for the body.
+        let preset = match number {
+            0 => preset,
+            _ => preset.with_body_idle_timeout(Duration::from_millis(200)),
+        };
+        let limiter = match preset.limiter().downcast_ref::<TokenBucket>() {
+            Some(bucket) => Limiter::Bucket(bucket.clone()),
+            None => Limiter::Window(window),
+        };
+        let client = preset.client_with_transport(server.transport()).unwrap();
+        let api = Self { number, client, budget, keys, limiter, history: Arc::clone(history) };
+        api.set_quota(0);
+        api
+    }
+
+    /// Replaces the quota by the one with this index in [`quotas`].
+    pub(crate) fn set_quota(&self, index: usize) {
+        let quota = quotas(self.number)[index];
+        let change = |at| LimiterChange::Quota { api: self.number, at, limit: quota.limit() };
+        // The smaller quota must hold after the call returns. The larger one may already apply during the call.
+        let before = now();
+        match &self.limiter {
+            Limiter::Bucket(bucket) => bucket.set_quotas([quota]),
+            Limiter::Window(window) => window.set_quotas([quota]),
+        }
+        let change = change(if index == 0 { now() } else { before });
+        uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
+    }
+
+    pub(crate) fn resume(&self) {
+        // Recorded before the call, because permits may be granted while it runs.
+        let change = LimiterChange::Resume { api: self.number, at: now() };
+        uncounted(|| self.history.limiter_changes.lock().unwrap().push(change));
+        match &self.limiter {
+            Limiter::Bucket(bucket) => bucket.resume(),
+            Limiter::Window(window) => window.resume(),
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        match &self.limiter {
+            Limiter::Bucket(bucket) => bucket.snapshot(),
+            Limiter::Window(window) => window.snapshot(),
+        }
+    }
+
+    /// Returns the permits that an idle limiter grants at once under the quota with this index in [`quotas`].
+    pub(crate) fn idle_permits(&self, index: usize) -> u32 {
+        let quota = quotas(self.number)[index];
+        match &self.limiter {
+            Limiter::Bucket(_) => quota.burst(),
+            Limiter::Window(_) => quota.limit(),
+        }
+    }
+}
+
+/// Adds a header with the time. The limiter is the layer above and has granted the permit in the same poll of the task.
+fn add_permit_time(_: &tracing::Span, headers: &mut HeaderMap) {
+    headers.insert("x-permitted-at", HeaderValue::from(now()));
+}
+
+fn retry_layer(number: usize, seed: u64, budget: Budget, history: &Arc<History>) -> RetryLayer {
+    let backoff =
+        |from, to| ExponentialBackoff::new(Duration::from_millis(from), Duration::from_millis(to)).unwrap();
+    let history = Arc::clone(history);
+    // The limiter has read the response in the same poll that calls this closure.
+    let record_received_pause = move |_: RequestHead<'_>, attempt: &AttemptResult<'_>| {
+        if let Some(headers) = attempt.headers {
+            if let Some(index) =
+                headers.get("x-pause").and_then(|index| index.to_str().ok()?.parse::<usize>().ok())
+            {
+                history.pauses.lock().unwrap()[index].received_at.get_or_insert(now());
+            }
+        }
+        false
+    };
+    let retry = RetryLayer::new()
+        .with_seed(seed ^ number as u64)
+        .with_budget(budget)
+        .with_backoff(backoff(5, 50))
+        .with_throttled_backoff(backoff(10, 100))
+        .retry_if(record_received_pause);
+    match number {
+        // The server of this API honours idempotency keys.
+        1 => retry.with_honoured_idempotency_key(IdempotencyKey::bare()),
+        _ => retry,
+    }
+}

@@ -1,0 +1,171 @@
+//! Callers: they send requests, sometimes cancel them, and record the outcomes.
+
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{Method, Request, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tower_outbound::{
+    Body, BoxError, Error, Report,
+    call::{Deadline, Outcome},
+    limit::PermitCost,
+};
+
+use super::{
+    api::Api,
+    history::{History, ReportedAttempts, uncounted},
+    log_scanner,
+    rng::Rng,
+};
+
+/// Sends random requests until the load phase ends.
+pub(crate) async fn send_until_load_ends(api: Arc<Api>, history: Arc<History>, seed: u64) {
+    while !history.has_load_ended() {
+        let number = history.calls_started.fetch_add(1, Relaxed);
+        let mut rng = Rng::new(seed, "call", number);
+        send(&api, &history, number, &mut rng).await;
+        if rng.chance(300) {
+            tokio::time::sleep(rng.millis(1, 100)).await;
+        }
+    }
+}
+
+/// Sends plain requests until the retry budget is full.
+///
+/// Failures increase the pause between requests. Otherwise, on a busy machine, the TLS handshakes of all callers together
+/// could exceed the attempt timeout again and again.
+pub(crate) async fn send_until_budget_is_full(api: Arc<Api>, history: Arc<History>) {
+    let mut pause = Duration::ZERO;
+    while api.budget.left() < api.budget.capacity() {
+        tokio::time::sleep(pause).await;
+        let number = history.calls_started.fetch_add(1, Relaxed);
+        let request = Request::get("/v1/recovery").header("x-call", number).body(Body::empty()).unwrap();
+        let result = api.client.request(request).await;
+        record(&history, number, &result);
+        pause = match result {
+            Ok(response) => {
+                let _ = response.into_body().collect(64 << 10).await;
+                Duration::ZERO
+            }
+            Err(_) => (pause * 2).clamp(Duration::from_millis(50), Duration::from_secs(3)),
+        };
+    }
+}
+
+async fn send(api: &Api, history: &History, number: u64, rng: &mut Rng) {
+    let request = random_request(number, rng);
+    let call = api.client.request(request);
+    let cancel_after = rng.chance(200).then(|| rng.millis(0, 120));
+    let result = match cancel_after {
+        None => call.await,
+        Some(time) => match tokio::time::timeout(time, call).await {
+            Ok(result) => result,
+            Err(_) => return history.count_call("cancelled"),
+        },
+    };
+    record(history, number, &result);
+    if let Ok(response) = result {
+        let outcome = read_body(response, rng).await;
+        uncounted(|| *history.body_outcomes.lock().unwrap().entry(outcome).or_default() += 1);
+    }
+}
+
+fn random_request(number: u64, rng: &mut Rng) -> Request<Body> {
+    let method = rng.choose_weighted(&[
+        (450, Method::GET.as_str()),
+        (400, Method::POST.as_str()),
+        (100, Method::PUT.as_str()),
+        (50, Method::DELETE.as_str()),
+    ]);
+    let body = match method {
+        "GET" | "DELETE" => Body::empty(),
+        _ if rng.chance(200) => streamed(rng.below(6) as usize),
+        _ => Body::from(vec![b'l'; rng.below(4_000) as usize]),
+    };
+    let mut request =
+        Request::builder().method(method).uri("/v1/letters").header("x-call", number).body(body).unwrap();
+    if rng.chance(50) {
+        let cost = u32::try_from(1 + rng.below(3)).unwrap();
+        request.headers_mut().insert("x-cost", cost.into());
+        request.extensions_mut().insert(PermitCost(cost.try_into().unwrap()));
+    }
+    if rng.chance(100) {
+        request.extensions_mut().insert(Deadline::after(rng.millis(20, 400)));
+    }
+    request
+}
+
+/// Returns a request body that takes 3 ms per chunk.
+fn streamed(chunks: usize) -> Body {
+    let frames = stream::iter(0..chunks).then(|_| async {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        Ok::<_, BoxError>(Frame::data(Bytes::from_static(&[b'l'; 500])))
+    });
+    Body::new(StreamBody::new(frames))
+}
+
+async fn read_body(response: Response<Body>, rng: &mut Rng) -> &'static str {
+    if rng.chance(200) {
+        return "not read";
+    }
+    let reading = response.into_body().collect(64 << 10);
+    match tokio::time::timeout(Duration::from_millis(400), reading).await {
+        Ok(Ok(_)) => "read",
+        Ok(Err(error)) => {
+            log_scanner::search("a body error", || format!("{error} {error:?}"));
+            "failed"
+        }
+        Err(_) => "cancelled",
+    }
+}
+
+/// Records the outcome of a call, and searches the response, error and report for keys.
+fn record(history: &History, number: u64, result: &Result<Response<Body>, Error>) {
+    let report = match result {
+        Ok(response) => Report::from_response(response),
+        Err(error) => error.report(),
+    };
+    match result {
+        Ok(response) => {
+            history.count_call(&format!("response {}", response.status().as_u16()));
+            log_scanner::search("a response", || format!("{response:?} {report:?}"));
+        }
+        Err(error) => {
+            history.count_call(kind(error));
+            log_scanner::search("an error", || format!("{error} {error:#} {error:?} {error:#?} {report:?}"));
+        }
+    }
+    let Some(report) = report else { return history.add_violation(format!("call {number}: no report")) };
+    let (mut responses, mut maybe_sent) = (0, 0);
+    for attempt in report.attempts() {
+        match attempt.outcome {
+            Some(Outcome::Response(_)) => (responses, maybe_sent) = (responses + 1, maybe_sent + 1),
+            Some(Outcome::NotSent | Outcome::Refused) => {}
+            _ => maybe_sent += 1,
+        }
+    }
+    let attempts = ReportedAttempts { call: number, responses, maybe_sent };
+    uncounted(|| history.reports.lock().unwrap().push(attempts));
+}
+
+/// Returns the kind of an error. Exactly one predicate must be true.
+fn kind(error: &Error) -> &'static str {
+    let kinds = [
+        (error.is_rate_limited(), "failed: rate limited"),
+        (error.kind() == tower_outbound::ErrorKind::TooCostly, "failed: too costly"),
+        (error.is_deadline(), "failed: deadline"),
+        (error.is_timeout() && !error.is_deadline(), "failed: attempt timeout"),
+        (error.is_auth(), "failed: no key"),
+        (error.is_service(), "failed: transport"),
+        (error.is_invalid_request(), "failed: invalid request"),
+    ];
+    match kinds.iter().filter(|(is, _)| *is).count() {
+        1 => kinds.iter().find(|(is, _)| *is).map_or("", |(_, kind)| kind),
+        _ => "failed: not exactly one kind",
+    }
+}
