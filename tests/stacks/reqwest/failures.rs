@@ -18,9 +18,9 @@ use tower_outbound::{
 
 use super::{
     Site, builder, empty,
-    frames::Frame,
+    frames::Step,
     peer::{self, Before},
-    server::{Act, Server},
+    server::{Behavior, Server},
     stack::{METHODS, Wire, quick_retry, within},
 };
 
@@ -77,7 +77,7 @@ async fn a_name_that_is_not_found_or_not_in_time_was_not_sent() {
 
 #[tokio::test]
 async fn a_timeout_of_the_client_may_have_been_sent() {
-    const SILENT: &[Act] = &[Act::Say(&[&[Frame::Process], &[Frame::Process], &[Frame::Process]])];
+    const SILENT: &[Behavior] = &[Behavior::Steps(&[&[Step::Process], &[Step::Process], &[Step::Process]])];
     let prior_knowledge = || builder().http2_prior_knowledge();
     for builder in [|| builder().timeout(SOON), || builder().read_timeout(SOON)] {
         let silent = Site::start(|_, _| std::future::pending()).await;

@@ -16,8 +16,8 @@ use tower_outbound::{
 
 use super::{
     Seen, Site, builder, empty,
-    frames::{ANSWER, Frame},
-    server::{Act, Server, refusing},
+    frames::{PROCESS_AND_RESPOND, Step},
+    server::{Behavior, Server, refusing},
     shown,
     stack::{Wire, quick_retry, within},
     text,
@@ -146,11 +146,12 @@ async fn a_ready_client_with_its_redirects_off_works() {
 /// reqwest sends a body of bytes again after REFUSED_STREAM and GOAWAY, past the limiter and the report.
 #[tokio::test]
 async fn reqwest_sends_nothing_again_by_itself() {
-    const REFUSED: &[Frame] = &[Frame::Reset(7)];
-    const GONE: &[Frame] = &[Frame::Process, Frame::GoAway { reason: 0, beyond: -2 }, Frame::Close];
+    const REFUSED: &[Step] = &[Step::Reset(7)];
+    const GONE: &[Step] = &[Step::Process, Step::GoAway { reason: 0, id_offset: -2 }, Step::Close];
     let prior_knowledge = || builder().http2_prior_knowledge();
     for what in [REFUSED, GONE] {
-        let acts: &'static [Act] = Box::leak(Box::new([Act::Say(Box::leak(Box::new([what, ANSWER])))]));
+        let acts: &'static [Behavior] =
+            Box::leak(Box::new([Behavior::Steps(Box::leak(Box::new([what, PROCESS_AND_RESPOND])))]));
         for method in [Method::POST, Method::GET] {
             for reqwest in [
                 Reqwest::new(prior_knowledge().retry(reqwest::retry::for_host("127.0.0.1").classify_fn(
@@ -169,7 +170,7 @@ async fn reqwest_sends_nothing_again_by_itself() {
         }
     }
     // And the bare client does: when this fails, the manual has a trap too many.
-    let acts: &'static [Act] = &[Act::Say(&[REFUSED, ANSWER])];
+    let acts: &'static [Behavior] = &[Behavior::Steps(&[REFUSED, PROCESS_AND_RESPOND])];
     let server = Server::start(Wire::Http2, acts).await;
     let bare = prior_knowledge().build().unwrap().post(server.url()).body("letter").send();
     assert_eq!(within(bare).await.unwrap().status(), 200);
@@ -179,9 +180,9 @@ async fn reqwest_sends_nothing_again_by_itself() {
 async fn a_key_in_the_query_is_in_no_error_and_no_debug() {
     let nobody = refusing();
     let nowhere = format!("http://{}/v1", nobody.local_addr().unwrap());
-    let reset = Server::start(Wire::Http1, &[Act::ResetInHead; 2]).await;
-    let silent = Server::start(Wire::Http2, &[Act::Say(&[&[Frame::Process]]); 4]).await;
-    let cut = Server::start(Wire::Http1, &[Act::CloseInBody]).await;
+    let reset = Server::start(Wire::Http1, &[Behavior::ResetInHeaders; 2]).await;
+    let silent = Server::start(Wire::Http2, &[Behavior::Steps(&[&[Step::Process]]); 4]).await;
+    let cut = Server::start(Wire::Http1, &[Behavior::CloseInBody]).await;
     let query = || KeyPlacement::query("k").unwrap();
 
     let clients = [
