@@ -22,7 +22,7 @@ use tracing::dispatcher::{self, Dispatch};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
-    KEY, chain, client, outcomes, refusing, report,
+    KEY, chain, client, outcomes, report,
     support::server::{Server, Wire, cut_off, reply, within},
     text,
 };
@@ -146,7 +146,10 @@ async fn a_spawned_call_can_outlive_its_client() {
 /// hyper-util receives the URI with the key in its query, and its errors become sources of the call's error.
 #[tokio::test]
 async fn errors_do_not_show_the_key() {
-    let (_socket, refusing_url) = refusing();
+    // The port refuses connections, because the socket does not listen.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refusing_url = format!("http://{}", socket.local_addr().unwrap());
     let closing = Server::start(Wire::Http1, |_, _| async { None }).await;
     for url in [refusing_url, closing.url()] {
         let bearer = super::preset(&url);

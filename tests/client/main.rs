@@ -19,7 +19,6 @@ use std::{error::Error as StdError, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use tokio::net::TcpSocket;
 use tower_outbound::{
     ApiKey, Body, Client, ExponentialBackoff, Report, call::Outcome, preset, retry::RetryLayer,
     stack::StackBuilder,
@@ -78,13 +77,4 @@ fn chain(error: &dyn StdError) -> String {
         cause = error.source();
     }
     shown
-}
-
-/// Returns a socket that is bound and does not listen, and its URL. The port refuses connections, and no other process can
-/// get it while the socket exists.
-fn refusing() -> (TcpSocket, String) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let url = format!("http://{}", socket.local_addr().unwrap());
-    (socket, url)
 }

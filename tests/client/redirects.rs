@@ -19,11 +19,12 @@ use tower_outbound::{
 const KEY: &str = "s3cret-0123456789";
 /// The base64 form of `ann:` and the key.
 const BASE64_KEY: &str = "YW5uOnMzY3JldC0wMTIzNDU2Nzg5";
+
 const URI: &str = "https://api.example.com/v1";
-const MOVED: &str = "https://api.example.com/v2";
-const ELSEWHERE: &str = "https://evil.test/collect";
-/// A redirect that leads to a second redirect within the same origin.
-const TWICE: &str = "https://evil.test/twice";
+const SAME_ORIGIN: &str = "https://api.example.com/v2";
+const OTHER_ORIGIN: &str = "https://evil.test/collect";
+/// A target that redirects again, within its origin.
+const TWO_REDIRECTS: &str = "https://evil.test/twice";
 
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
@@ -83,8 +84,8 @@ fn has_key(seen: &Seen) -> Vec<bool> {
 async fn redirects_above_auth_send_the_key_only_to_its_origin() {
     for (name, placement) in placements() {
         for (target, expected) in [
-            (ELSEWHERE, [true, false]),
-            (MOVED, [true, true]),
+            (OTHER_ORIGIN, [true, false]),
+            (SAME_ORIGIN, [true, true]),
             ("/v2", [true, true]),
             ("http://api.example.com/v2", [true, false]),
             ("https://api.example.com:8443/v2", [true, false]),
@@ -100,18 +101,18 @@ async fn redirects_above_auth_send_the_key_only_to_its_origin() {
 
 #[tokio::test]
 async fn redirects_above_auth_send_the_key_to_allowed_origins() {
-    let listed = Origin::parse("https://files.example.com").unwrap();
+    let allowed = Origin::parse("https://files.example.com").unwrap();
     for (name, placement) in placements() {
-        for (target, expected) in [("https://files.example.com/v2", true), (ELSEWHERE, false)] {
+        for (target, expected) in [("https://files.example.com/v2", true), (OTHER_ORIGIN, false)] {
             let (server, seen) = server(target);
-            let auth = auth(placement.clone()).with_allowed_origin(listed.clone()).unwrap();
+            let auth = auth(placement.clone()).with_allowed_origin(allowed.clone()).unwrap();
             FollowRedirectLayer::new().layer(auth.layer(server)).oneshot(get(URI)).await.unwrap();
             assert_eq!(has_key(&seen), [true, expected], "{name} to {target}");
         }
     }
-    let plain =
+    let plaintext =
         auth(KeyPlacement::bearer()).with_allowed_origin(Origin::parse("http://files.example.com").unwrap());
-    assert_eq!(plain.unwrap_err().field(), "origin");
+    assert_eq!(plaintext.unwrap_err().field(), "origin");
 }
 
 /// The documentation of `auth` describes these leaks. If tower-http becomes stricter, this test fails and the documentation
@@ -119,9 +120,9 @@ async fn redirects_above_auth_send_the_key_to_allowed_origins() {
 #[tokio::test]
 async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
     for (name, placement) in placements() {
-        let (elsewhere, seen_elsewhere) = server(ELSEWHERE);
-        let (moved, seen_moved) = server(MOVED);
-        for server in [elsewhere, moved] {
+        let (other_origin, seen_other) = server(OTHER_ORIGIN);
+        let (same_origin, seen_same) = server(SAME_ORIGIN);
+        for server in [other_origin, same_origin] {
             let service = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server));
             assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
         }
@@ -131,7 +132,7 @@ async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
             _ => ([true, false], [true, false]),
         };
         assert_eq!(
-            (has_key(&seen_elsewhere), has_key(&seen_moved)),
+            (has_key(&seen_other), has_key(&seen_same)),
             (expected.0.into(), expected.1.into()),
             "{name}"
         );
@@ -139,9 +140,9 @@ async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
 }
 
 #[tokio::test]
-async fn redirects_below_auth_that_remove_all_headers_leak_no_key() {
+async fn redirects_below_auth_leak_no_key_if_they_remove_all_headers() {
     for (name, placement) in placements() {
-        let (server, seen) = server(ELSEWHERE);
+        let (server, seen) = server(OTHER_ORIGIN);
         let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
         let service = auth(placement).layer(FollowRedirectLayer::with_policy(policy).layer(server));
         assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
@@ -153,7 +154,7 @@ async fn redirects_below_auth_that_remove_all_headers_leak_no_key() {
 #[tokio::test]
 async fn a_second_redirect_leaks_only_a_key_that_the_first_leaked() {
     for (name, placement) in placements() {
-        let (server, seen) = server(TWICE);
+        let (server, seen) = server(TWO_REDIRECTS);
         let above = FollowRedirectLayer::new().layer(auth(placement.clone()).layer(server.clone()));
         assert_eq!(above.oneshot(get(URI)).await.unwrap().status(), 200);
         let below = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server.clone()));

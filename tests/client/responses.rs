@@ -44,8 +44,8 @@ async fn returns_the_last_503_with_its_body_after_three_attempts() {
 
 #[tokio::test]
 async fn returns_a_redirect_without_following_it() {
-    let elsewhere = Server::with_statuses(Wire::Http1, [200]).await;
-    let location = format!("{}/else", elsewhere.url());
+    let target = Server::with_statuses(Wire::Http1, [200]).await;
+    let location = format!("{}/v2", target.url());
     let server = Server::start(Wire::Http1, move |_, _| {
         let mut reply = reply(302, "over there");
         reply.headers_mut().insert("location", location.parse().unwrap());
@@ -54,8 +54,8 @@ async fn returns_a_redirect_without_following_it() {
     .await;
     let response = within(client(&server).get("/v1")).await.unwrap();
     assert_eq!(response.status(), 302);
-    assert_eq!(response.headers()["location"], format!("{}/else", elsewhere.url()));
-    assert_eq!(elsewhere.connections(), 0);
+    assert_eq!(response.headers()["location"], format!("{}/v2", target.url()));
+    assert_eq!(target.connections(), 0);
 }
 
 #[tokio::test]

@@ -1,10 +1,8 @@
 //! Retries and replayed bodies over real connections.
 
-use std::sync::{Arc, Mutex};
-
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, Request, StatusCode, request};
+use http::{Method, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tower_outbound::{
@@ -13,7 +11,7 @@ use tower_outbound::{
 };
 
 use super::{
-    client, outcomes, preset, quick_retry, refusing, report, status,
+    client, outcomes, preset, quick_retry, report, status,
     support::server::{Server, Wire, reply, settle, within},
     text,
 };
@@ -81,46 +79,6 @@ async fn does_not_retry_a_body_above_the_replay_limit() {
 }
 
 #[tokio::test]
-async fn retries_any_method_after_a_refused_connection() {
-    let (_socket, url) = refusing();
-    let client = preset(&url).client().unwrap();
-    for call in [client.get("/"), client.post("/", "kept in memory")] {
-        let error = within(call).await.unwrap_err();
-        assert!(error.is_service(), "{error:?}");
-        let report = error.report().unwrap();
-        assert_eq!(outcomes(report), [Outcome::NotSent; 3]);
-        assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
-        assert_eq!(error.request_id().unwrap().len(), 36);
-    }
-}
-
-/// The authorize closure runs once before each attempt, and starts the server before the second one.
-#[tokio::test]
-async fn a_post_retried_after_a_refused_connection_arrives_once() {
-    let (socket, url) = refusing();
-    let (attempts_and_socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
-    let starting = Arc::clone(&started);
-    let client = preset(&url)
-        .with_authorize(move |_: &mut request::Parts| {
-            let (attempts, socket) = &mut *attempts_and_socket.lock().unwrap();
-            *attempts += 1;
-            if *attempts == 2 {
-                let listener = socket.take().unwrap().listen(16)?;
-                let server = Server::over(listener, Wire::Http1, |_, _| async { Some(reply(200, "here")) });
-                *starting.lock().unwrap() = Some(server);
-            }
-            Ok(())
-        })
-        .client()
-        .unwrap();
-    let response = within(client.post("/v1", "the letter")).await.unwrap();
-    assert_eq!(outcomes(report(&response)), [Outcome::NotSent, OK]);
-    let server = started.lock().unwrap().take().unwrap();
-    assert_eq!(server.seen().len(), 1);
-    assert_eq!(server.seen()[0].body, "the letter");
-}
-
-#[tokio::test]
 async fn does_not_retry_post_after_the_server_read_it() {
     // hyper-util may itself retry a request on a reused connection.
     for reused in [false, true] {
@@ -141,17 +99,6 @@ async fn does_not_retry_post_after_the_server_read_it() {
         let posts = server.seen().iter().filter(|seen| seen.method == Method::POST).count();
         assert_eq!((posts, server.connections()), (1, 1));
     }
-}
-
-#[tokio::test]
-async fn does_not_retry_post_after_an_http2_stream_error() {
-    let server = Server::start(Wire::Http2, |_, _| async { None }).await;
-    let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-    let client = preset(&server.url()).client_with_transport(transport).unwrap();
-    let error = within(client.post("/v1", "once")).await.unwrap_err();
-    assert!(error.is_service(), "{error:?}");
-    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
-    assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ fn parse_errors_name_the_position_in_the_file() {
     );
 }
 
-/// Readers such as the crate `config` report the path of a table, and this crate's error may add the field to it.
+/// Readers such as the crate `config` report the path of a table, and the error of this crate adds the field to it.
 #[test]
 fn parse_errors_name_the_path_of_the_field() {
     for (text, expected) in [

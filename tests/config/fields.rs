@@ -45,7 +45,7 @@ fn an_empty_configuration_equals_its_preset() {
         assert_same(&config, &code);
         // The serialized configuration contains every default.
         assert_same(&parse(&toml::to_string(&config).unwrap()), &code);
-        // By default, the key comes from the preset's environment variable.
+        // The default source of the key is the preset's environment variable.
         if std::env::var_os(variable).is_none() {
             let error = config.layer().unwrap_err();
             assert_eq!(error.path(), Some("key_env"));
@@ -186,7 +186,7 @@ fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_with_an_initial_burst_of_0_starts_empty() {
+async fn an_initial_burst_of_0_delays_the_first_permit() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();

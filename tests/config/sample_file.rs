@@ -13,7 +13,8 @@ struct Services {
     services: BTreeMap<String, StackConfig>,
 }
 
-/// Returns the path of every field below `path`, such as `retry.backoff.base`. Errors about unknown fields list the names.
+/// Returns the path of every field below `path`, such as `retry.backoff.base`. The errors of unknown fields
+/// list all names.
 fn field_paths(path: &str) -> BTreeSet<String> {
     let Err(error) = toml::from_str::<StackConfig>(&format!("{path}bogus = 0")) else {
         panic!("{path}bogus is accepted")

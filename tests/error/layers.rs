@@ -120,9 +120,9 @@ async fn timeouts_of_tower_and_tokio_below_the_layers_are_attempt_timeouts() {
     }
 }
 
-/// The time left until a deadline is measured, so it has nanoseconds.
+/// The layer measures the time until the deadline, in nanoseconds.
 #[tokio::test(start_paused = true)]
-async fn the_message_rounds_a_measured_deadline_to_milliseconds() {
+async fn the_message_rounds_the_time_to_a_deadline_to_milliseconds() {
     let mut request = get(URI);
     let deadline = tokio::time::Instant::now() + Duration::from_nanos(2_000_000_123);
     request.extensions_mut().insert(tower_outbound::call::Deadline(deadline));

@@ -92,11 +92,11 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     let Some(Ok((request, mut respond))) = connection.accept().await else { return };
-    let mut sent = None;
+    let mut body = None;
     if before == Before::EndOfBody {
-        let mut body = respond.send_response(http::Response::new(()), false).unwrap();
-        body.send_data("part".into(), false).unwrap();
-        sent = Some(body);
+        let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+        stream.send_data("part".into(), false).unwrap();
+        body = Some(stream);
         // The client must receive the response before the GOAWAY.
         let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
@@ -110,7 +110,7 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     raw.shutdown(std::net::Shutdown::Write).unwrap();
     let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
     let _ = tokio::time::timeout(std::time::Duration::from_secs(5), flushed).await;
-    drop((sent, respond));
+    drop((body, respond));
 }
 
 /// Sends the request's `authorization` in the header `te`, which HTTP/2 forbids in a response.
@@ -119,7 +119,7 @@ pub(crate) async fn echo_in_te(stream: TcpStream) {
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     // Dropping the streams would reset them.
-    let mut kept = Vec::new();
+    let mut responders = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
         let authorization = request.headers()["authorization"].as_bytes();
         let stream = u8::try_from(respond.stream_id().as_u32()).unwrap();
@@ -130,6 +130,6 @@ pub(crate) async fn echo_in_te(stream: TcpStream) {
         let mut frame = vec![0, 0, u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, stream];
         frame.extend_from_slice(&fields);
         raw.write_all(&frame).unwrap();
-        kept.push(respond);
+        responders.push(respond);
     }
 }

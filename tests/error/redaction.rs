@@ -82,7 +82,7 @@ async fn call_errors_redact_the_debug_data_of_a_goaway() {
     assert_eq!((error.kind(), error.report().unwrap().attempt_count()), (ErrorKind::Closed, 3));
     assert!(format!("{error:?}").ends_with(&format!(": {GOAWAY_MESSAGE}")), "{error:?}");
 
-    // The redacted error proves no more than the original, so a POST is not retried.
+    // The redacted error does not prove that the request was not sent, so a POST is not retried.
     let error =
         keyed(&url).client_with_transport(http2_transport()).unwrap().post("/v1", "").await.unwrap_err();
     assert_goaway_redacted(&error);

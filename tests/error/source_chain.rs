@@ -10,7 +10,7 @@ use super::{
     *,
 };
 
-/// A wrapper that is no error itself, as `anyhow::Error` and `eyre::Report`.
+/// A wrapper that does not implement `Error`, like `anyhow::Error` and `eyre::Report`.
 struct Anyhow(BoxError);
 
 impl std::ops::Deref for Anyhow {

@@ -49,71 +49,81 @@ fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attem
     );
 }
 
+/// A failure of the transport and the error that it causes.
+struct Case {
+    name: &'static str,
+    url: String,
+    connector: Connector,
+    http2: bool,
+    body: fn() -> Content,
+    kind: ErrorKind,
+    message: &'static str,
+    attempts: usize,
+}
+
+impl Case {
+    /// A request over HTTP/1 without a body, which is retried.
+    fn new(
+        name: &'static str,
+        url: &str,
+        connector: Connector,
+        kind: ErrorKind,
+        message: &'static str,
+    ) -> Self {
+        let url = url.to_owned();
+        Self { name, url, connector, http2: false, body: no_body, kind, message, attempts: 3 }
+    }
+
+    fn over_http2(self) -> Self {
+        Self { http2: true, ..self }
+    }
+
+    /// A request that is not retried, because its body fails.
+    fn with_broken_body(self) -> Self {
+        Self { body: broken_body, attempts: 1, ..self }
+    }
+}
+
 #[tokio::test]
 async fn each_transport_failure_has_its_kind_and_message() {
     use ErrorKind::*;
 
-    let (_socket, refused) = refusing_address();
-    let unused = "https://nowhere.invalid".to_owned();
+    let (_socket, address) = refusing_address();
     let url = |address: SocketAddr| format!("http://{address}");
+    let refused = &url(address);
+    let unresolved = "https://nowhere.invalid";
+    let unreachable = failing(|| io::Error::from(io::ErrorKind::HostUnreachable).into());
+    let unknown = failing(|| "no proxy".into());
+    let resets = &url(peer::serve(peer::reset));
+    let resets_http2 = &url(peer::serve(|stream| peer::end_http2(stream, true)));
+    let resets_stream = &url(peer::serve(peer::reset_http2_stream));
+    let closes = &url(peer::serve(peer::close));
+    let closes_http2 = &url(peer::serve(|stream| peer::end_http2(stream, false)));
+    let no_http = &url(peer::serve(peer::garbage));
+    let no_response = &url(peer::serve(read_only));
     let reset = "reset by the server";
     let closed = "connection closed before the response";
     let protocol = "http protocol error";
-    type Row = (&'static str, String, Connector, bool, fn() -> Content, ErrorKind, &'static str, usize);
-    let unreachable = || failing(|| io::Error::from(io::ErrorKind::HostUnreachable).into());
-    let rows: Vec<Row> = vec![
-        ("refused", url(refused), tcp(), false, no_body, ConnectRefused, "connection refused", 3),
-        ("refused, http/2", url(refused), tcp(), true, no_body, ConnectRefused, "connection refused", 3),
-        ("no such name", unused.clone(), without_dns(), false, no_body, Dns, "dns lookup failed", 3),
-        ("unreachable", unused.clone(), unreachable(), false, no_body, Connect, "could not connect", 3),
-        ("unknown", unused, failing(|| "no proxy".into()), false, no_body, Connect, "could not connect", 3),
-        ("reset", url(peer::serve(peer::reset)), tcp(), false, no_body, Reset, reset, 3),
-        (
-            "reset, http/2",
-            url(peer::serve(|stream| peer::end_http2(stream, true))),
-            tcp(),
-            true,
-            no_body,
-            Reset,
-            reset,
-            3,
-        ),
-        ("stream reset", url(peer::serve(peer::reset_http2_stream)), tcp(), true, no_body, Reset, reset, 3),
-        ("closed", url(peer::serve(peer::close)), tcp(), false, no_body, Closed, closed, 3),
-        (
-            "closed, http/2",
-            url(peer::serve(|stream| peer::end_http2(stream, false))),
-            tcp(),
-            true,
-            no_body,
-            Closed,
-            closed,
-            3,
-        ),
-        ("garbage", url(peer::serve(peer::garbage)), tcp(), false, no_body, Protocol, protocol, 3),
-        ("garbage, http/2", url(peer::serve(peer::garbage)), tcp(), true, no_body, Protocol, protocol, 3),
-        (
-            "broken body",
-            url(peer::serve(read_only)),
-            tcp(),
-            false,
-            broken_body,
-            ErrorKind::Body,
-            "request body failed",
-            1,
-        ),
-        (
-            "broken body, http/2",
-            url(peer::serve(read_only)),
-            tcp(),
-            true,
-            broken_body,
-            ErrorKind::Body,
-            "request body failed",
-            1,
-        ),
+    let cases = [
+        Case::new("refused", refused, tcp(), ConnectRefused, "connection refused"),
+        Case::new("refused, http/2", refused, tcp(), ConnectRefused, "connection refused").over_http2(),
+        Case::new("no such name", unresolved, without_dns(), Dns, "dns lookup failed"),
+        Case::new("unreachable", unresolved, unreachable, Connect, "could not connect"),
+        Case::new("unknown", unresolved, unknown, Connect, "could not connect"),
+        Case::new("reset", resets, tcp(), Reset, reset),
+        Case::new("reset, http/2", resets_http2, tcp(), Reset, reset).over_http2(),
+        Case::new("stream reset", resets_stream, tcp(), Reset, reset).over_http2(),
+        Case::new("closed", closes, tcp(), Closed, closed),
+        Case::new("closed, http/2", closes_http2, tcp(), Closed, closed).over_http2(),
+        Case::new("garbage", no_http, tcp(), Protocol, protocol),
+        Case::new("garbage, http/2", no_http, tcp(), Protocol, protocol).over_http2(),
+        Case::new("broken body", no_response, tcp(), ErrorKind::Body, "request body failed")
+            .with_broken_body(),
+        Case::new("broken body, http/2", no_response, tcp(), ErrorKind::Body, "request body failed")
+            .with_broken_body()
+            .over_http2(),
     ];
-    for (name, url, connector, http2, body, kind, message, attempts) in rows {
+    for Case { name, url, connector, http2, body, kind, message, attempts } in cases {
         let error = error_of_client(&url, connector.clone(), http2, body).await;
         assert_error(name, &error, kind, message, attempts);
         let error = error_of_layers(&url, connector, http2, body).await;

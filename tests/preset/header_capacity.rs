@@ -12,6 +12,7 @@ use tower_outbound::{
 
 use super::*;
 
+/// The number of fields that fit in `http::HeaderMap`.
 const MAX_FIELDS: usize = 24_576;
 const URI: &str = "https://host/v1";
 
@@ -68,7 +69,7 @@ async fn each_layer_rejects_a_request_without_room_for_its_field() {
     let placement = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     assert_rejects(AuthLayer::new(keys, origin()).unwrap().with_placement(placement)).await;
     let authorize = |head: &mut request::Parts| {
-        head.headers.insert("x-own", HeaderValue::from_static("1"));
+        head.headers.insert("x-signed", HeaderValue::from_static("1"));
         Ok::<_, BoxError>(())
     };
     assert_rejects(AuthLayer::from_fn(authorize, origin()).unwrap()).await;

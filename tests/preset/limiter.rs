@@ -1,4 +1,4 @@
-//! The limiter of a preset: the default bucket, other limiters, custom ones, and limiters shared between presets.
+//! The limiter of a preset: shared between clients, replaced by another one, custom, or keyed by tenant.
 
 use std::{
     num::NonZeroU32,
@@ -20,7 +20,7 @@ fn window_of(preset: &StackBuilder) -> SlidingWindow {
     SlidingWindow::all_of(preset.quotas().iter().copied())
 }
 
-/// Starts concurrent calls, and returns when each request leaves.
+/// Starts concurrent calls, and returns the time until each request leaves.
 async fn departures(preset: &StackBuilder, calls: usize) -> Vec<Duration> {
     let (service, scripted) = stack(&preset.clone().with_total_timeout(HOUR), [ok()]);
     let start = Instant::now();
@@ -236,7 +236,7 @@ async fn a_refusal_of_a_custom_limiter_fails_the_call() {
     assert_eq!(scripted.calls(), 0);
 }
 
-/// The limiters of many tenants, whose types a struct can name.
+/// A struct that names the types of keyed limiters in its fields.
 struct TenantLimiters {
     buckets: KeyedBucket<String>,
     windows: KeyedWindow<String>,

@@ -83,7 +83,7 @@ async fn a_requested_delay_applies_to_every_caller() {
     assert!(arrivals[1..].iter().all(|time| *time >= 7 * SECOND && *time < 8 * SECOND), "{arrivals:?}");
 }
 
-/// Sends four times the limit of each preset, and checks every window of a minute.
+/// Sends four times the limit of each preset, and checks every window of one minute.
 #[tokio::test(start_paused = true)]
 async fn the_documented_quotas_hold_in_every_window() {
     for (preset, limit) in [(preset::currency_rates as PresetFn, 100), (preset::email_delivery, 1000)] {

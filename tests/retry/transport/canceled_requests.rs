@@ -1,7 +1,7 @@
 //! Requests that hyper reports as canceled, because their connection closed before they were written.
 //!
-//! By default, hyper-util itself retries such a request if the connection was used before. The tests disable this, so that
-//! the layer receives the error. They also pause hyper-util's tasks to control the order of events.
+//! hyper-util itself retries such a request if the connection was used before. The tests disable this, so that the layer
+//! receives the error. They also pause hyper-util's tasks to control the order of events.
 
 use std::{
     future::Future,
@@ -75,7 +75,7 @@ fn stack(server: &Server, gate: &Gate) -> Stack {
     Stack::retry_layer(client, server.url())
 }
 
-/// Returns after the runtime has processed all earlier socket events, because it gets the event of a new socket last.
+/// Waits until the runtime has processed all earlier socket events. The events of a new connection come after them.
 async fn process_socket_events() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (client, server) =

@@ -76,9 +76,9 @@ async fn does_not_reuse_a_connection_that_the_server_closed() {
     }
 }
 
-/// The client cannot tell that the server did not read the request.
+/// The server does not read the request, but the client cannot know that.
 #[tokio::test]
-async fn retries_only_get_if_a_reused_connection_closes_before_the_request_is_read() {
+async fn retries_only_get_if_the_server_closes_a_reused_connection() {
     for (wire, method) in CASES {
         for setup in SETUPS {
             let server = Server::start(wire, &[Behavior::RespondThenIgnore]).await;

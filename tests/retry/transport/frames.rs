@@ -10,7 +10,7 @@ use tokio::{
 
 use super::server::{Behavior, Log, end_connection};
 
-/// One step of the server after it has read a whole request.
+/// A step that the server takes after it has read a whole request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Step {
     /// Counts the request as processed, and sends nothing.
@@ -114,8 +114,8 @@ pub(crate) async fn serve(mut stream: TcpStream, behavior: Behavior, log: &Log) 
 }
 
 impl Connection {
-    /// Reads a request to its end, and acknowledges SETTINGS and PING frames. For the first request, also waits until
-    /// the client has acknowledged the server's settings. After that, the client sends no frame outside of a request.
+    /// Reads a request to its end, and acknowledges SETTINGS and PING frames. After the first request, also waits
+    /// for the client's SETTINGS acknowledgement, so that no late frame of the client arrives after the server has closed.
     async fn read_request(&mut self) -> io::Result<(u32, Method)> {
         let (mut method, mut acknowledged) = (None, false);
         loop {

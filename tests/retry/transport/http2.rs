@@ -53,7 +53,11 @@ async fn retries_any_method_after_a_refused_stream() {
     ] {
         check_calls(reused, behaviors, |server, method, call| {
             call.assert_retried_after(Outcome::NotSent, &format!("{method} {reused}"));
-            assert_eq!((server.processed(method), server.connections()), (1, 1), "on the same connection");
+            assert_eq!(
+                (server.processed(method), server.connections()),
+                (1, 1),
+                "the retry uses the same connection"
+            );
         })
         .await;
     }
@@ -65,7 +69,11 @@ async fn retries_after_a_refused_stream_even_if_a_103_preceded_it() {
     const BEHAVIORS: &[Behavior] = &[Behavior::Steps(&[&[EarlyHints, Reset(REFUSED_STREAM)]])];
     check_calls(false, BEHAVIORS, |server, method, call| {
         call.assert_retried_after(Outcome::NotSent, &format!("{method}"));
-        assert_eq!((server.processed(method), server.connections()), (1, 1), "on the same connection");
+        assert_eq!(
+            (server.processed(method), server.connections()),
+            (1, 1),
+            "the retry uses the same connection"
+        );
     })
     .await;
 }
@@ -110,8 +118,8 @@ async fn retries_only_get_after_a_stream_reset_for_another_reason() {
     }
 }
 
-/// Such a GOAWAY proves that the request was not processed. But h2's error does not contain the last stream id, so the
-/// layer cannot know.
+/// A GOAWAY whose last stream id is lower than the request's proves that the request was not processed. h2's error does
+/// not contain that id, so the layer cannot know.
 #[tokio::test]
 async fn retries_only_get_after_a_goaway_below_the_request() {
     for (reused, behaviors) in [

@@ -149,7 +149,7 @@ pub(crate) fn assert_only_get_is_retried(
 
 /// Panics after 60 s, so that a test cannot hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("the future is not ready within 60 s")
 }
 
 /// Lets the other tasks of this thread run until they wait, without letting time pass. After a response was read, a task
