@@ -1,4 +1,4 @@
-//! Requests as the server receives them, and responses as the caller does.
+//! Requests as the server receives them, responses as the caller receives them, and the redaction of the key.
 
 use std::{
     io,
@@ -27,27 +27,27 @@ use super::{
     text,
 };
 
-type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
+type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-const PRESETS: [(&str, Make); 3] = [
+const PRESETS: [(&str, PresetFn); 3] = [
     ("currency_rates", preset::currency_rates),
     ("email_delivery", preset::email_delivery),
     ("realtime_messaging", preset::realtime_messaging),
 ];
 
 #[tokio::test]
-async fn every_preset_sends_the_headers_of_the_sample_calls() {
-    for (name, make) in PRESETS {
+async fn every_preset_sends_key_content_type_and_request_id() {
+    for (name, preset) in PRESETS {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             let mut reply = reply(200, format!("to {}", seen.method));
-            reply.headers_mut().insert("x-request-id", "of-the-server".parse().unwrap());
+            reply.headers_mut().insert("x-request-id", "id-of-the-server".parse().unwrap());
             Some(reply)
         })
         .await;
-        let client = make(&server.url()).unwrap().with_api_key(ApiKey::new(KEY).unwrap()).client().unwrap();
+        let client = preset(&server.url()).unwrap().with_api_key(ApiKey::new(KEY).unwrap()).client().unwrap();
 
-        let got = within(client.get("/v1/resources?q=1")).await.unwrap();
-        let posted = within(client.post("v1/resources", r#"{"hello":"world"}"#)).await.unwrap();
+        let get = within(client.get("/v1/resources?q=1")).await.unwrap();
+        let post = within(client.post("v1/resources", r#"{"hello":"world"}"#)).await.unwrap();
 
         let seen = server.seen();
         assert_eq!(seen.len(), 2, "{name}");
@@ -55,7 +55,7 @@ async fn every_preset_sends_the_headers_of_the_sample_calls() {
         assert_eq!((&seen[1].method, seen[1].path_and_query()), (&Method::POST, "/v1/resources"));
         assert_eq!((&seen[0].body[..], &seen[1].body[..]), (&b""[..], &br#"{"hello":"world"}"#[..]));
         assert_eq!(seen[1].header("content-length"), Some("17"));
-        for (seen, response) in seen.iter().zip([got, posted]) {
+        for (seen, response) in seen.iter().zip([get, post]) {
             assert_eq!(seen.version, Version::HTTP_11);
             assert_eq!(seen.header("host"), server.url().strip_prefix("http://"));
             assert_eq!(seen.header("authorization").unwrap(), format!("Bearer {KEY}"));
@@ -66,7 +66,7 @@ async fn every_preset_sends_the_headers_of_the_sample_calls() {
             assert_eq!(response.status(), StatusCode::OK);
             let report = report(&response);
             assert_eq!(report.request_id().unwrap(), id);
-            assert_eq!(report.server_request_id().unwrap(), "of-the-server");
+            assert_eq!(report.server_request_id().unwrap(), "id-of-the-server");
             assert_eq!(outcomes(report), [Outcome::Response(StatusCode::OK)]);
             assert_eq!(report.stop_reason(), Some(StopReason::Success));
             assert_eq!(text(response).await, format!("to {}", seen.method));
@@ -80,7 +80,7 @@ async fn every_preset_sends_the_headers_of_the_sample_calls() {
 }
 
 #[tokio::test]
-async fn keeps_the_headers_of_the_caller() {
+async fn keeps_headers_that_the_caller_has_set() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::patch("/v1")
         .header(CONTENT_TYPE, "text/csv")
@@ -102,7 +102,7 @@ async fn keeps_the_headers_of_the_caller() {
 }
 
 #[tokio::test]
-async fn a_stream_of_unknown_length_arrives_whole() {
+async fn sends_a_stream_of_unknown_length_in_chunks() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let frames = ["a", "", "bc"].map(|data| Ok::<_, BoxError>(Frame::data(Bytes::from(data))));
     let body = Body::new(StreamBody::new(stream::iter(frames)));
@@ -112,7 +112,7 @@ async fn a_stream_of_unknown_length_arrives_whole() {
 }
 
 #[tokio::test]
-async fn the_response_to_a_head_request_has_a_length_and_no_body() {
+async fn the_response_to_head_has_a_content_length_and_no_body() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let request = Request::head("/v1").body(tower_outbound::Body::empty()).unwrap();
     let response = within(client(&server).request(request)).await.unwrap();
@@ -121,7 +121,7 @@ async fn the_response_to_a_head_request_has_a_length_and_no_body() {
 }
 
 #[tokio::test]
-async fn collecting_a_body_above_the_limit_returns_body_too_large() {
+async fn collect_fails_with_body_too_large_above_its_limit() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     let error = within(response.into_body().collect(7)).await.unwrap_err();
@@ -129,7 +129,7 @@ async fn collecting_a_body_above_the_limit_returns_body_too_large() {
 }
 
 #[tokio::test]
-async fn reading_a_truncated_body_fails_without_a_retry() {
+async fn collect_fails_without_a_retry_if_the_body_is_truncated() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(cut_off(200)) }).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert!(within(response.into_body().collect(1024)).await.is_err());
@@ -137,20 +137,21 @@ async fn reading_a_truncated_body_fails_without_a_retry() {
 }
 
 #[tokio::test]
-async fn a_call_can_be_spawned_and_outlive_its_client() {
+async fn a_spawned_call_can_outlive_its_client() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let call = tokio::spawn(client(&server).get("/"));
     assert_eq!(within(call).await.unwrap().unwrap().status(), 200);
 }
 
-/// A key in the query is in the URI that the connection receives. The connection's errors are passed on.
+/// hyper-util receives the URI with the key in its query, and its errors become sources of the call's error.
 #[tokio::test]
-async fn no_error_shows_the_key() {
-    let silent = tokio::net::TcpSocket::new_v4().unwrap();
-    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let refusing = format!("http://{}", silent.local_addr().unwrap());
-    let hanging_up = Server::start(Wire::Http1, |_, _| async { None }).await;
-    for url in [refusing, hanging_up.url()] {
+async fn errors_do_not_show_the_key() {
+    // The port refuses connections, because the socket does not listen.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let refusing_url = format!("http://{}", socket.local_addr().unwrap());
+    let closing = Server::start(Wire::Http1, |_, _| async { None }).await;
+    for url in [refusing_url, closing.url()] {
         let bearer = super::preset(&url);
         for preset in [bearer.clone().with_key_placement("query:key".parse().unwrap()), bearer] {
             let error = within(preset.client().unwrap().post("/v1", KEY)).await.unwrap_err();
@@ -159,9 +160,9 @@ async fn no_error_shows_the_key() {
     }
 }
 
-/// Covers all crates, because the connection also logs.
+/// Covers the events of all crates, because hyper-util also logs.
 #[tokio::test]
-async fn no_log_shows_the_key() {
+async fn logs_do_not_show_the_key() {
     let calls = || async {
         for (wire, transport) in
             [(Wire::Http1, Transport::new()), (Wire::Http2, Transport::new().with_http2_prior_knowledge())]
@@ -172,37 +173,37 @@ async fn no_log_shows_the_key() {
             assert!(server.seen()[1].headers.contains_key("authorization"));
         }
     };
-    let lines = Lines::default();
+    let log = Log::default();
     let subscriber = || {
         let fmt = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
-        Dispatch::new(fmt.with_writer(lines.clone()).finish())
+        Dispatch::new(fmt.with_writer(log.clone()).finish())
     };
-    // With only one subscriber, `tracing` caches the interest of the thread that first reaches an event. The threads of
-    // other tests have no subscriber, so they would disable the event. The second subscriber, created after all events
-    // are registered, prevents this.
+    // With only one subscriber, the first thread that reaches an event decides for all threads whether it is enabled. The
+    // threads of other tests have no subscriber, so they would disable it. A second subscriber, created after all events
+    // are registered, makes `tracing` evaluate each of them again.
     let _first = subscriber();
     calls().await;
     let second = subscriber();
-    let _until_dropped = dispatcher::set_default(&second);
+    let _guard = dispatcher::set_default(&second);
     calls().await;
-    let lines = lines.text();
-    for wanted in ["tower_outbound::call", "tower_outbound::retry", "hyper_util::client"] {
-        assert!(lines.contains(wanted), "{wanted}: {lines}");
+    let log = log.text();
+    for target in ["tower_outbound::call", "tower_outbound::retry", "hyper_util::client"] {
+        assert!(log.contains(target), "{target}: {log}");
     }
-    assert!(!lines.contains(KEY));
-    assert!(!lines.lines().any(|line| line.contains("tower_outbound") && line.contains("s3cret")), "{lines}");
+    assert!(!log.contains(KEY));
+    assert!(!log.lines().any(|line| line.contains("tower_outbound") && line.contains("s3cret")), "{log}");
 }
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct Log(Arc<Mutex<Vec<u8>>>);
 
-impl Lines {
+impl Log {
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-impl io::Write for Lines {
+impl io::Write for Log {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(data)
     }
@@ -212,7 +213,7 @@ impl io::Write for Lines {
     }
 }
 
-impl MakeWriter<'_> for Lines {
+impl MakeWriter<'_> for Log {
     type Writer = Self;
 
     fn make_writer(&self) -> Self {

@@ -1,4 +1,4 @@
-//! Connections: kept, shared, and closed.
+//! Reuse, sharing and closing of connections.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn sequential_calls_share_one_connection() {
+async fn sequential_calls_reuse_one_connection() {
     let server = Server::with_statuses(Wire::Http1, [200]).await;
     let client = client(&server);
     for _ in 0..5 {
@@ -24,13 +24,13 @@ async fn sequential_calls_share_one_connection() {
     assert_eq!((server.connections(), server.seen().len()), (1, 5));
 }
 
-/// The body of the response ends after its headers were classified. A response that arrives as a whole needs no drain.
+/// The body arrives slowly. A response that arrives as a whole needs no drain.
 #[tokio::test]
-async fn drains_a_failed_response_so_that_the_retry_reuses_its_connection() {
+async fn drains_a_failed_response_and_reuses_its_connection() {
     let pause = Duration::from_millis(100);
     let backoff = ExponentialBackoff::new(pause, pause).unwrap().with_jitter(Jitter::none());
     let mut connections = Vec::new();
-    // A busy machine may exceed the 100 ms for the drain, so one success in ten rounds is enough.
+    // On a busy machine, the drain may take longer than its 100 ms, so one success in ten rounds is enough.
     for _ in 0..10 {
         let server = Server::start(Wire::Http1, |number, _| async move {
             Some(if number == 1 { slow(503) } else { reply(200, "fine") })
@@ -50,8 +50,8 @@ async fn drains_a_failed_response_so_that_the_retry_reuses_its_connection() {
 
 #[tokio::test]
 async fn retries_without_draining_a_long_or_stalled_response() {
-    let announced = || reply(503, vec![b'x'; 16 * 1024 * 1024]);
-    for failed in [announced, || endless(503), || stalled(503)] {
+    let long = || reply(503, vec![b'x'; 16 * 1024 * 1024]);
+    for failed in [long, || endless(503), || stalled(503)] {
         let server = Server::start(Wire::Http1, move |number, _| async move {
             Some(if number == 1 { failed() } else { reply(200, "fine") })
         })
@@ -59,12 +59,12 @@ async fn retries_without_draining_a_long_or_stalled_response() {
         let response = within(client(&server).get("/")).await.unwrap();
         assert_eq!((response.status().as_u16(), report(&response).attempt_count()), (200, 2));
         assert_eq!(text(response).await, "fine");
-        assert_eq!(server.connections(), 2, "the first connection still has unread data");
+        assert_eq!(server.connections(), 2, "a connection with unread data is not reused");
     }
 }
 
 #[tokio::test]
-async fn over_http2_a_failed_answer_without_end_costs_its_stream_alone() {
+async fn an_endless_failed_response_ends_only_its_http2_stream() {
     let server = Server::start(Wire::Http2, |number, _| async move {
         Some(if number == 1 { endless(503) } else { reply(200, "fine") })
     })
@@ -75,9 +75,9 @@ async fn over_http2_a_failed_answer_without_end_costs_its_stream_alone() {
     assert_eq!((server.connections(), server.seen().len()), (1, 2));
 }
 
-/// The server responds after it has received all requests, so they are concurrent.
+/// The server responds only after it has received all requests, so they are concurrent.
 #[tokio::test]
-async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
+async fn sixty_four_concurrent_calls_share_one_http2_connection() {
     let all = Arc::new(Barrier::new(64));
     let server = Server::start(Wire::Http2, move |_, seen| {
         let all = Arc::clone(&all);
@@ -103,7 +103,7 @@ async fn sixty_four_calls_share_one_http2_connection_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn dropping_a_call_closes_its_connection_and_the_client_stays_usable() {
+async fn dropping_a_call_cancels_it_at_the_server_without_a_retry() {
     for wire in [Wire::Http1, Wire::Http2] {
         let (arrived, dropped) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let (arriving, dropping) = (Arc::clone(&arrived), Arc::clone(&dropped));

@@ -1,4 +1,4 @@
-//! JSON calls and their errors.
+//! JSON calls: their values, errors, deadlines and size limits.
 
 use std::{
     collections::HashMap,
@@ -31,7 +31,8 @@ struct Rate {
     value: f64,
 }
 
-async fn answering(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
+/// Starts a server that sends this response to every request.
+async fn server_and_client(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
     let body = body.into();
     let server = Server::start(Wire::Http1, move |_, _| {
         let body = body.clone();
@@ -42,19 +43,20 @@ async fn answering(status: u16, body: impl Into<Bytes>) -> (Server, Client) {
     (server, client)
 }
 
-/// Returns whether the response was an error.
-fn has_failed(error: &JsonError) -> bool {
+/// Returns whether the error is about the status of the response.
+fn has_error_status(error: &JsonError) -> bool {
     error.status().is_some_and(|status| !status.is_success())
 }
 
-async fn fails(status: u16, body: impl Into<Bytes>) -> JsonError {
-    let (_server, client) = answering(status, body).await;
+/// Returns the error of a call with this response.
+async fn error_for(status: u16, body: impl Into<Bytes>) -> JsonError {
+    let (_server, client) = server_and_client(status, body).await;
     client.get_json::<Rate>("/v1/rate").await.unwrap_err()
 }
 
 #[tokio::test]
 async fn sends_and_receives_json_values() {
-    let (server, client) = answering(200, r#"{"code":"EUR","value":1.5}"#).await;
+    let (server, client) = server_and_client(200, r#"{"code":"EUR","value":1.5}"#).await;
     let euro = Rate { code: "EUR".to_owned(), value: 1.5 };
     assert_eq!(client.get_json::<Rate>("/v1/rate?of=EUR").await.unwrap(), euro);
     assert_eq!(client.post_json::<Rate>("/v1/rate", &euro).await.unwrap(), euro);
@@ -69,14 +71,14 @@ async fn sends_and_receives_json_values() {
 }
 
 #[tokio::test]
-async fn keeps_an_accept_of_the_request_or_the_preset() {
-    let (server, client) = answering(200, "null").await;
+async fn keeps_an_accept_header_of_the_request_or_the_preset() {
+    let (server, client) = server_and_client(200, "null").await;
     let request = Request::get("/").header("accept", "application/own+json").body("").unwrap();
     client.request_json::<()>(request).await.unwrap();
     let accept = http::HeaderValue::from_static("application/preset+json");
     let preset = preset(&server.url()).with_header(http::header::ACCEPT, accept);
     preset.client().unwrap().get_json::<()>("/").await.unwrap();
-    // Other calls have no `accept` by default.
+    // A call without JSON has no `accept` by default.
     within(client.get("/")).await.unwrap();
     let accepted: Vec<_> =
         server.seen().iter().map(|seen| seen.header("accept").map(str::to_owned)).collect();
@@ -86,16 +88,16 @@ async fn keeps_an_accept_of_the_request_or_the_preset() {
 
 #[tokio::test]
 async fn reads_an_empty_body_as_null() {
-    let (_server, client) = answering(204, "").await;
+    let (_server, client) = server_and_client(204, "").await;
     client.get_json::<()>("/").await.unwrap();
     assert_eq!(client.get_json::<Option<Rate>>("/").await.unwrap(), None);
     assert!(client.get_json::<Rate>("/").await.unwrap_err().decode_error().is_some());
 }
 
 #[tokio::test]
-async fn an_error_has_the_status_request_id_and_an_excerpt_of_the_body() {
-    let error = fails(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
-    assert!(has_failed(&error) && error.decode_error().is_none() && error.call().is_none());
+async fn a_status_error_has_the_request_id_and_an_excerpt_of_the_body() {
+    let error = error_for(422, r#"{"error":"no such currency","hint":"ISO\u00204217"}"#).await;
+    assert!(has_error_status(&error) && error.decode_error().is_none() && error.call().is_none());
     assert_eq!(error.status(), Some(StatusCode::UNPROCESSABLE_ENTITY));
     assert_eq!(error.report().unwrap().attempt_count(), 1);
     let id = error.request_id().unwrap();
@@ -106,35 +108,35 @@ async fn an_error_has_the_status_request_id_and_an_excerpt_of_the_body() {
 }
 
 #[tokio::test]
-async fn an_error_shows_the_position_of_invalid_json() {
-    let error = fails(200, r#"{"code":"EUR","value":"much"}"#).await;
-    assert!(error.decode_error().is_some() && !has_failed(&error));
+async fn a_decode_error_shows_the_position_of_the_invalid_json() {
+    let error = error_for(200, r#"{"code":"EUR","value":"much"}"#).await;
+    assert!(error.decode_error().is_some() && !has_error_status(&error));
     assert_eq!((error.status(), error.excerpt()), (Some(StatusCode::OK), r#"{"code":"EUR","value":"much"}"#));
     assert!(error.to_string().contains("not the expected JSON, at line 1 column 28"), "{error}");
     assert!(error.decode_error().unwrap().to_string().ends_with("expected f64 at line 1 column 28"));
 
-    let error = fails(200, "<html>\nnot\tJSON\u{7}</html>").await;
+    let error = error_for(200, "<html>\nnot\tJSON\u{7}</html>").await;
     assert_eq!(error.excerpt(), "<html> not JSON </html>");
 }
 
 #[tokio::test]
-async fn an_error_shows_no_text_of_the_body_and_the_excerpt_no_key() {
+async fn an_error_shows_no_body_and_its_excerpt_redacts_the_key() {
     let body = format!(r#"{{"error":"wrong key {KEY}","value":"{KEY}"}}"#);
     for status in [401, 200] {
-        let error = fails(status, body.clone()).await;
-        let told = chain(&error);
-        assert!(!told.contains("wrong") && !told.contains("value"), "{told}");
+        let error = error_for(status, body.clone()).await;
+        let shown = chain(&error);
+        assert!(!shown.contains("wrong") && !shown.contains("value"), "{shown}");
         assert_eq!(error.excerpt(), r#"{"error":"wrong key [redacted]","value":"[redacted]"}"#);
     }
-    // At the end of the excerpt.
+    // The excerpt may end within the key.
     for padding in 1_000..1_030 {
         let body = format!("{}{KEY}{}", "x".repeat(padding), "y".repeat(4_000));
-        let error = fails(500, body).await;
+        let error = error_for(500, body).await;
         assert!(!error.excerpt().contains(&KEY[..2]) && error.excerpt().len() < 1_030, "{}", error.excerpt());
     }
 }
 
-/// The messages of serde and of a type's own `Deserialize` may quote the body.
+/// The messages of serde and of a custom `Deserialize` may quote the body.
 #[tokio::test]
 async fn an_error_shows_no_message_of_a_deserializer() {
     #[derive(Debug)]
@@ -148,9 +150,9 @@ async fn an_error_shows_no_message_of_a_deserializer() {
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Empty {}
-    let (_server, client) = answering(200, format!("{KEY:?}")).await;
+    let (_server, client) = server_and_client(200, format!("{KEY:?}")).await;
     let quoting = client.get_json::<Quoting>("/").await.unwrap_err();
-    let (_server, client) = answering(200, format!("{{{KEY:?}: 1}}")).await;
+    let (_server, client) = server_and_client(200, format!("{{{KEY:?}: 1}}")).await;
     let unknown = client.get_json::<Empty>("/").await.unwrap_err();
     for error in [quoting, unknown] {
         assert!(
@@ -162,16 +164,16 @@ async fn an_error_shows_no_message_of_a_deserializer() {
     }
 }
 
-/// One call sends a key that is rejected, and then another one.
+/// The server rejects the first key, so the call also sends a second one.
 #[tokio::test]
-async fn redacts_every_key_that_the_call_sent() {
+async fn the_excerpt_redacts_every_key_that_the_call_sent() {
     let number = AtomicUsize::new(0);
     let keys = RefreshingKey::new(move || {
         let key = ApiKey::new(format!("k3ysecret{}", number.fetch_add(1, Relaxed)));
         ready(key.map(FreshKey::new).map_err(BoxError::from))
     });
     let server = Server::start(Wire::Http1, |number, _| async move {
-        Some(reply(if number == 1 { 401 } else { 403 }, "k3ysecret0 is over, k3ysecret1 is of no use"))
+        Some(reply(if number == 1 { 401 } else { 403 }, "k3ysecret0 is expired, k3ysecret1 is unknown"))
     });
     let server = server.await;
     let client = preset(&server.url()).with_keys(keys).client().unwrap();
@@ -179,11 +181,11 @@ async fn redacts_every_key_that_the_call_sent() {
     let sent: Vec<_> =
         server.seen().iter().map(|seen| seen.header("authorization").unwrap().to_owned()).collect();
     assert_eq!(sent, ["Bearer k3ysecret0", "Bearer k3ysecret1"]);
-    assert_eq!(error.excerpt(), "[redacted] is over, [redacted] is of no use");
+    assert_eq!(error.excerpt(), "[redacted] is expired, [redacted] is unknown");
 }
 
-/// A client with response bodies that start immediately and never end.
-fn standing_still(status: u16, preset: StackBuilder) -> Client {
+/// Returns a client whose response bodies start immediately and never end.
+fn stalled_client(status: u16, preset: StackBuilder) -> Client {
     let service = tower::service_fn(move |_: Request<_>| {
         let start = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from("[1,")))]);
         let mut response = Response::new(StreamBody::new(start.chain(stream::pending())));
@@ -194,11 +196,11 @@ fn standing_still(status: u16, preset: StackBuilder) -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_deadline_covers_the_body() {
+async fn the_deadline_covers_the_response_body() {
     let preset = preset("http://127.0.0.1:9").with_total_timeout(Duration::from_secs(7));
-    let client = standing_still(200, preset.clone());
+    let client = stalled_client(200, preset.clone());
     for method in ["get", "post", "request"] {
-        let started = Instant::now();
+        let start = Instant::now();
         let put = Request::put("/v1").body("{}").unwrap();
         let called = match method {
             "get" => client.get_json::<Vec<u8>>("/v1").await,
@@ -206,56 +208,56 @@ async fn the_deadline_covers_the_body() {
             _ => client.request_json(put).await,
         };
         let error = called.unwrap_err();
-        assert_eq!(started.elapsed().as_secs(), 7, "{method}");
+        assert_eq!(start.elapsed().as_secs(), 7, "{method}");
         assert!(error.is_timeout() && !error.is_too_large() && error.call().is_none(), "{error:?}");
         assert_eq!(error.status(), Some(StatusCode::OK));
         assert!(chain(&error).contains("deadline of 7s exceeded"), "{}", chain(&error));
     }
-    let started = Instant::now();
+    let start = Instant::now();
     let mut get = Request::get("/v1").body("").unwrap();
     get.extensions_mut().insert(Deadline::after(Duration::from_secs(2)));
     assert!(client.request_json::<Vec<u8>>(get).await.unwrap_err().is_timeout());
-    assert_eq!(started.elapsed().as_secs(), 2);
+    assert_eq!(start.elapsed().as_secs(), 2);
 
-    // The body of a failure is read for at most a second.
-    for (limit, waited) in [(7_000, 1_000), (300, 300)] {
+    // The excerpt of an error response is read for at most a second.
+    for (limit, elapsed) in [(7_000, 1_000), (300, 300)] {
         let preset = preset.clone().with_total_timeout(Duration::from_millis(limit));
-        let started = Instant::now();
-        let error = standing_still(404, preset).get_json::<u8>("/v1").await.unwrap_err();
-        assert!(has_failed(&error) && !error.is_timeout(), "{error:?}");
-        assert_eq!((error.excerpt(), started.elapsed().as_millis() / 10 * 10), ("[1,", waited));
+        let start = Instant::now();
+        let error = stalled_client(404, preset).get_json::<u8>("/v1").await.unwrap_err();
+        assert!(has_error_status(&error) && !error.is_timeout(), "{error:?}");
+        assert_eq!((error.excerpt(), start.elapsed().as_millis() / 10 * 10), ("[1,", elapsed));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stalled_json_body_is_a_timeout() {
+async fn a_stalled_response_body_is_a_timeout() {
     let preset = preset("http://127.0.0.1:9").with_body_idle_timeout(Duration::from_secs(3));
-    let started = Instant::now();
-    let error = standing_still(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
+    let start = Instant::now();
+    let error = stalled_client(200, preset).get_json::<Vec<u8>>("/v1").await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
-    assert_eq!(started.elapsed().as_secs(), 3);
+    assert_eq!(start.elapsed().as_secs(), 3);
 }
 
 #[tokio::test]
-async fn bounds_the_excerpt_and_the_size_of_a_json_body() {
-    let error = fails(404, vec![b'a'; 3 * 1024 * 1024]).await;
+async fn limits_the_excerpt_to_1_kib_and_the_body_to_max_json() {
+    let error = error_for(404, vec![b'a'; 3 * 1024 * 1024]).await;
     assert_eq!(error.excerpt(), format!("{}...", "a".repeat(1024)));
-    let error = fails(404, "é".repeat(2_000)).await;
+    let error = error_for(404, "é".repeat(2_000)).await;
     assert_eq!(error.excerpt(), format!("{}...", "é".repeat(512)));
-    let error = fails(200, vec![b' '; Client::MAX_JSON + 1]).await;
+    let error = error_for(200, vec![b' '; Client::MAX_JSON + 1]).await;
     assert!(error.is_too_large() && error.excerpt().is_empty(), "{error}");
 }
 
 #[tokio::test]
-async fn errors_name_a_missing_response_and_an_unserializable_body() {
-    let (server, client) = answering(200, "null").await;
+async fn reports_a_failed_call_and_an_unserializable_body() {
+    let (server, client) = server_and_client(200, "null").await;
     let error = client.get_json::<()>("https://elsewhere.example.com/").await.unwrap_err();
     assert!(error.call().unwrap().is_invalid_request() && error.status().is_none(), "{error}");
     assert_eq!(error.to_string(), "no response: invalid request");
     assert_eq!(format!("{error:?}"), format!("{:?}", error.call().unwrap()));
 
-    let no_json = HashMap::from([((1, 2), 3)]);
-    let error = client.post_json::<()>("/", &no_json).await.unwrap_err();
+    let unserializable = HashMap::from([((1, 2), 3)]);
+    let error = client.post_json::<()>("/", &unserializable).await.unwrap_err();
     assert!(error.to_string().contains("could not be serialized as JSON"), "{error}");
     assert!(error.report().is_none() && server.seen().is_empty());
 

@@ -1,13 +1,13 @@
-//! The ready client against real servers on loopback: HTTP/1.1, HTTP/2 and TLS.
+//! The ready client against real servers on loopback, over HTTP/1.1, HTTP/2 and TLS.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod answers;
 mod calls;
 mod connections;
 #[cfg(feature = "json")]
 mod json;
 mod redirects;
+mod responses;
 mod retries;
 #[path = "../support/mod.rs"]
 mod support;
@@ -26,7 +26,7 @@ use tower_outbound::{
 
 use self::support::server::Server;
 
-/// The tests search for it where it must not appear.
+/// The tests search errors, logs and wrong destinations for this key.
 const KEY: &str = "k3y-of-the-tests";
 
 /// Three attempts with almost no backoff.
@@ -55,11 +55,12 @@ fn outcomes(report: &Report) -> Vec<Outcome> {
     report.attempts().iter().filter_map(|attempt| attempt.outcome).collect()
 }
 
-/// The whole body; a server of these tests sends less than 1 MiB.
+/// Returns the whole body, of at most 1 MiB.
 async fn text(response: Response<Body>) -> Bytes {
     response.into_body().collect(1024 * 1024).await.unwrap()
 }
 
+/// Returns the status after reading the body, so that the connection returns to the pool.
 async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
     let response = call.await.unwrap();
     let status = response.status();
@@ -67,7 +68,7 @@ async fn status(call: tower_outbound::client::ResponseFuture) -> StatusCode {
     status
 }
 
-/// An error and all its causes, as a log shows them, in both forms.
+/// Returns the `Display` and `Debug` text of an error and of all its sources.
 fn chain(error: &dyn StdError) -> String {
     let mut shown = format!("{error} {error:?}");
     let mut cause = error.source();

@@ -1,4 +1,5 @@
-//! KeySource and redirects: tower-http's `FollowRedirect` above and below the auth layer, for each form of a key.
+//! The key in redirected requests, with tower-http's `FollowRedirect` above or below the auth layer, for each key
+//! placement.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,27 +17,29 @@ use tower_outbound::{
 };
 
 const KEY: &str = "s3cret-0123456789";
+/// The base64 form of `ann:` and the key.
+const BASE64_KEY: &str = "YW5uOnMzY3JldC0wMTIzNDU2Nzg5";
+
 const URI: &str = "https://api.example.com/v1";
-const MOVED: &str = "https://api.example.com/v2";
-const ELSEWHERE: &str = "https://evil.test/collect";
-/// Sends on to itself once more.
-const TWICE: &str = "https://evil.test/twice";
+const SAME_ORIGIN: &str = "https://api.example.com/v2";
+const OTHER_ORIGIN: &str = "https://evil.test/collect";
+/// A target that redirects again, within its origin.
+const TWO_REDIRECTS: &str = "https://evil.test/twice";
 
 type Content = Full<Bytes>;
 type Client = BoxCloneSyncService<Request<Content>, Response<Content>, BoxError>;
 type Seen = Arc<Mutex<Vec<(Uri, bool)>>>;
 
-/// Sends `/v1` on to `target`, `/twice` on to itself, and answers everything else; keeps the URI of each request and whether the key was
-/// anywhere in it.
+/// Redirects `/v1` to `target` and `/twice` to `/thrice`, and responds to other paths with 200. Records the URI of each
+/// request, and whether the request contained the key.
 fn server(target: &'static str) -> (Client, Seen) {
     let seen = Seen::default();
-    let keep = Arc::clone(&seen);
+    let record = Arc::clone(&seen);
     let server = service_fn(move |request: Request<Content>| {
         let values = request.headers().values().map(|value| String::from_utf8_lossy(value.as_bytes()).into());
-        let all: Vec<String> = values.chain([request.uri().to_string()]).collect();
-        let has_key =
-            all.iter().any(|part| part.contains(KEY) || part.contains("YW5uOnMzY3JldC0wMTIzNDU2Nzg5"));
-        keep.lock().unwrap().push((request.uri().clone(), has_key));
+        let parts: Vec<String> = values.chain([request.uri().to_string()]).collect();
+        let has_key = parts.iter().any(|part| part.contains(KEY) || part.contains(BASE64_KEY));
+        record.lock().unwrap().push((request.uri().clone(), has_key));
         let mut response = Response::new(Full::<Bytes>::default());
         let next = match request.uri().path() {
             "/v1" => Some(target),
@@ -52,7 +55,7 @@ fn server(target: &'static str) -> (Client, Seen) {
     (BoxCloneSyncService::new(server), seen)
 }
 
-fn forms() -> [(&'static str, KeyPlacement); 4] {
+fn placements() -> [(&'static str, KeyPlacement); 4] {
     let header = KeyPlacement::header(HeaderName::from_static("x-api-key")).unwrap();
     [
         ("bearer", KeyPlacement::bearer()),
@@ -67,68 +70,69 @@ fn auth(placement: KeyPlacement) -> AuthLayer {
     layer.unwrap().with_placement(placement)
 }
 
-/// Without a body: only such a request is sent on.
+/// The default policy follows a redirect only if the request has no body.
 fn get(uri: &str) -> Request<Content> {
     Request::get(uri).body(Content::default()).unwrap()
 }
 
-fn with_key(seen: &Seen) -> Vec<bool> {
+/// Returns for each request whether it contained the key.
+fn has_key(seen: &Seen) -> Vec<bool> {
     seen.lock().unwrap().iter().map(|(_, has_key)| *has_key).collect()
 }
 
 #[tokio::test]
-async fn above_every_hop_is_looked_at_anew_whatever_the_form() {
-    for (name, form) in forms() {
+async fn redirects_above_auth_send_the_key_only_to_its_origin() {
+    for (name, placement) in placements() {
         for (target, expected) in [
-            (ELSEWHERE, [true, false]),
-            (MOVED, [true, true]),
+            (OTHER_ORIGIN, [true, false]),
+            (SAME_ORIGIN, [true, true]),
             ("/v2", [true, true]),
             ("http://api.example.com/v2", [true, false]),
             ("https://api.example.com:8443/v2", [true, false]),
             ("https://api.example.com.evil.test/v2", [true, false]),
         ] {
             let (server, seen) = server(target);
-            let service = FollowRedirectLayer::new().layer(auth(form.clone()).layer(server));
+            let service = FollowRedirectLayer::new().layer(auth(placement.clone()).layer(server));
             assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
-            assert_eq!(with_key(&seen), expected, "{name} to {target}");
+            assert_eq!(has_key(&seen), expected, "{name} to {target}");
         }
     }
 }
 
 #[tokio::test]
-async fn above_a_listed_origin_gets_the_key_and_no_other_does() {
-    let listed = Origin::parse("https://files.example.com").unwrap();
-    for (name, form) in forms() {
-        for (target, expected) in [("https://files.example.com/v2", true), (ELSEWHERE, false)] {
+async fn redirects_above_auth_send_the_key_to_allowed_origins() {
+    let allowed = Origin::parse("https://files.example.com").unwrap();
+    for (name, placement) in placements() {
+        for (target, expected) in [("https://files.example.com/v2", true), (OTHER_ORIGIN, false)] {
             let (server, seen) = server(target);
-            let auth = auth(form.clone()).with_allowed_origin(listed.clone()).unwrap();
+            let auth = auth(placement.clone()).with_allowed_origin(allowed.clone()).unwrap();
             FollowRedirectLayer::new().layer(auth.layer(server)).oneshot(get(URI)).await.unwrap();
-            assert_eq!(with_key(&seen), [true, expected], "{name} to {target}");
+            assert_eq!(has_key(&seen), [true, expected], "{name} to {target}");
         }
     }
-    let plain =
+    let plaintext =
         auth(KeyPlacement::bearer()).with_allowed_origin(Origin::parse("http://files.example.com").unwrap());
-    assert_eq!(plain.unwrap_err().field(), "origin");
+    assert_eq!(plaintext.unwrap_err().field(), "origin");
 }
 
-/// What the manual of `auth` says of the other order. When this fails because tower-http has become stricter, so
-/// may the manual.
+/// The documentation of `auth` describes these leaks. If tower-http becomes stricter, this test fails and the documentation
+/// needs a change.
 #[tokio::test]
-async fn below_tower_http_decides_and_only_authorization_is_safe_by_default() {
-    for (name, form) in forms() {
-        let (elsewhere, seen_elsewhere) = server(ELSEWHERE);
-        let (moved, seen_moved) = server(MOVED);
-        for server in [elsewhere, moved] {
-            let service = auth(form.clone()).layer(FollowRedirectLayer::new().layer(server));
+async fn redirects_below_auth_leak_a_key_in_a_custom_header() {
+    for (name, placement) in placements() {
+        let (other_origin, seen_other) = server(OTHER_ORIGIN);
+        let (same_origin, seen_same) = server(SAME_ORIGIN);
+        for server in [other_origin, same_origin] {
+            let service = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server));
             assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
         }
         let expected = match name {
             "bearer" | "basic" => ([true, false], [true, true]),
-            "x-api-key" => ([true, true], [true, true]), // leaks
+            "x-api-key" => ([true, true], [true, true]), // the key leaks
             _ => ([true, false], [true, false]),
         };
         assert_eq!(
-            (with_key(&seen_elsewhere), with_key(&seen_moved)),
+            (has_key(&seen_other), has_key(&seen_same)),
             (expected.0.into(), expected.1.into()),
             "{name}"
         );
@@ -136,30 +140,30 @@ async fn below_tower_http_decides_and_only_authorization_is_safe_by_default() {
 }
 
 #[tokio::test]
-async fn below_a_policy_that_strips_all_headers_is_safe_for_every_form() {
-    for (name, form) in forms() {
-        let (server, seen) = server(ELSEWHERE);
+async fn redirects_below_auth_leak_no_key_if_they_remove_all_headers() {
+    for (name, placement) in placements() {
+        let (server, seen) = server(OTHER_ORIGIN);
         let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
-        let service = auth(form).layer(FollowRedirectLayer::with_policy(policy).layer(server));
+        let service = auth(placement).layer(FollowRedirectLayer::with_policy(policy).layer(server));
         assert_eq!(service.oneshot(get(URI)).await.unwrap().status(), 200);
-        assert_eq!(with_key(&seen), [true, false], "{name}");
+        assert_eq!(has_key(&seen), [true, false], "{name}");
     }
 }
 
-/// What the first hop must not have, a second one to the same place must not have either. In 0.6 it did.
+/// In tower-http 0.6, the second redirect sent the key that the first one had removed.
 #[tokio::test]
-async fn a_second_hop_elsewhere_gets_no_more_than_the_first() {
-    for (name, form) in forms() {
-        let (server, seen) = server(TWICE);
-        let above = FollowRedirectLayer::new().layer(auth(form.clone()).layer(server.clone()));
+async fn a_second_redirect_leaks_only_a_key_that_the_first_leaked() {
+    for (name, placement) in placements() {
+        let (server, seen) = server(TWO_REDIRECTS);
+        let above = FollowRedirectLayer::new().layer(auth(placement.clone()).layer(server.clone()));
         assert_eq!(above.oneshot(get(URI)).await.unwrap().status(), 200);
-        let below = auth(form.clone()).layer(FollowRedirectLayer::new().layer(server.clone()));
+        let below = auth(placement.clone()).layer(FollowRedirectLayer::new().layer(server.clone()));
         assert_eq!(below.oneshot(get(URI)).await.unwrap().status(), 200);
         let policy = Limited::new(5).and::<_, Content, BoxError>(FilterCredentials::new().remove_all());
-        let strict = auth(form).layer(FollowRedirectLayer::with_policy(policy).layer(server));
+        let strict = auth(placement).layer(FollowRedirectLayer::with_policy(policy).layer(server));
         assert_eq!(strict.oneshot(get(URI)).await.unwrap().status(), 200);
         let leaks = name == "x-api-key";
         let expected = [[true, false, false], [true, leaks, leaks], [true, false, false]];
-        assert_eq!(with_key(&seen), expected.concat(), "{name}");
+        assert_eq!(has_key(&seen), expected.concat(), "{name}");
     }
 }

@@ -1,13 +1,10 @@
-//! Retries over real connections, and replayed bodies.
-
-use std::sync::{Arc, Mutex};
+//! Retries and replayed bodies over real connections.
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Method, Request, StatusCode, request};
+use http::{Method, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use tokio::net::TcpSocket;
 use tower_outbound::{
     Body, BoxError,
     call::{Outcome, StopReason},
@@ -23,7 +20,7 @@ const UNAVAILABLE: Outcome = Outcome::Response(StatusCode::SERVICE_UNAVAILABLE);
 const OK: Outcome = Outcome::Response(StatusCode::OK);
 
 #[tokio::test]
-async fn a_get_is_sent_again_after_a_503_with_the_same_id() {
+async fn retries_get_after_503_with_the_same_headers() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let response = within(client(&server).get("/v1?q=1")).await.unwrap();
     assert_eq!(response.status(), 200);
@@ -37,7 +34,7 @@ async fn a_get_is_sent_again_after_a_503_with_the_same_id() {
 }
 
 #[tokio::test]
-async fn a_post_is_not_sent_again_after_a_503() {
+async fn does_not_retry_post_after_503() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let response = within(client(&server).post("/v1", "once")).await.unwrap();
     assert_eq!(response.status(), 503);
@@ -49,7 +46,7 @@ async fn a_post_is_not_sent_again_after_a_503() {
 
 #[tokio::test]
 async fn replays_the_body_of_a_put_unchanged() {
-    // Larger than any single read or write of hyper, and without repetition.
+    // Larger than any single read or write of hyper, and without repetition, so that a lost or moved part is noticed.
     let content: Vec<u8> = (0..300_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let chunks: Vec<_> = content
         .chunks(7_000)
@@ -71,7 +68,7 @@ async fn replays_the_body_of_a_put_unchanged() {
 }
 
 #[tokio::test]
-async fn does_not_retry_put_with_a_body_above_the_replay_limit() {
+async fn does_not_retry_a_body_above_the_replay_limit() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let client = preset(&server.url()).with_retry(quick_retry().with_replay_limit(3)).client().unwrap();
     let request = Request::put("/v1").body("four").unwrap();
@@ -82,59 +79,15 @@ async fn does_not_retry_put_with_a_body_above_the_replay_limit() {
 }
 
 #[tokio::test]
-async fn retries_any_method_after_a_refused_connection() {
-    // Bound, but not listening. It refuses connections, and no other process can get the port.
-    let bound = TcpSocket::new_v4().unwrap();
-    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let client = preset(&format!("http://{}", bound.local_addr().unwrap())).client().unwrap();
-    for call in [client.get("/"), client.post("/", "kept in memory")] {
-        let error = within(call).await.unwrap_err();
-        assert!(error.is_service(), "{error:?}");
-        let report = error.report().unwrap();
-        assert_eq!(outcomes(report), [Outcome::NotSent; 3]);
-        assert_eq!(report.stop_reason(), Some(StopReason::Exhausted));
-        assert_eq!(error.request_id().unwrap().len(), 36);
-    }
-}
-
-/// The authorize closure runs once before each attempt, and starts the server before the second one.
-#[tokio::test]
-async fn a_refused_post_is_retried_and_arrives_once() {
-    let bound = TcpSocket::new_v4().unwrap();
-    bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let url = format!("http://{}", bound.local_addr().unwrap());
-    let (socket, started) = (Mutex::new((0, Some(bound))), Arc::new(Mutex::new(None)));
-    let starting = Arc::clone(&started);
-    let client = preset(&url)
-        .with_authorize(move |_: &mut request::Parts| {
-            let (attempts, socket) = &mut *socket.lock().unwrap();
-            *attempts += 1;
-            if *attempts == 2 {
-                let listener = socket.take().unwrap().listen(16)?;
-                let server = Server::over(listener, Wire::Http1, |_, _| async { Some(reply(200, "here")) });
-                *starting.lock().unwrap() = Some(server);
-            }
-            Ok(())
-        })
-        .client()
-        .unwrap();
-    let response = within(client.post("/v1", "the letter")).await.unwrap();
-    assert_eq!(outcomes(report(&response)), [Outcome::NotSent, OK]);
-    let server = started.lock().unwrap().take().unwrap();
-    assert_eq!(server.seen().len(), 1);
-    assert_eq!(server.seen()[0].body, "the letter");
-}
-
-#[tokio::test]
 async fn does_not_retry_post_after_the_server_read_it() {
-    // On a new connection, and on a reused one, where pools may retry by themselves.
-    for used_before in [false, true] {
+    // hyper-util may itself retry a request on a reused connection.
+    for reused in [false, true] {
         let server = Server::start(Wire::Http1, |_, seen| async move {
             (seen.method == Method::GET).then(|| reply(200, "fine"))
         })
         .await;
         let client = client(&server);
-        if used_before {
+        if reused {
             assert_eq!(within(status(client.get("/"))).await, 200);
             settle().await;
         }
@@ -149,18 +102,7 @@ async fn does_not_retry_post_after_the_server_read_it() {
 }
 
 #[tokio::test]
-async fn over_http2_a_post_whose_stream_breaks_after_it_was_read_is_not_sent_again() {
-    let server = Server::start(Wire::Http2, |_, _| async { None }).await;
-    let transport = tower_outbound::client::Transport::new().with_http2_prior_knowledge();
-    let client = preset(&server.url()).client_with_transport(transport).unwrap();
-    let error = within(client.post("/v1", "once")).await.unwrap_err();
-    assert!(error.is_service(), "{error:?}");
-    assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
-    assert_eq!(server.seen().len(), 1);
-}
-
-#[tokio::test]
-async fn retries_get_after_a_broken_connection() {
+async fn retries_get_after_a_closed_connection() {
     let server =
         Server::start(Wire::Http1, |number, _| async move { (number == 3).then(|| reply(200, "at last")) })
             .await;
@@ -171,7 +113,7 @@ async fn retries_get_after_a_broken_connection() {
 }
 
 #[tokio::test]
-async fn returns_the_error_if_every_connection_breaks() {
+async fn returns_the_error_if_every_connection_closes() {
     let server = Server::start(Wire::Http1, |_, _| async { None }).await;
     let error = within(client(&server).get("/v1")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
@@ -180,10 +122,10 @@ async fn returns_the_error_if_every_connection_breaks() {
     assert_eq!(server.seen().len(), 3);
 }
 
-/// Reports its length, but not its end.
-struct Counted(Vec<&'static str>);
+/// A body with an exact `size_hint` and the default `is_end_stream`, which is false even after the last frame.
+struct SizedFrames(Vec<&'static str>);
 
-impl http_body::Body for Counted {
+impl http_body::Body for SizedFrames {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -203,14 +145,14 @@ impl http_body::Body for Counted {
 }
 
 #[tokio::test]
-async fn replays_a_body_of_known_length_without_a_poll_for_its_end() {
+async fn replays_a_body_of_known_length_that_was_not_polled_to_its_end() {
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
-    let request = http::Request::put("/v1").body(Body::new(Counted(vec!["hel", "lo"]))).unwrap();
+    let request = http::Request::put("/v1").body(Body::new(SizedFrames(vec!["hel", "lo"]))).unwrap();
     assert_eq!(status(client(&server).request(request)).await, 200);
     assert!(server.seen().iter().all(|seen| seen.body == "hello"), "{:?}", server.seen());
     assert_eq!(server.seen().len(), 2);
 
-    // A stream with its length in the header.
+    // Only the `content-length` header has the length of this stream.
     let server = Server::with_statuses(Wire::Http1, [503, 200]).await;
     let frames = ["hel", "lo"].map(|chunk| {
         Ok::<_, std::convert::Infallible>(http_body::Frame::data(Bytes::from_static(chunk.as_bytes())))

@@ -1,4 +1,4 @@
-//! TLS: the negotiated HTTP version, and certificates.
+//! TLS: the negotiation of the HTTP version, and the verification of certificates.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn client(url: &str, transport: Transport) -> Client {
 }
 
 #[tokio::test]
-async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
+async fn negotiates_http2_if_the_server_supports_it_and_http1_otherwise() {
     for (protocols, version) in [
         (&["h2", "http/1.1"][..], Version::HTTP_2),
         (&["http/1.1"], Version::HTTP_11),
@@ -31,7 +31,7 @@ async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
     ] {
         let certificate = certificate();
         let server = Server::with_statuses(wire(&certificate, protocols), [503, 200]).await;
-        // The server's address, then its name.
+        // The certificate is valid for the address and for the name.
         for url in [server.url(), server.url().replace("127.0.0.1", "localhost")] {
             let response = within(client(&url, trusting(&certificate)).get("/v1?q=1")).await.unwrap();
             assert_eq!((response.status().as_u16(), response.version()), (200, version), "{protocols:?}");
@@ -45,9 +45,9 @@ async fn tls_negotiates_http2_where_the_server_has_it_and_http1_where_not() {
 }
 
 #[tokio::test]
-async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
+async fn sixty_four_concurrent_calls_share_one_negotiated_connection() {
     let certificate = certificate();
-    // All requests except the first wait for each other.
+    // Each request except the first waits until the server has received all of them.
     let all = Arc::new(Barrier::new(64));
     let server = Server::start(wire(&certificate, &["h2", "http/1.1"]), move |number, seen| {
         let all = Arc::clone(&all);
@@ -60,7 +60,7 @@ async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
     })
     .await;
     let client = client(&server.url(), trusting(&certificate));
-    // Before the first handshake the client does not know that the server supports HTTP/2.
+    // Only after a handshake does the client know that the server supports HTTP/2 and that calls can share a connection.
     assert_eq!(within(status(client.get("/"))).await, 200);
     settle().await;
     let calls = (0..64).map(|number| {
@@ -73,9 +73,11 @@ async fn sixty_four_calls_share_one_connection_that_negotiated_http2() {
 
 #[tokio::test]
 async fn sends_nothing_to_a_server_with_an_untrusted_certificate() {
-    let (certificate, of_another) = (certificate(), certificate());
+    let (certificate, other_certificate) = (certificate(), certificate());
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
-    for transport in [Transport::new(), trusting(&of_another), Transport::new().without_bundled_roots()] {
+    for transport in
+        [Transport::new(), trusting(&other_certificate), Transport::new().without_bundled_roots()]
+    {
         let error = within(client(&server.url(), transport).post("/v1", "secret")).await.unwrap_err();
         assert!(error.is_service(), "{error:?}");
         let report = error.report().unwrap();
@@ -84,7 +86,7 @@ async fn sends_nothing_to_a_server_with_an_untrusted_certificate() {
             (outcomes(report), report.stop_reason()),
             (vec![Outcome::NotSent], Some(StopReason::NotRetryable))
         );
-        assert!(chain(&error).contains("certificate"), "the chain shows the cause: {}", chain(&error));
+        assert!(chain(&error).contains("certificate"), "the error names the certificate: {}", chain(&error));
     }
     assert!(server.connections() > 0 && server.seen().is_empty());
 }
@@ -106,7 +108,7 @@ async fn sends_nothing_to_a_server_without_tls() {
 }
 
 #[tokio::test]
-async fn http2_by_prior_knowledge_works_over_tls_too() {
+async fn http2_prior_knowledge_works_over_tls() {
     let certificate = certificate();
     let server = Server::with_statuses(wire(&certificate, &["h2"]), [200]).await;
     let transport = trusting(&certificate).with_http2_prior_knowledge();
@@ -123,7 +125,7 @@ fn rejects_invalid_certificates_at_construction() {
 }
 
 #[tokio::test]
-async fn http1_alone_is_spoken_also_where_the_server_has_http2() {
+async fn http1_only_uses_http1_even_if_the_server_supports_http2() {
     let certificate = certificate();
     let server = Server::with_statuses(wire(&certificate, &["h2", "http/1.1"]), [200]).await;
     let transport = trusting(&certificate).with_http1_only();

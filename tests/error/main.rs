@@ -1,12 +1,13 @@
-//! Errors name their cause by kind, message and chain. They show no text from the server.
+//! Errors: their kind, their text, their source chain, and the redaction of text from the server.
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-mod goaway;
+mod display;
 mod layers;
 #[cfg_attr(not(feature = "rustls"), allow(dead_code, reason = "one server is for TLS"))]
 mod peer;
-mod shown;
+mod redaction;
+mod source_chain;
 #[path = "../support/mod.rs"]
 mod support;
 mod transport;
@@ -18,7 +19,7 @@ use http::Uri;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use hyper_util::{
-    client::legacy,
+    client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
 use tokio::net::{TcpSocket, TcpStream};
@@ -32,7 +33,7 @@ type Content = UnsyncBoxBody<Bytes, BoxError>;
 type Connector = BoxCloneSyncService<Uri, TokioIo<TcpStream>, BoxError>;
 
 /// Three attempts with almost no backoff.
-fn retry() -> RetryLayer {
+fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(1)).unwrap();
     let backoff = backoff.with_jitter(Jitter::none());
     RetryLayer::new().with_backoff(backoff).with_throttled_backoff(backoff)
@@ -43,7 +44,12 @@ fn preset(url: &str) -> StackBuilder {
         .unwrap()
         .with_name("svc")
         .with_api_key(ApiKey::new("k3y").unwrap())
-        .with_retry(retry())
+        .with_retry(quick_retry())
+}
+
+/// A connector without TLS.
+fn tcp() -> Connector {
+    BoxCloneSyncService::new(HttpConnector::new().map_err(BoxError::from))
 }
 
 /// A request body that fails after one frame.
@@ -57,16 +63,16 @@ fn no_body() -> Content {
 }
 
 /// Returns the error of a call through a ready client over this connector.
-async fn through_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+async fn error_of_client(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
     let client = preset(url).client_with_service(client).unwrap();
     client.request(request(url, Body::new(body()))).await.unwrap_err()
 }
 
 /// Returns the error of a call through single layers over this connector.
-async fn through_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
+async fn error_of_layers(url: &str, connector: Connector, http2: bool, body: fn() -> Content) -> Error {
     let client = legacy::Client::builder(TokioExecutor::new()).http2_only(http2).build(connector);
-    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
+    let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
     service.oneshot(request(url, body())).await.unwrap_err()
 }
 
@@ -74,8 +80,8 @@ fn request<B>(url: &str, body: B) -> http::Request<B> {
     http::Request::put(format!("{url}/v1")).body(body).unwrap()
 }
 
-/// Returns a port that refuses connections while the socket exists: it is bound and does not listen.
-fn refusing() -> (TcpSocket, SocketAddr) {
+/// Returns an address that refuses connections while the socket exists, because the socket is bound and does not listen.
+fn refusing_address() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();

@@ -7,7 +7,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Runs `serve` for each connection, on its own thread, which has no subscriber.
+/// Runs `serve` for each connection. The server has its own thread, so the test's log subscriber does not see its events.
 pub(crate) fn serve<F, W>(serve: F) -> SocketAddr
 where
     F: Fn(TcpStream) -> W + Send + Sync + 'static,
@@ -28,7 +28,7 @@ where
     address
 }
 
-/// Reads the head of a request, or the preface of HTTP/2.
+/// Reads the headers of a request, or the HTTP/2 preface.
 pub(crate) async fn read_head(stream: &mut TcpStream) {
     let mut read = Vec::new();
     while !read.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -59,7 +59,7 @@ pub(crate) async fn garbage(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Ends the connection after a request arrived: by a reset, or orderly.
+/// Resets or closes the connection after a request has arrived.
 pub(crate) async fn end_http2(stream: TcpStream, reset: bool) {
     let stream = stream.into_std().unwrap();
     let raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
@@ -79,25 +79,25 @@ pub(crate) async fn reset_http2_stream(stream: TcpStream) {
     }
 }
 
-/// How far a request gets before the GOAWAY.
+/// The point of a response at which the GOAWAY is sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Before {
     Response,
     EndOfBody,
 }
 
-/// Ends each HTTP/2 connection by a GOAWAY whose debug data is the request's `authorization`.
+/// Ends each HTTP/2 connection with a GOAWAY whose debug data is the request's `authorization`.
 pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     let stream = stream.into_std().unwrap();
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     let Some(Ok((request, mut respond))) = connection.accept().await else { return };
-    let mut sent = None;
+    let mut body = None;
     if before == Before::EndOfBody {
-        let mut body = respond.send_response(http::Response::new(()), false).unwrap();
-        body.send_data("part".into(), false).unwrap();
-        sent = Some(body);
-        // Waits until everything so far is written.
+        let mut stream = respond.send_response(http::Response::new(()), false).unwrap();
+        stream.send_data("part".into(), false).unwrap();
+        body = Some(stream);
+        // The client must receive the response before the GOAWAY.
         let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(20), flushed).await;
     }
@@ -110,16 +110,16 @@ pub(crate) async fn echo_in_goaway(stream: TcpStream, before: Before) {
     raw.shutdown(std::net::Shutdown::Write).unwrap();
     let flushed = std::future::poll_fn(|cx| connection.poll_closed(cx));
     let _ = tokio::time::timeout(std::time::Duration::from_secs(5), flushed).await;
-    drop((sent, respond));
+    drop((body, respond));
 }
 
-/// Sends a response that HTTP/2 forbids, with the request's `authorization` in its `te`.
+/// Sends the request's `authorization` in the header `te`, which HTTP/2 forbids in a response.
 pub(crate) async fn echo_in_te(stream: TcpStream) {
     let stream = stream.into_std().unwrap();
     let mut raw = stream.try_clone().unwrap();
     let mut connection = h2::server::handshake(TcpStream::from_std(stream).unwrap()).await.unwrap();
     // Dropping the streams would reset them.
-    let mut kept = Vec::new();
+    let mut responders = Vec::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
         let authorization = request.headers()["authorization"].as_bytes();
         let stream = u8::try_from(respond.stream_id().as_u32()).unwrap();
@@ -130,6 +130,6 @@ pub(crate) async fn echo_in_te(stream: TcpStream) {
         let mut frame = vec![0, 0, u8::try_from(fields.len()).unwrap(), 1, 5, 0, 0, 0, stream];
         frame.extend_from_slice(&fields);
         raw.write_all(&frame).unwrap();
-        kept.push(respond);
+        responders.push(respond);
     }
 }

@@ -1,19 +1,15 @@
-//! Real network and server failures, by kind.
+//! The kinds and messages of network and server failures.
 
 use std::{io, net::SocketAddr, vec};
 
-use hyper_util::client::legacy::connect::{HttpConnector, dns::Name};
+use hyper_util::client::legacy::connect::dns::Name;
 use tower::{ServiceExt, service_fn};
 use tower_outbound::{ErrorKind, attempt_span::AttemptSpanLayer};
 
 use super::{peer, *};
 
-fn tcp() -> Connector {
-    BoxCloneSyncService::new(HttpConnector::new().map_err(BoxError::from))
-}
-
-/// A connector that resolves no name.
-fn unresolved() -> Connector {
+/// A connector whose resolver fails for every name.
+fn without_dns() -> Connector {
     let resolver =
         service_fn(|_: Name| async { Err::<vec::IntoIter<SocketAddr>, _>(io::Error::other("nxdomain")) });
     let mut connector = HttpConnector::new_with_resolver(resolver);
@@ -40,7 +36,7 @@ fn tls(
 }
 
 #[track_caller]
-fn check(name: &str, error: &Error, kind: ErrorKind, message: &str, attempts: usize) {
+fn assert_error(name: &str, error: &Error, kind: ErrorKind, message: &str, attempts: usize) {
     assert_eq!(error.kind(), kind, "{name}: {error:?}");
     assert!(error.is_service(), "{name}: {error:?}");
     assert_eq!(error.report().unwrap().attempt_count(), attempts, "{name}: {error:?}");
@@ -53,83 +49,93 @@ fn check(name: &str, error: &Error, kind: ErrorKind, message: &str, attempts: us
     );
 }
 
+/// A failure of the transport and the error that it causes.
+struct Case {
+    name: &'static str,
+    url: String,
+    connector: Connector,
+    http2: bool,
+    body: fn() -> Content,
+    kind: ErrorKind,
+    message: &'static str,
+    attempts: usize,
+}
+
+impl Case {
+    /// A request over HTTP/1 without a body, which is retried.
+    fn new(
+        name: &'static str,
+        url: &str,
+        connector: Connector,
+        kind: ErrorKind,
+        message: &'static str,
+    ) -> Self {
+        let url = url.to_owned();
+        Self { name, url, connector, http2: false, body: no_body, kind, message, attempts: 3 }
+    }
+
+    fn over_http2(self) -> Self {
+        Self { http2: true, ..self }
+    }
+
+    /// A request that is not retried, because its body fails.
+    fn with_broken_body(self) -> Self {
+        Self { body: broken_body, attempts: 1, ..self }
+    }
+}
+
 #[tokio::test]
-async fn names_the_cause_of_each_transport_failure() {
+async fn each_transport_failure_has_its_kind_and_message() {
     use ErrorKind::*;
 
-    let (_socket, refused) = refusing();
-    let nowhere = "https://nowhere.invalid".to_owned();
-    let at = |address: SocketAddr| format!("http://{address}");
-    let resets = "reset by the server";
-    let closes = "connection closed before the response";
-    let breaks = "http protocol error";
-    type Row = (&'static str, String, Connector, bool, fn() -> Content, ErrorKind, &'static str, usize);
-    let unreachable = || failing(|| io::Error::from(io::ErrorKind::HostUnreachable).into());
-    let rows: Vec<Row> = vec![
-        ("refused", at(refused), tcp(), false, no_body, ConnectRefused, "connection refused", 3),
-        ("refused, http/2", at(refused), tcp(), true, no_body, ConnectRefused, "connection refused", 3),
-        ("no such name", nowhere.clone(), unresolved(), false, no_body, Dns, "dns lookup failed", 3),
-        ("unreachable", nowhere.clone(), unreachable(), false, no_body, Connect, "could not connect", 3),
-        ("unknown", nowhere, failing(|| "no proxy".into()), false, no_body, Connect, "could not connect", 3),
-        ("reset", at(peer::serve(peer::reset)), tcp(), false, no_body, Reset, resets, 3),
-        (
-            "reset, http/2",
-            at(peer::serve(|stream| peer::end_http2(stream, true))),
-            tcp(),
-            true,
-            no_body,
-            Reset,
-            resets,
-            3,
-        ),
-        ("stream reset", at(peer::serve(peer::reset_http2_stream)), tcp(), true, no_body, Reset, resets, 3),
-        ("closed", at(peer::serve(peer::close)), tcp(), false, no_body, Closed, closes, 3),
-        (
-            "closed, http/2",
-            at(peer::serve(|stream| peer::end_http2(stream, false))),
-            tcp(),
-            true,
-            no_body,
-            Closed,
-            closes,
-            3,
-        ),
-        ("garbage", at(peer::serve(peer::garbage)), tcp(), false, no_body, Protocol, breaks, 3),
-        ("garbage, http/2", at(peer::serve(peer::garbage)), tcp(), true, no_body, Protocol, breaks, 3),
-        (
-            "broken body",
-            at(peer::serve(answers)),
-            tcp(),
-            false,
-            broken_body,
-            ErrorKind::Body,
-            "request body failed",
-            1,
-        ),
-        (
-            "broken body, http/2",
-            at(peer::serve(answers)),
-            tcp(),
-            true,
-            broken_body,
-            ErrorKind::Body,
-            "request body failed",
-            1,
-        ),
+    let (_socket, address) = refusing_address();
+    let url = |address: SocketAddr| format!("http://{address}");
+    let refused = &url(address);
+    let unresolved = "https://nowhere.invalid";
+    let unreachable = failing(|| io::Error::from(io::ErrorKind::HostUnreachable).into());
+    let unknown = failing(|| "no proxy".into());
+    let resets = &url(peer::serve(peer::reset));
+    let resets_http2 = &url(peer::serve(|stream| peer::end_http2(stream, true)));
+    let resets_stream = &url(peer::serve(peer::reset_http2_stream));
+    let closes = &url(peer::serve(peer::close));
+    let closes_http2 = &url(peer::serve(|stream| peer::end_http2(stream, false)));
+    let no_http = &url(peer::serve(peer::garbage));
+    let no_response = &url(peer::serve(read_only));
+    let reset = "reset by the server";
+    let closed = "connection closed before the response";
+    let protocol = "http protocol error";
+    let cases = [
+        Case::new("refused", refused, tcp(), ConnectRefused, "connection refused"),
+        Case::new("refused, http/2", refused, tcp(), ConnectRefused, "connection refused").over_http2(),
+        Case::new("no such name", unresolved, without_dns(), Dns, "dns lookup failed"),
+        Case::new("unreachable", unresolved, unreachable, Connect, "could not connect"),
+        Case::new("unknown", unresolved, unknown, Connect, "could not connect"),
+        Case::new("reset", resets, tcp(), Reset, reset),
+        Case::new("reset, http/2", resets_http2, tcp(), Reset, reset).over_http2(),
+        Case::new("stream reset", resets_stream, tcp(), Reset, reset).over_http2(),
+        Case::new("closed", closes, tcp(), Closed, closed),
+        Case::new("closed, http/2", closes_http2, tcp(), Closed, closed).over_http2(),
+        Case::new("garbage", no_http, tcp(), Protocol, protocol),
+        Case::new("garbage, http/2", no_http, tcp(), Protocol, protocol).over_http2(),
+        Case::new("broken body", no_response, tcp(), ErrorKind::Body, "request body failed")
+            .with_broken_body(),
+        Case::new("broken body, http/2", no_response, tcp(), ErrorKind::Body, "request body failed")
+            .with_broken_body()
+            .over_http2(),
     ];
-    for (name, url, connector, http2, body, kind, message, attempts) in rows {
-        let error = through_client(&url, connector.clone(), http2, body).await;
-        check(name, &error, kind, message, attempts);
-        let error = through_layers(&url, connector, http2, body).await;
-        check(name, &error, kind, message, attempts);
+    for Case { name, url, connector, http2, body, kind, message, attempts } in cases {
+        let error = error_of_client(&url, connector.clone(), http2, body).await;
+        assert_error(name, &error, kind, message, attempts);
+        let error = error_of_layers(&url, connector, http2, body).await;
+        assert_error(name, &error, kind, message, attempts);
     }
 }
 
 /// Reads the request, and never responds.
-async fn answers(mut stream: TcpStream) {
+async fn read_only(mut stream: TcpStream) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    // HTTP/2 clients wait for the settings.
+    // An HTTP/2 client waits for the server's SETTINGS frame.
     let mut head = [0; 3];
     if stream.read_exact(&mut head).await.is_ok() && &head == b"PRI" {
         let _ = stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
@@ -137,9 +143,9 @@ async fn answers(mut stream: TcpStream) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Applications put each of these timeouts around a connector.
+/// Applications use each of these timeouts around a connector.
 #[tokio::test(start_paused = true)]
-async fn names_a_timeout_of_the_connector() {
+async fn a_timeout_of_the_connector_has_the_kind_connect_timeout() {
     let never = || service_fn(|_: Uri| std::future::pending::<Result<TokioIo<TcpStream>, BoxError>>());
     let by_tokio = service_fn(move |uri: Uri| async move {
         tokio::time::timeout(Duration::from_secs(1), never().oneshot(uri)).await.map_err(BoxError::from)?
@@ -153,16 +159,16 @@ async fn names_a_timeout_of_the_connector() {
         ("system", by_system),
     ] {
         let url = "https://nowhere.invalid";
-        let error = through_client(url, connector.clone(), false, no_body).await;
-        check(name, &error, ErrorKind::ConnectTimeout, message, 3);
-        let error = through_layers(url, connector, false, no_body).await;
-        check(name, &error, ErrorKind::ConnectTimeout, message, 3);
+        let error = error_of_client(url, connector.clone(), false, no_body).await;
+        assert_error(name, &error, ErrorKind::ConnectTimeout, message, 3);
+        let error = error_of_layers(url, connector, false, no_body).await;
+        assert_error(name, &error, ErrorKind::ConnectTimeout, message, 3);
     }
 }
 
 #[cfg(feature = "rustls")]
 #[tokio::test]
-async fn names_a_failure_of_tls() {
+async fn a_failed_tls_handshake_has_the_kind_tls() {
     use tower_outbound::client::Transport;
 
     let certificate = super::support::certificate::certificate();
@@ -173,28 +179,28 @@ async fn names_a_failure_of_tls() {
     .await;
     let plain =
         super::support::server::Server::with_statuses(super::support::server::Wire::Http1, [200]).await;
-    let hangs_up = peer::serve(peer::close_at_once);
+    let closing = peer::serve(peer::close_at_once);
     for (name, url, attempts) in [
-        ("a certificate that is not trusted", server.url(), 1),
+        ("an untrusted certificate", server.url(), 1),
         ("a port without tls", plain.url().replace("http:", "https:"), 3),
-        ("a server that hangs up", format!("https://{hangs_up}"), 3),
+        ("a server that closes the connection", format!("https://{closing}"), 3),
     ] {
         let client = preset(&url).client_with_transport(Transport::new()).unwrap();
         let error = client.get("/v1").await.unwrap_err();
-        check(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
+        assert_error(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
 
         let client = legacy::Client::builder(TokioExecutor::new())
             .build(tls(tokio_rustls::rustls::RootCertStore::empty()));
-        let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(retry()).service(client);
+        let service = ServiceBuilder::new().layer(RequestIdLayer::new()).layer(quick_retry()).service(client);
         let error = service.oneshot(request(&url, no_body())).await.unwrap_err();
-        check(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
+        assert_error(name, &error, ErrorKind::Tls, "tls handshake failed", attempts);
     }
     assert!(server.seen().is_empty() && plain.seen().is_empty());
 }
 
-/// A custom service has no client of hyper below it.
+/// A custom service may return bare I/O errors, without an error of hyper around them.
 #[tokio::test(start_paused = true)]
-async fn names_the_io_error_of_a_custom_service() {
+async fn an_io_error_of_a_custom_service_determines_the_kind() {
     use io::ErrorKind::*;
     for (io, kind) in [
         (ConnectionRefused, ErrorKind::ConnectRefused),
@@ -207,15 +213,17 @@ async fn names_the_io_error_of_a_custom_service() {
         (PermissionDenied, ErrorKind::Other),
     ] {
         let service = support::ScriptedService::new([support::Scripted::Io(io)]);
-        let error =
-            tower::Layer::layer(&retry(), service).oneshot(support::get("http://host/")).await.unwrap_err();
+        let error = tower::Layer::layer(&quick_retry(), service)
+            .oneshot(support::get("http://host/"))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), kind, "{io:?}: {error:?}");
     }
 }
 
-/// A failed connect returns the same errors.
+/// The same I/O errors of a failed connect would have other kinds.
 #[tokio::test(start_paused = true)]
-async fn names_the_io_error_of_an_established_connection() {
+async fn an_io_error_of_an_established_connection_has_the_kind_closed() {
     use io::ErrorKind::*;
     for io in [HostUnreachable, NetworkUnreachable, AddrNotAvailable, TimedOut, UnexpectedEof] {
         let head = b"GET /v1 HTTP/1.1\r\n\r\n";
@@ -232,14 +240,15 @@ async fn names_the_io_error_of_an_established_connection() {
 }
 
 #[tokio::test]
-async fn names_a_request_that_http2_cannot_send() {
+async fn a_request_that_http2_cannot_send_has_the_kind_invalid_request() {
     let stream = TcpStream::connect(peer::serve(peer::reset_http2_stream)).await.unwrap();
     let (sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let relative = http::Request::get("/v1").version(http::Version::HTTP_2).body(no_body()).unwrap();
-    let content = http::Request::connect("host:1").header("content-length", "1").body(no_body()).unwrap();
-    for request in [relative, content] {
+    let without_authority = http::Request::get("/v1").version(http::Version::HTTP_2).body(no_body()).unwrap();
+    let connect_with_length =
+        http::Request::connect("host:1").header("content-length", "1").body(no_body()).unwrap();
+    for request in [without_authority, connect_with_length] {
         let mut sender = sender.clone();
         let sent = service_fn(move |request| sender.send_request(request));
         let error = tower::Layer::layer(&RequestIdLayer::new(), sent).oneshot(request).await.unwrap_err();

@@ -1,5 +1,5 @@
-//! Faults of a connection: refused, and ended before, after and within an answer. Over HTTP/2 as well, where the
-//! fault is TCP's.
+//! Connection failures over HTTP/1 and HTTP/2: refused connections, and connections that end before, within or after the
+//! response headers.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,39 +11,40 @@ use tower_outbound::{
 };
 
 use super::{
-    ready,
-    server::{Act, Server, refusing},
-    stack::{CASES, OK, Stack, assert_maybe, quick_retry, settle},
+    ready_client,
+    server::{Behavior, Server, refusing},
+    stack::{CASES, OK, SETUPS, Stack, assert_only_get_is_retried, quick_retry, settle},
 };
 
 #[tokio::test]
-async fn a_connection_that_is_always_refused_ends_in_the_error() {
+async fn returns_the_error_if_every_connection_is_refused() {
     for (wire, method) in CASES {
         let socket = refusing();
-        for mut stack in Stack::both(&format!("http://{}", socket.local_addr().unwrap()), wire) {
-            let came = stack.send(method.clone()).await;
+        for setup in SETUPS {
+            let mut stack = Stack::new(setup, &format!("http://{}", socket.local_addr().unwrap()), wire);
+            let call = stack.send(method.clone()).await;
             assert_eq!(
-                (&came.outcomes[..], came.ended),
+                (&call.outcomes[..], call.stop_reason),
                 (&[Outcome::NotSent; 3][..], Some(StopReason::Exhausted))
             );
         }
     }
 }
 
-/// The credential is asked for once an attempt, before it leaves: there the second attempt finds the server up.
+/// The authorize closure runs once before each attempt, and starts the server before the second one.
 #[tokio::test]
-async fn a_request_whose_connection_was_refused_is_sent_again_and_processed_once() {
+async fn retries_any_method_after_a_refused_connection() {
     for (wire, method) in CASES {
         let socket = refusing();
         let url = format!("http://{}", socket.local_addr().unwrap());
-        let (socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
+        let (attempts_and_socket, started) = (Mutex::new((0, Some(socket))), Arc::new(Mutex::new(None)));
         let starting = Arc::clone(&started);
         let preset = preset::realtime_messaging(&url)
             .unwrap()
             .with_api_key(ApiKey::new("key").unwrap())
             .with_retry(quick_retry())
             .with_authorize(move |_: &mut request::Parts| {
-                let (attempts, socket) = &mut *socket.lock().unwrap();
+                let (attempts, socket) = &mut *attempts_and_socket.lock().unwrap();
                 *attempts += 1;
                 if *attempts == 2 {
                     let listener = socket.take().unwrap().listen(16)?;
@@ -51,23 +52,23 @@ async fn a_request_whose_connection_was_refused_is_sent_again_and_processed_once
                 }
                 Ok(())
             });
-        let mut stack = Stack::Ready(ready(&preset, wire));
+        let mut stack = Stack::Client(ready_client(&preset, wire));
         stack
             .send(method.clone())
             .await
-            .assert_sent_again_after(Outcome::NotSent, &format!("{wire:?} {method}"));
+            .assert_retried_after(Outcome::NotSent, &format!("{wire:?} {method}"));
         assert_eq!(started.lock().unwrap().as_ref().unwrap().processed(&method), 1);
     }
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_the_client_saw_closing_is_not_used() {
+async fn does_not_reuse_a_connection_that_the_server_closed() {
     for (wire, method) in CASES {
-        for at in 0..2 {
-            let server = Server::start(wire, &[Act::AnswerAndClose]).await;
-            let mut stack = Stack::number(at, server.url(), wire);
+        for setup in SETUPS {
+            let server = Server::start(wire, &[Behavior::RespondThenClose]).await;
+            let mut stack = Stack::new(setup, server.url(), wire);
             assert_eq!(stack.send(Method::HEAD).await.outcomes, [OK]);
-            server.closed().await;
+            server.connection_ended().await;
             settle().await;
             assert_eq!(stack.send(method.clone()).await.outcomes, [OK], "{wire:?} {method}");
             assert_eq!((server.processed(&method), server.connections()), (1, 2));
@@ -75,42 +76,43 @@ async fn a_kept_connection_that_the_client_saw_closing_is_not_used() {
     }
 }
 
-/// The request is in the server's hands, who says nothing of it: from here it looks as if it was processed.
+/// The server does not read the request, but the client cannot know that.
 #[tokio::test]
-async fn a_kept_connection_that_is_closed_when_the_request_is_there_and_unread_proves_nothing() {
+async fn retries_only_get_if_the_server_closes_a_reused_connection() {
     for (wire, method) in CASES {
-        for at in 0..2 {
-            let server = Server::start(wire, &[Act::AnswerAndIgnore]).await;
-            let mut stack = Stack::number(at, server.url(), wire);
+        for setup in SETUPS {
+            let server = Server::start(wire, &[Behavior::RespondThenIgnore]).await;
+            let mut stack = Stack::new(setup, server.url(), wire);
             assert_eq!(stack.send(Method::HEAD).await.outcomes, [OK]);
             settle().await;
-            let came = stack.send(method.clone()).await;
-            assert_maybe(&server, &method, &came, 0, &format!("{wire:?} {method}"));
+            let call = stack.send(method.clone()).await;
+            assert_only_get_is_retried(&server, &method, &call, 0, &format!("{wire:?} {method}"));
             assert_eq!(server.connections(), if method == Method::GET { 2 } else { 1 });
         }
     }
 }
 
 #[tokio::test]
-async fn a_connection_that_ends_after_the_request_was_read_proves_nothing() {
+async fn retries_only_get_if_the_connection_ends_after_the_request_is_read() {
     for (wire, method) in CASES {
-        for acts in [&[Act::Process][..], &[Act::ResetInHead]] {
-            for at in 0..2 {
-                let server = Server::start(wire, acts).await;
-                let came = Stack::number(at, server.url(), wire).send(method.clone()).await;
-                assert_maybe(&server, &method, &came, 1, &format!("{wire:?} {acts:?} {method}"));
+        for behaviors in [&[Behavior::CloseAfterRequest][..], &[Behavior::ResetInHeaders]] {
+            for setup in SETUPS {
+                let server = Server::start(wire, behaviors).await;
+                let call = Stack::new(setup, server.url(), wire).send(method.clone()).await;
+                let case = format!("{wire:?} {behaviors:?} {method}");
+                assert_only_get_is_retried(&server, &method, &call, 1, &case);
             }
         }
     }
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_after_its_head_is_the_callers_and_not_asked_for_again() {
+async fn returns_a_response_with_a_truncated_body_without_a_retry() {
     for (wire, method) in CASES {
-        for at in 0..2 {
-            let server = Server::start(wire, &[Act::CloseInBody]).await;
-            let came = Stack::number(at, server.url(), wire).send(method.clone()).await;
-            assert_eq!(came.outcomes, [OK], "{wire:?} {method}");
+        for setup in SETUPS {
+            let server = Server::start(wire, &[Behavior::CloseInBody]).await;
+            let call = Stack::new(setup, server.url(), wire).send(method.clone()).await;
+            assert_eq!(call.outcomes, [OK], "{wire:?} {method}");
             assert_eq!((server.processed(&method), server.connections()), (1, 1));
         }
     }

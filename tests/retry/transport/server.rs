@@ -1,4 +1,4 @@
-//! A server that follows a script, one act for each connection, byte by byte, and counts what it processed.
+//! A server with a scripted behavior for each connection. It counts the requests that it processes.
 
 use std::{
     io,
@@ -14,31 +14,37 @@ use tokio::{
 };
 
 use super::{
-    frames::{self, Frame},
+    frames::{self, Step},
     stack::{self, Wire},
 };
 
-/// What becomes of a connection.
+/// The server's behavior on one connection.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Act {
-    /// Every request is answered.
-    Scripted,
-    /// One is answered, then the connection is closed, and nothing more happens before the client has closed it too.
-    AnswerAndClose,
-    /// One is answered, then the connection is closed when the test says so.
-    AnswerAndLeave,
-    /// One is answered; when the next one is there, the connection is closed without a look at it.
-    AnswerAndIgnore,
-    /// Closed before anything is read.
-    Leave,
-    /// Closed after a request was read and processed.
-    Process,
-    /// Reset in the middle of the answer's head.
-    ResetInHead,
-    /// Closed in the middle of the answer's body.
+pub(crate) enum Behavior {
+    /// Responds to every request.
+    Respond,
+    /// Responds to one request, closes the connection, and waits until the client has closed it too.
+    RespondThenClose,
+    /// Responds to one request, and closes the connection after [`Server::close_connection`].
+    RespondThenWait,
+    /// Responds to one request, and closes the connection when the next one arrives, without reading it.
+    RespondThenIgnore,
+    /// Closes the connection before it reads anything.
+    CloseAtOnce,
+    /// Processes one request, and closes the connection without a response.
+    CloseAfterRequest,
+    /// Processes one request, and resets the connection within the response headers.
+    ResetInHeaders,
+    /// Processes one request, and closes the connection within the response body.
     CloseInBody,
-    /// HTTP/2: what is said to the first request and so on; those after the last are answered.
-    Say(&'static [&'static [Frame]]),
+    /// HTTP/2 only: one list of steps for each request. Responds to further requests.
+    Steps(&'static [&'static [Step]]),
+}
+
+impl Behavior {
+    pub(crate) fn responds_once(self) -> bool {
+        matches!(self, Self::RespondThenClose | Self::RespondThenWait | Self::RespondThenIgnore)
+    }
 }
 
 /// Stops when it is dropped.
@@ -52,8 +58,8 @@ pub(crate) struct Server {
 pub(crate) struct Log {
     processed: Mutex<Vec<Method>>,
     connections: Mutex<usize>,
-    leave: Notify,
-    closed: Notify,
+    close: Notify,
+    ended: Notify,
 }
 
 impl Log {
@@ -63,32 +69,32 @@ impl Log {
 }
 
 impl Server {
-    /// The first connection gets the first act and so on, those after the last are answered.
-    pub(crate) async fn start(wire: Wire, acts: &'static [Act]) -> Self {
-        Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), wire, acts)
+    /// Starts a server with one behavior for each connection. Further connections get [`Behavior::Respond`].
+    pub(crate) async fn start(wire: Wire, behaviors: &'static [Behavior]) -> Self {
+        Self::over(TcpListener::bind("127.0.0.1:0").await.unwrap(), wire, behaviors)
     }
 
-    pub(crate) fn over(listener: TcpListener, wire: Wire, acts: &'static [Act]) -> Self {
+    pub(crate) fn over(listener: TcpListener, wire: Wire, behaviors: &'static [Behavior]) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let log = Arc::new(Log::default());
-        let keeping = Arc::clone(&log);
+        let server_log = Arc::clone(&log);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let number = {
-                    let mut connections = keeping.connections.lock().unwrap();
+                    let mut connections = server_log.connections.lock().unwrap();
                     *connections += 1;
                     *connections
                 };
-                let act = acts.get(number - 1).copied().unwrap_or(Act::Scripted);
-                let log = Arc::clone(&keeping);
+                let behavior = behaviors.get(number - 1).copied().unwrap_or(Behavior::Respond);
+                let log = Arc::clone(&server_log);
                 tokio::spawn(async move {
                     stream.set_nodelay(true).unwrap();
-                    // How a connection ends is the client's to tell.
+                    // The tests check how the client sees the end of a connection.
                     let _ = match wire {
-                        Wire::Http1 => http1(stream, act, &log).await,
-                        Wire::Http2 => frames::serve(stream, act, &log).await,
+                        Wire::Http1 => serve_http1(stream, behavior, &log).await,
+                        Wire::Http2 => frames::serve(stream, behavior, &log).await,
                     };
-                    log.closed.notify_one();
+                    log.ended.notify_one();
                 });
             }
         });
@@ -99,7 +105,7 @@ impl Server {
         &self.url
     }
 
-    /// How many requests of this method were processed, by the server's own count.
+    /// Returns the number of processed requests with this method.
     pub(crate) fn processed(&self, method: &Method) -> usize {
         self.log.processed.lock().unwrap().iter().filter(|processed| *processed == method).count()
     }
@@ -108,14 +114,14 @@ impl Server {
         *self.log.connections.lock().unwrap()
     }
 
-    /// Lets [`Act::AnswerAndLeave`] go on.
-    pub(crate) fn leave(&self) {
-        self.log.leave.notify_one();
+    /// Makes [`Behavior::RespondThenWait`] close its connection.
+    pub(crate) fn close_connection(&self) {
+        self.log.close.notify_one();
     }
 
-    /// Waits for the end of a connection's act, which is the end of the connection.
-    pub(crate) async fn closed(&self) {
-        stack::within(self.log.closed.notified()).await;
+    /// Waits until a connection has ended.
+    pub(crate) async fn connection_ended(&self) {
+        stack::within(self.log.ended.notified()).await;
     }
 }
 
@@ -125,46 +131,46 @@ impl Drop for Server {
     }
 }
 
-async fn http1(mut stream: TcpStream, act: Act, log: &Log) -> io::Result<()> {
-    match act {
-        Act::Leave => {}
-        Act::Process => process(&mut stream, log).await?,
-        Act::ResetInHead => {
+async fn serve_http1(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
+    match behavior {
+        Behavior::CloseAtOnce => {}
+        Behavior::CloseAfterRequest => process(&mut stream, log).await?,
+        Behavior::ResetInHeaders => {
             process(&mut stream, log).await?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-le").await?;
             stream.set_zero_linger()?;
         }
-        Act::CloseInBody => {
+        Behavior::CloseInBody => {
             process(&mut stream, log).await?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\na part").await?;
         }
         _ => loop {
             process(&mut stream, log).await?;
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
-            if act != Act::Scripted {
-                return end(stream, act, log).await;
+            if behavior.responds_once() {
+                return end_connection(stream, behavior, log).await;
             }
         },
     }
     Ok(())
 }
 
-/// After the first answer.
-pub(crate) async fn end(mut stream: TcpStream, act: Act, log: &Log) -> io::Result<()> {
-    match act {
-        Act::AnswerAndClose => {
+/// Ends a connection after its first response.
+pub(crate) async fn end_connection(mut stream: TcpStream, behavior: Behavior, log: &Log) -> io::Result<()> {
+    match behavior {
+        Behavior::RespondThenClose => {
             stream.shutdown().await?;
             while stream.read(&mut [0; 1024]).await? > 0 {}
         }
-        Act::AnswerAndLeave => log.leave.notified().await,
-        // What is not read when a socket is closed makes it a reset.
-        Act::AnswerAndIgnore => _ = stream.peek(&mut [0]).await?,
+        Behavior::RespondThenWait => log.close.notified().await,
+        // Closing a socket with unread bytes resets the connection.
+        Behavior::RespondThenIgnore => _ = stream.peek(&mut [0]).await?,
         _ => {}
     }
     Ok(())
 }
 
-/// Reads one request to the end of its body, and counts it.
+/// Reads one request to the end of its body, and counts it as processed.
 async fn process(stream: &mut TcpStream, log: &Log) -> io::Result<()> {
     let mut read = Vec::new();
     loop {
@@ -182,7 +188,7 @@ async fn process(stream: &mut TcpStream, log: &Log) -> io::Result<()> {
     }
 }
 
-/// Bound and not listening: it refuses, and no other process can be given the port meanwhile.
+/// Returns a socket that is bound and does not listen, so its port refuses connections and no other process can get it.
 pub(crate) fn refusing() -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

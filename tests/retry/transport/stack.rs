@@ -1,4 +1,4 @@
-//! A client under test, and what is said of its calls.
+//! The stacks under test, and assertions about the results of their calls.
 
 use std::{future::Future, time::Duration};
 
@@ -24,121 +24,136 @@ pub(crate) const CASES: [(Wire, Method); 4] = [
 
 pub(crate) const OK: Outcome = Outcome::Response(StatusCode::OK);
 
-/// What speaks to the server.
+/// The protocol of the connections.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Wire {
     Http1,
     Http2,
 }
 
-/// The two ways to have retries over a client.
-#[allow(clippy::large_enum_variant, reason = "one a test")]
+/// The two ways to get retries over an HTTP client.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Setup {
+    RetryLayer,
+    ReadyClient,
+}
+
+pub(crate) const SETUPS: [Setup; 2] = [Setup::RetryLayer, Setup::ReadyClient];
+
+#[allow(clippy::large_enum_variant, reason = "a test has few of them")]
 pub(crate) enum Stack {
     Layer { service: Retry<Inner>, url: String },
-    Ready(Client),
+    Client(Client),
 }
 
-/// What came of a call.
+/// The result of a call, with the outcome of each attempt.
 #[derive(Debug)]
-pub(crate) struct Came {
+pub(crate) struct CallResult {
     pub(crate) result: Result<StatusCode, Error>,
     pub(crate) outcomes: Vec<Outcome>,
-    pub(crate) ended: Option<StopReason>,
+    pub(crate) stop_reason: Option<StopReason>,
 }
 
+/// Three attempts with almost no backoff.
 pub(crate) fn quick_retry() -> RetryLayer {
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(5)).unwrap();
     RetryLayer::new().with_backoff(backoff)
 }
 
 impl Stack {
-    /// Each of the two, new, without a connection.
-    pub(crate) fn both(url: &str, wire: Wire) -> [Self; 2] {
-        let preset = preset::realtime_messaging(url).unwrap().with_api_key(ApiKey::new("key").unwrap());
-        let ready = super::ready(&preset.with_retry(quick_retry()), wire);
-        [Self::layer(super::inner(wire), url), Self::Ready(ready)]
+    /// Creates a stack that has no connection yet.
+    pub(crate) fn new(setup: Setup, url: &str, wire: Wire) -> Self {
+        match setup {
+            Setup::RetryLayer => Self::retry_layer(super::inner(wire), url),
+            Setup::ReadyClient => {
+                let preset = preset::realtime_messaging(url).unwrap();
+                let preset = preset.with_api_key(ApiKey::new("key").unwrap()).with_retry(quick_retry());
+                Self::Client(super::ready_client(&preset, wire))
+            }
+        }
     }
 
-    /// One of them.
-    pub(crate) fn number(at: usize, url: &str, wire: Wire) -> Self {
-        Self::both(url, wire).into_iter().nth(at).unwrap()
-    }
-
-    pub(crate) fn layer(inner: Inner, url: &str) -> Self {
+    pub(crate) fn retry_layer(inner: Inner, url: &str) -> Self {
         Self::Layer { service: quick_retry().layer(inner), url: url.to_owned() }
     }
 
-    /// Sends a request, a POST with a body, and reads the answer to its end.
-    pub(crate) async fn send(&mut self, method: Method) -> Came {
+    /// Sends a request and reads the response to its end. Only a POST has a body.
+    pub(crate) async fn send(&mut self, method: Method) -> CallResult {
         let body = if method == Method::POST { Body::from("the letter") } else { Body::empty() };
         self.send_body(method, body).await
     }
 
-    pub(crate) async fn send_body(&mut self, method: Method, body: Body) -> Came {
+    pub(crate) async fn send_body(&mut self, method: Method, body: Body) -> CallResult {
         let request = Request::builder().method(method).uri(match self {
             Self::Layer { url, .. } => format!("{url}/v1"),
-            Self::Ready(_) => "/v1".to_owned(),
+            Self::Client(_) => "/v1".to_owned(),
         });
         let request = request.body(body).unwrap();
-        let sent = match self {
+        let called = match self {
             Self::Layer { service, .. } => {
-                let answer = within(service.call(request)).await;
-                answer.map(|response| (Report::from_response(&response).cloned(), response.status()))
+                let result = within(service.call(request)).await;
+                result.map(|response| (Report::from_response(&response).cloned(), response.status()))
             }
-            Self::Ready(client) => match within(client.request(request)).await {
+            Self::Client(client) => match within(client.request(request)).await {
                 Ok(response) => {
-                    let head = (Report::from_response(&response).cloned(), response.status());
-                    // Or its connection can't go back to the pool.
+                    let report_and_status = (Report::from_response(&response).cloned(), response.status());
+                    // Otherwise, its connection cannot return to the pool.
                     let _ = within(response.into_body().collect(1024)).await;
-                    Ok(head)
+                    Ok(report_and_status)
                 }
                 Err(error) => Err(error),
             },
         };
-        let (report, result) = match sent {
+        let (report, result) = match called {
             Ok((report, status)) => (report.unwrap(), Ok(status)),
             Err(error) => (error.report().unwrap().clone(), Err(error)),
         };
         let outcomes = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
-        Came { result, outcomes, ended: report.stop_reason() }
+        CallResult { result, outcomes, stop_reason: report.stop_reason() }
     }
 }
 
-impl Came {
-    pub(crate) fn assert_sent_again_after(&self, first: Outcome, case: &str) {
+impl CallResult {
+    pub(crate) fn assert_retried_after(&self, first: Outcome, case: &str) {
         assert_eq!(self.outcomes, [first, OK], "{case}: {self:?}");
         assert_eq!(self.result.as_ref().ok(), Some(&StatusCode::OK), "{case}: {self:?}");
     }
 
-    pub(crate) fn assert_given_up(&self, case: &str) {
+    pub(crate) fn assert_not_retried(&self, case: &str) {
         assert_eq!(self.outcomes, [Outcome::Failed], "{case}: {self:?}");
-        assert_eq!(self.ended, Some(StopReason::NotIdempotent), "{case}: {self:?}");
+        assert_eq!(self.stop_reason, Some(StopReason::NotIdempotent), "{case}: {self:?}");
         assert!(self.result.as_ref().is_err_and(Error::is_service), "{case}: {self:?}");
     }
 }
 
-/// The first attempt of a POST came to nothing, after the server had processed it so often; it may have been, so it
-/// is not sent again. A GET is.
-pub(crate) fn assert_maybe(server: &Server, method: &Method, came: &Came, processed: usize, case: &str) {
+/// Asserts that the client retries a GET, but not a POST, because the server may have processed the first attempt.
+/// `processed` is the number of times that the server did.
+pub(crate) fn assert_only_get_is_retried(
+    server: &Server,
+    method: &Method,
+    call: &CallResult,
+    processed: usize,
+    case: &str,
+) {
     match *method {
         Method::POST => {
-            came.assert_given_up(case);
+            call.assert_not_retried(case);
             assert_eq!(server.processed(method), processed, "{case}");
         }
         _ => {
-            came.assert_sent_again_after(Outcome::Failed, case);
+            call.assert_retried_after(Outcome::Failed, case);
             assert_eq!(server.processed(method), processed + 1, "{case}");
         }
     }
 }
 
-/// Fails a test that would hang.
+/// Panics after 60 s, so that a test cannot hang.
 pub(crate) async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(Duration::from_secs(60), future).await.expect("within 60 s")
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("the future is not ready within 60 s")
 }
 
-/// Lets the tasks of this thread run until they wait for something: a connection goes back to its pool in a task of
-/// hyper's, after the answer was read. No time passes.
+/// Lets the other tasks of this thread run until they wait, without letting time pass. After a response was read, a task
+/// of hyper returns the connection to its pool.
 pub(crate) async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;

@@ -16,8 +16,8 @@ use tower_outbound::{
 
 use super::{
     Seen, Site, builder, empty, error_texts,
-    frames::{ANSWER, Frame},
-    server::{Act, Server, refusing},
+    frames::{PROCESS_AND_RESPOND, Step},
+    server::{Behavior, Server, refusing},
     stack::{Wire, quick_retry, within},
     text,
 };
@@ -151,11 +151,12 @@ async fn from_client_returns_a_redirect_if_the_client_does_not_follow_it() {
 /// report.
 #[tokio::test]
 async fn adapter_disables_the_retries_of_reqwest() {
-    const REFUSED: &[Frame] = &[Frame::Reset(7)];
-    const GOAWAY: &[Frame] = &[Frame::Process, Frame::GoAway { reason: 0, beyond: -2 }, Frame::Close];
+    const REFUSED: &[Step] = &[Step::Reset(7)];
+    const GOAWAY: &[Step] = &[Step::Process, Step::GoAway { reason: 0, id_offset: -2 }, Step::Close];
     let prior_knowledge = || builder().http2_prior_knowledge();
     for failure in [REFUSED, GOAWAY] {
-        let acts: &'static [Act] = Box::leak(Box::new([Act::Say(Box::leak(Box::new([failure, ANSWER])))]));
+        let acts: &'static [Behavior] =
+            Box::leak(Box::new([Behavior::Steps(Box::leak(Box::new([failure, PROCESS_AND_RESPOND])))]));
         for method in [Method::POST, Method::GET] {
             for reqwest in [
                 Reqwest::new(prior_knowledge().retry(reqwest::retry::for_host("127.0.0.1").classify_fn(
@@ -174,7 +175,7 @@ async fn adapter_disables_the_retries_of_reqwest() {
         }
     }
     // Without the adapter, reqwest retries. If this fails, update the docs.
-    let acts: &'static [Act] = &[Act::Say(&[REFUSED, ANSWER])];
+    let acts: &'static [Behavior] = &[Behavior::Steps(&[REFUSED, PROCESS_AND_RESPOND])];
     let server = Server::start(Wire::Http2, acts).await;
     let bare = prior_knowledge().build().unwrap().post(server.url()).body("letter").send();
     assert_eq!(within(bare).await.unwrap().status(), 200);
@@ -184,9 +185,9 @@ async fn adapter_disables_the_retries_of_reqwest() {
 async fn errors_and_debug_do_not_contain_a_query_key() {
     let refused = refusing();
     let refused_url = format!("http://{}/v1", refused.local_addr().unwrap());
-    let reset = Server::start(Wire::Http1, &[Act::ResetInHead; 2]).await;
-    let silent = Server::start(Wire::Http2, &[Act::Say(&[&[Frame::Process]]); 4]).await;
-    let cut = Server::start(Wire::Http1, &[Act::CloseInBody]).await;
+    let reset = Server::start(Wire::Http1, &[Behavior::ResetInHeaders; 2]).await;
+    let silent = Server::start(Wire::Http2, &[Behavior::Steps(&[&[Step::Process]]); 4]).await;
+    let cut = Server::start(Wire::Http1, &[Behavior::CloseInBody]).await;
     let query = || KeyPlacement::query("k").unwrap();
 
     let clients = [

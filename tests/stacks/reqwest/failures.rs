@@ -18,9 +18,9 @@ use tower_outbound::{
 
 use super::{
     Site, builder, empty,
-    frames::Frame,
+    frames::Step,
     peer::{self, Before},
-    server::{Act, Server},
+    server::{Behavior, Server},
     stack::{METHODS, Wire, quick_retry, within},
 };
 
@@ -83,7 +83,7 @@ async fn dns_failure_and_dns_timeout_count_as_not_sent() {
 
 #[tokio::test]
 async fn client_timeout_counts_as_maybe_processed() {
-    const SILENT: &[Act] = &[Act::Say(&[&[Frame::Process], &[Frame::Process], &[Frame::Process]])];
+    const SILENT: &[Behavior] = &[Behavior::Steps(&[&[Step::Process], &[Step::Process], &[Step::Process]])];
     let prior_knowledge = || builder().http2_prior_knowledge();
     for builder in [|| builder().timeout(SHORT_TIMEOUT), || builder().read_timeout(SHORT_TIMEOUT)] {
         let silent = Site::start(|_, _| std::future::pending()).await;

@@ -51,7 +51,7 @@ fn inner(wire: Wire) -> Inner {
     .unwrap()
 }
 
-fn ready(preset: &StackBuilder, wire: Wire) -> Client {
+fn ready_client(preset: &StackBuilder, wire: Wire) -> Client {
     preset.client_with_service(inner(wire)).unwrap()
 }
 

@@ -1,5 +1,5 @@
-//! A request's body that comes over a connection of its own, and fails there: what it fails with reads like the error of
-//! a client that had no connection, and part of the request is in the server's hands.
+//! Request bodies that are read from another connection and fail. Their error looks like a failed connect of the client,
+//! although the server has already received part of the request.
 
 use std::{
     convert::Infallible,
@@ -36,7 +36,7 @@ use super::{
 
 type Content = UnsyncBoxBody<Bytes, BoxError>;
 
-/// An error that isn't known here.
+/// An error type that the layer does not know.
 #[derive(Debug)]
 struct Unknown(BoxError);
 
@@ -52,15 +52,15 @@ impl std::error::Error for Unknown {
     }
 }
 
-/// A hyper server that reads what comes; returns how many requests it saw the head of.
-async fn server() -> (String, Arc<AtomicUsize>) {
+/// Starts a server that reads every request. Returns its URL and a counter of the requests whose headers arrived.
+async fn start_server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, seen) =
         (format!("http://{}/v1", listener.local_addr().unwrap()), Arc::<AtomicUsize>::default());
-    let counting = Arc::clone(&seen);
+    let counter = Arc::clone(&seen);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let seen = Arc::clone(&counting);
+            let seen = Arc::clone(&counter);
             let service = service_fn(move |request: Request<Incoming>| {
                 seen.fetch_add(1, SeqCst);
                 async {
@@ -74,8 +74,8 @@ async fn server() -> (String, Arc<AtomicUsize>) {
     (url, seen)
 }
 
-/// A client that is somebody's own, HTTP/1.1 by hand: it fails with what its connection, or the body, failed with. It
-/// waits for the server to have each chunk before it asks for the next.
+/// A custom HTTP/1.1 client, which returns the errors of its connection and of the body as they are. After each chunk, it
+/// waits until the server has seen the request.
 async fn send(
     request: Request<ReplayBody<Content>>,
     seen: Arc<AtomicUsize>,
@@ -98,8 +98,8 @@ async fn send(
     Ok(Response::new(Full::default().map_err(BoxError::from).boxed_unsync()))
 }
 
-/// What a stream from another server fails with when that server is gone: as it is, and as a client has it.
-async fn failures() -> [BoxError; 3] {
+/// Returns errors of a body whose source refuses connections: bare, and wrapped by a client.
+async fn connect_errors() -> [BoxError; 3] {
     let socket = refusing();
     let uri: Uri = format!("http://{}/", socket.local_addr().unwrap()).parse().unwrap();
     let not_connected = HttpConnector::new().oneshot(uri).await.unwrap_err();
@@ -108,13 +108,13 @@ async fn failures() -> [BoxError; 3] {
 }
 
 #[tokio::test]
-async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
+async fn does_not_retry_a_sent_request_whose_body_could_not_connect() {
     for method in METHODS {
-        // The last one is over what is kept for another attempt, when it fails.
-        for (failure, limit) in failures().await.into_iter().zip([1024, 1024, 2]) {
-            let (url, seen) = server().await;
-            let sees = Arc::clone(&seen);
-            let service = tower::service_fn(move |request| send(request, Arc::clone(&sees)));
+        // With the last replay limit, the body fails after it has exceeded the limit.
+        for (failure, limit) in connect_errors().await.into_iter().zip([1024, 1024, 2]) {
+            let (url, seen) = start_server().await;
+            let counter = Arc::clone(&seen);
+            let service = tower::service_fn(move |request| send(request, Arc::clone(&counter)));
             let case = format!("{method} {failure:?}");
             let frames = stream::iter([Ok(Frame::data(Bytes::from("part"))), Err(failure)]);
             let body = StreamBody::new(frames.boxed()).boxed_unsync();
@@ -123,11 +123,11 @@ async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
             let error = within(retry.layer(service).oneshot(request)).await.unwrap_err();
             let report = error.report().unwrap();
             let outcomes: Vec<_> = report.attempts().iter().filter_map(|attempt| attempt.outcome).collect();
-            let ended =
+            let stop_reason =
                 if method == Method::POST { StopReason::NotIdempotent } else { StopReason::NotReplayable };
             assert_eq!(
                 (&outcomes[..], report.stop_reason()),
-                (&[Outcome::Failed][..], Some(ended)),
+                (&[Outcome::Failed][..], Some(stop_reason)),
                 "{case}"
             );
             assert_eq!(seen.load(SeqCst), 1, "{case}");
@@ -135,9 +135,8 @@ async fn a_body_that_could_not_connect_is_no_proof_that_the_request_did_not() {
     }
 }
 
-/// The same client, where it is its own connection that is refused.
 #[tokio::test]
-async fn a_client_of_ones_own_that_could_not_connect_is_asked_again() {
+async fn retries_any_method_if_a_custom_client_cannot_connect() {
     for method in METHODS {
         let socket = refusing();
         let url = format!("http://{}/v1", socket.local_addr().unwrap());

@@ -1,14 +1,10 @@
-//! Default headers: what a preset sends with every request.
+//! The default headers that a preset sends with every request.
 
 use http::{
     HeaderName, HeaderValue, Method,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, PROXY_AUTHORIZATION, USER_AGENT},
 };
-use tower_outbound::{
-    Body,
-    request_id::RequestIdLayer,
-    test_util::{ScriptedResponse, ScriptedService},
-};
+use tower_outbound::request_id::RequestIdLayer;
 
 use super::*;
 
@@ -22,12 +18,12 @@ fn value(text: &'static str) -> HeaderValue {
     HeaderValue::from_static(text)
 }
 
-/// Returns the value of one header as the service received it.
-async fn sent(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
+/// Sends a request, and returns the value of one header as the service received it.
+async fn received(preset: &StackBuilder, request: Request<Body>, name: &HeaderName) -> Option<String> {
     let service = ScriptedService::new([ScriptedResponse::status(200)]);
     preset.client_with_service(service.clone()).unwrap().request(request).await.unwrap();
     let seen = service.seen();
-    assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} twice");
+    assert!(seen[0].head.headers.get_all(name).iter().count() <= 1, "{name} is sent twice");
     seen[0].header(name.as_str()).map(str::to_owned)
 }
 
@@ -36,7 +32,7 @@ fn request(method: Method, body: impl Into<Body>) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn sends_a_json_content_type_only_with_a_body() {
+async fn a_custom_stack_sends_a_json_content_type_only_with_a_body() {
     for (method, body, expected) in [
         (Method::GET, "", None),
         (Method::DELETE, "", None),
@@ -44,24 +40,24 @@ async fn sends_a_json_content_type_only_with_a_body() {
         (Method::POST, "{}", Some("application/json")),
         (Method::DELETE, "{}", Some("application/json")),
     ] {
-        let sent = sent(&custom(), request(method.clone(), body), &CONTENT_TYPE).await;
-        assert_eq!(sent.as_deref(), expected, "{method} {body}");
+        let content_type = received(&custom(), request(method.clone(), body), &CONTENT_TYPE).await;
+        assert_eq!(content_type.as_deref(), expected, "{method} {body}");
     }
 }
 
 #[tokio::test]
-async fn sends_a_json_content_type_with_every_request_of_the_three_presets() {
-    for (_, make) in PRESETS {
-        let preset = make("https://host").unwrap().with_api_key(key());
+async fn the_three_presets_send_a_json_content_type_without_a_body() {
+    for (_, preset) in PRESETS {
+        let preset = preset("https://host").unwrap().with_api_key(key());
         for body in ["", "{}"] {
-            let sent = sent(&preset, request(Method::GET, body), &CONTENT_TYPE).await;
-            assert_eq!(sent.as_deref(), Some("application/json"));
+            let content_type = received(&preset, request(Method::GET, body), &CONTENT_TYPE).await;
+            assert_eq!(content_type.as_deref(), Some("application/json"));
         }
     }
 }
 
 #[tokio::test]
-async fn sends_default_headers_with_every_attempt() {
+async fn sends_the_default_headers_with_every_attempt() {
     let service = ScriptedService::new([503, 503, 200].map(ScriptedResponse::status));
     let client = custom()
         .with_retry(RetryLayer::new().with_backoff(ExponentialBackoff::new(MILLI, MILLI).unwrap()))
@@ -81,40 +77,40 @@ async fn sends_default_headers_with_every_attempt() {
 }
 
 #[tokio::test]
-async fn keeps_the_callers_own_headers() {
+async fn keeps_headers_that_the_caller_has_set() {
     let preset = custom()
         .with_header(VERSION, value("1"))
         .with_header(CONTENT_TYPE, value("application/xml"))
         .with_header(USER_AGENT, value("shop/1.4"));
     for (name, default) in [(VERSION, "1"), (CONTENT_TYPE, "application/xml"), (USER_AGENT, "shop/1.4")] {
-        assert_eq!(sent(&preset, request(Method::GET, ""), &name).await.as_deref(), Some(default));
+        assert_eq!(received(&preset, request(Method::GET, ""), &name).await.as_deref(), Some(default));
         let mut own = request(Method::GET, "");
         own.headers_mut().insert(name.clone(), value("own"));
-        assert_eq!(sent(&preset, own, &name).await.as_deref(), Some("own"), "{name}");
+        assert_eq!(received(&preset, own, &name).await.as_deref(), Some("own"), "{name}");
     }
 }
 
 #[tokio::test]
-async fn sends_its_own_user_agent_from_a_ready_client_only() {
+async fn only_a_ready_client_sends_the_default_user_agent() {
     let server = server().await;
     let preset = StackBuilder::new(&server.url()).unwrap().with_name("custom").with_api_key(key());
     for (preset, expected) in [
         (preset.clone(), StackBuilder::DEFAULT_USER_AGENT),
         (preset.clone().with_header(USER_AGENT, value("shop/1.4")), "shop/1.4"),
     ] {
-        get(&preset.client().unwrap(), "/").await.unwrap();
+        status(&preset.client().unwrap(), "/").await.unwrap();
         assert_eq!(server.seen().last().unwrap().header("user-agent"), Some(expected));
     }
     assert_eq!(StackBuilder::DEFAULT_USER_AGENT, concat!("tower-outbound/", env!("CARGO_PKG_VERSION")));
     assert_eq!(
-        sent(&preset, request(Method::GET, ""), &USER_AGENT).await,
+        received(&preset, request(Method::GET, ""), &USER_AGENT).await,
         None,
-        "the service may have its own"
+        "another client may set its own user agent"
     );
 }
 
 #[test]
-fn rejects_a_header_that_the_stack_sets_itself() {
+fn rejects_a_key_header_that_the_stack_sets_itself() {
     for name in ["accept", "content-type", "user-agent", "x-request-id"].map(HeaderName::from_static) {
         let error =
             custom().with_key_placement(KeyPlacement::header(name.clone()).unwrap()).layer().unwrap_err();
@@ -131,7 +127,7 @@ fn rejects_a_header_that_the_stack_sets_itself() {
 }
 
 #[test]
-fn rejects_a_default_header_that_frames_requests_or_holds_a_credential() {
+fn rejects_a_default_header_for_framing_or_credentials() {
     let api_key = HeaderName::from_static("x-api-key");
     let framing = ["connection", "content-length", "host", "te", "transfer-encoding", "upgrade"];
     let framing = framing.map(HeaderName::from_static);

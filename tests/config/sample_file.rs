@@ -1,4 +1,4 @@
-//! The sample file that the documentation shows.
+//! The sample file in the documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,36 +7,38 @@ use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
 const SAMPLE: &str = include_str!("../../src/preset/sample.toml");
 
-/// A user's own file.
+/// The file format of an application with several services.
 #[derive(Debug, Deserialize)]
 struct Services {
     services: BTreeMap<String, StackConfig>,
 }
 
-/// Returns every field, such as `retry.backoff.base`, as the errors of unknown fields list them.
-fn fields(path: &str) -> BTreeSet<String> {
+/// Returns the path of every field below `path`, such as `retry.backoff.base`. The errors of unknown fields
+/// list all names.
+fn field_paths(path: &str) -> BTreeSet<String> {
     let Err(error) = toml::from_str::<StackConfig>(&format!("{path}bogus = 0")) else {
-        panic!("{path}bogus is read")
+        panic!("{path}bogus is accepted")
     };
     let message = error.message();
     let Some(names) = message.strip_prefix("unknown field `bogus`, expected ") else {
         return BTreeSet::from([path.trim_end_matches('.').to_owned()]);
     };
     let names = names.split('`').skip(1).step_by(2);
-    // Some accept any value, so they have no fields.
-    let inner = |name| match name {
+    // These fields accept any value while parsing, so they list no names.
+    let paths = |name| match name {
         "api_key" | "base_url" | "key_placement" => BTreeSet::from([String::from(name)]),
-        name => fields(&format!("{path}{name}.")),
+        name => field_paths(&format!("{path}{name}.")),
     };
-    names.flat_map(inner).collect()
+    names.flat_map(paths).collect()
 }
 
-fn leaves(path: &str, value: &toml::Value) -> BTreeSet<String> {
+/// Returns the path of every value that is not a table.
+fn value_paths(path: &str, value: &toml::Value) -> BTreeSet<String> {
     match value {
         toml::Value::Table(table) => {
             let below = |(name, value): (&String, &toml::Value)| match path {
-                "" => leaves(name, value),
-                path => leaves(&format!("{path}.{name}"), value),
+                "" => value_paths(name, value),
+                path => value_paths(&format!("{path}.{name}"), value),
             };
             table.iter().flat_map(below).collect()
         }
@@ -45,24 +47,24 @@ fn leaves(path: &str, value: &toml::Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn shows_every_field() {
-    let fields = fields("");
+fn the_sample_shows_every_field() {
+    let fields = field_paths("");
     assert!(fields.len() > 40 && fields.contains("retry.throttled_backoff.jitter"), "{fields:?}");
     let sample: toml::Table = toml::from_str(SAMPLE).unwrap();
     let services = sample["services"].as_table().unwrap();
-    let shown: BTreeSet<_> = services.values().flat_map(|service| leaves("", service)).collect();
-    assert_eq!(fields.difference(&shown).collect::<Vec<_>>(), [""; 0], "not in the sample");
-    assert_eq!(shown.difference(&fields).collect::<Vec<_>>(), [""; 0], "in the sample alone");
+    let shown: BTreeSet<_> = services.values().flat_map(|service| value_paths("", service)).collect();
+    assert_eq!(fields.difference(&shown).collect::<Vec<_>>(), [""; 0], "missing in the sample");
+    assert_eq!(shown.difference(&fields).collect::<Vec<_>>(), [""; 0], "unknown fields in the sample");
 }
 
 #[test]
-fn shows_the_defaults() {
+fn the_sample_shows_the_defaults() {
     let config: Services = toml::from_str(SAMPLE).unwrap();
-    let short = crate::toml("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
-    let shown = |config: &StackConfig| {
+    let minimal = crate::parse("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
+    let settings = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();
-        // The preset gives their defaults, which the builder shows.
+        // The defaults of these fields depend on the preset. The builder's name and quotas show them.
         for field in ["name", "key_env", "key_file_interval", "limit"] {
             table.remove(field);
         }
@@ -70,11 +72,11 @@ fn shows_the_defaults() {
         timeout.entry("attempt").or_insert("10s".into());
         (table, builder.name().to_owned(), builder.quotas().to_vec())
     };
-    assert_eq!(shown(&config.services["rates"]), shown(&short));
+    assert_eq!(settings(&config.services["rates"]), settings(&minimal));
 }
 
 #[test]
-fn makes_a_builder_of_each_service() {
+fn every_service_of_the_sample_is_valid() {
     let config: Services = toml::from_str(SAMPLE).unwrap();
     for (name, service) in &config.services {
         let preset = StackBuilder::from_config(service).unwrap();

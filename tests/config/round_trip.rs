@@ -1,10 +1,10 @@
-//! A configuration that is written and read stays the same, except for the key.
+//! Writing and reading a configuration preserves everything except the key.
 
 use http::StatusCode;
 use proptest::prelude::*;
 use tower_outbound::{preset::StackConfig, retry::RetryLayer, stack::StackBuilder};
 
-use crate::{KEY, toml, with};
+use crate::{KEY, parse, parse_with_defaults};
 
 const EVERY_FIELD: &str = "
     preset = 'email_delivery'
@@ -31,28 +31,28 @@ const EVERY_FIELD: &str = "
     budget = { enabled = true, capacity = 900, retry_cost = 600, throttled_cost = 17, success_gain = 18 }
     honoured_idempotency_key = { quoted = true, header = 'x-token' }";
 
-/// Shows every field.
-fn shown(config: &StackConfig) -> String {
+/// Returns the `Debug` text, which shows every field.
+fn debug_text(config: &StackConfig) -> String {
     format!("{config:#?}")
 }
 
 #[test]
-fn reads_what_it_wrote() {
+fn a_configuration_survives_writing_and_reading() {
     for text in
         [EVERY_FIELD, "", "base_url = 'https://host'", "retry.budget.enabled = false\nlimit.quota = []"]
     {
-        let config = toml(text);
+        let config = parse(text);
         let written = toml::to_string(&config).unwrap();
-        assert_eq!(shown(&toml(&written)), shown(&config), "{written}");
+        assert_eq!(debug_text(&parse(&written)), debug_text(&config), "{written}");
         let written = serde_json::to_string(&config).unwrap();
         let read: StackConfig = serde_json::from_str(&written).unwrap();
-        assert_eq!(shown(&read), shown(&config), "{written}");
+        assert_eq!(debug_text(&read), debug_text(&config), "{written}");
     }
-    assert_ne!(shown(&toml(EVERY_FIELD)), shown(&toml("")));
+    assert_ne!(debug_text(&parse(EVERY_FIELD)), debug_text(&parse("")));
 }
 
 #[test]
-fn writes_the_rule_in_force_for_each_status() {
+fn only_the_last_rule_for_each_status_is_written() {
     let [error, busy] = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];
     let layer = RetryLayer::new().never_on(error).retry_on(busy).retry_on(error).never_on(busy);
     let written = serde_json::to_value(&layer).unwrap();
@@ -62,8 +62,8 @@ fn writes_the_rule_in_force_for_each_status() {
 }
 
 #[test]
-fn uses_a_key_and_never_writes_it() {
-    let config = with("");
+fn the_key_is_used_but_not_written_or_shown() {
+    let config = parse_with_defaults("");
     let shown = [
         toml::to_string(&config).unwrap(),
         serde_json::to_string(&config).unwrap(),
@@ -83,15 +83,15 @@ fn a_duration_of_any_length_survives_writing_and_reading() {
     proptest!(|(nanos: u64, seconds in 0..u64::MAX)| {
         let written = std::time::Duration::new(seconds, u32::try_from(nanos % 1_000_000_000).unwrap());
         let [whole, rest] = [written.as_secs(), u64::from(written.subsec_nanos())];
-        let config = toml(&format!("limit.max_wait = '{whole}s{rest}ns'"));
-        prop_assert_eq!(shown(&toml(&toml::to_string(&config).unwrap())), shown(&config));
+        let config = parse(&format!("limit.max_wait = '{whole}s{rest}ns'"));
+        prop_assert_eq!(debug_text(&parse(&toml::to_string(&config).unwrap())), debug_text(&config));
     });
 }
 
 proptest! {
-    /// Any file is read or rejected without a panic, and no error quotes a key.
+    /// Parsing and building return an error or a result for any text.
     #[test]
-    fn nothing_panics(
+    fn no_file_causes_a_panic(
         text in "\\PC{0,40}",
         name in proptest::sample::select(vec![
             "preset", "name", "base_url", "api_key", "key_placement", "allowed_origins", "limit.quota", "limit.max_queue",

@@ -1,4 +1,4 @@
-//! A configuration from a file has the same effect as the setters.
+//! Each field of a configuration has the same effect as its setter.
 
 use std::time::Duration;
 
@@ -15,37 +15,37 @@ use tower_outbound::{
     timeout::TimeoutConfig,
 };
 
-use crate::{KEY, builder, toml, with};
+use crate::{KEY, builder, parse, parse_with_defaults};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type Make = fn(&str) -> Result<StackBuilder, InvalidConfig>;
+type PresetFn = fn(&str) -> Result<StackBuilder, InvalidConfig>;
 
-/// Compares the `Debug` of two builders, which shows all their numbers.
+/// Compares two builders by their `Debug` text, which shows every setting.
 #[track_caller]
-fn same(config: &StackConfig, code: &StackBuilder) {
-    let made = StackBuilder::from_config(config).unwrap();
-    assert_eq!(format!("{made:#?}"), format!("{code:#?}"));
-    assert_eq!(made.quotas(), code.quotas());
-    assert_eq!((made.name(), made.base_url()), (code.name(), code.base_url()));
+fn assert_same(config: &StackConfig, code: &StackBuilder) {
+    let builder = StackBuilder::from_config(config).unwrap();
+    assert_eq!(format!("{builder:#?}"), format!("{code:#?}"));
+    assert_eq!(builder.quotas(), code.quotas());
+    assert_eq!((builder.name(), builder.base_url()), (code.name(), code.base_url()));
 }
 
 #[test]
-fn an_empty_configuration_and_its_serialized_defaults_equal_the_preset() {
+fn an_empty_configuration_equals_its_preset() {
     const URL: &str = "https://host/v1";
-    let presets: [(&str, Make, &str); 4] = [
+    let presets: [(&str, PresetFn, &str); 4] = [
         ("currency_rates", preset::currency_rates, "CURRENCY_RATES_API_KEY"),
         ("email_delivery", preset::email_delivery, "EMAIL_DELIVERY_API_KEY"),
         ("realtime_messaging", preset::realtime_messaging, "REALTIME_MESSAGING_API_KEY"),
         ("custom", StackBuilder::new, "API_KEY"),
     ];
-    for (name, make, variable) in presets {
-        let config = toml(&format!("preset = '{name}'\nbase_url = '{URL}'"));
-        let code = make(URL).unwrap();
-        same(&config, &code);
-        // Serialising writes the defaults out.
-        same(&toml(&toml::to_string(&config).unwrap()), &code);
-        // The key comes from the preset's variable.
+    for (name, preset, variable) in presets {
+        let config = parse(&format!("preset = '{name}'\nbase_url = '{URL}'"));
+        let code = preset(URL).unwrap();
+        assert_same(&config, &code);
+        // The serialized configuration contains every default.
+        assert_same(&parse(&toml::to_string(&config).unwrap()), &code);
+        // The default source of the key is the preset's environment variable.
         if std::env::var_os(variable).is_none() {
             let error = config.layer().unwrap_err();
             assert_eq!(error.path(), Some("key_env"));
@@ -56,8 +56,8 @@ fn an_empty_configuration_and_its_serialized_defaults_equal_the_preset() {
 }
 
 #[test]
-fn every_field_does_what_its_setter_does() {
-    let config = with(
+fn every_field_has_the_effect_of_its_setter() {
+    let config = parse_with_defaults(
         "name = 'plan-b'
         allow_plaintext = true
         limit = { quota = ['10/1s', '100/60s, burst 20, margin 2s'], max_wait = '3s', max_queue = 4 }
@@ -111,44 +111,44 @@ fn every_field_does_what_its_setter_does() {
                 .with_server_headers([header("x-a"), header("x-b")]),
         )
         .with_retry(retry.clone());
-    same(&config, &code);
+    assert_same(&config, &code);
 
-    // The layers alone.
-    let alone: RetryLayer = toml::from_str("max_attempts = 7").unwrap();
+    // The configurations of single layers.
+    let config: RetryLayer = toml::from_str("max_attempts = 7").unwrap();
     let layer = RetryLayer::new().with_max_attempts(7).unwrap();
-    assert_eq!(format!("{alone:?}"), format!("{layer:?}"));
-    let alone: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '3s'\nmax_queue = 4").unwrap();
+    assert_eq!(format!("{config:?}"), format!("{layer:?}"));
+    let config: RateLimitConfig = toml::from_str("quota = '10/1s'\nmax_wait = '3s'\nmax_queue = 4").unwrap();
     let bucket = TokenBucket::new(Quota::per_second(10).unwrap());
     let layer = RateLimitLayer::new(bucket).with_max_wait(3 * SECOND).with_max_queue(4);
     assert_eq!(
-        format!("{:?}", RateLimitLayer::from_config(alone.token_bucket(), &alone)),
+        format!("{:?}", RateLimitLayer::from_config(config.token_bucket(), &config)),
         format!("{layer:?}")
     );
-    let alone: TimeoutConfig = toml::from_str("total = '50s'\nattempt = '5s'\nbody_idle = '6s'").unwrap();
-    assert!(format!("{:?}", alone.total_layer().unwrap()).contains("50s"));
-    assert!(format!("{:?}", alone.attempt_layer().unwrap()).contains("5s"));
-    assert!(format!("{:?}", alone.body_idle_layer().unwrap()).contains("6s"));
+    let config: TimeoutConfig = toml::from_str("total = '50s'\nattempt = '5s'\nbody_idle = '6s'").unwrap();
+    assert!(format!("{:?}", config.total_layer().unwrap()).contains("50s"));
+    assert!(format!("{:?}", config.attempt_layer().unwrap()).contains("5s"));
+    assert!(format!("{:?}", config.body_idle_layer().unwrap()).contains("6s"));
     assert!(format!("{:?}", TimeoutConfig::default().body_idle_layer().unwrap()).contains("None"));
 }
 
 #[test]
-fn the_key_may_go_to_the_allowed_origins() {
-    let config = with("allowed_origins = ['https://a', 'https://b']");
+fn allowed_origins_receive_the_key_and_need_tls() {
+    let config = parse_with_defaults("allowed_origins = ['https://a', 'https://b']");
     let code = preset::currency_rates("https://rates.example.com")
         .unwrap()
         .with_api_key(ApiKey::new(KEY).unwrap())
         .with_allowed_origin(Origin::parse("https://a").unwrap())
         .with_allowed_origin(Origin::parse("https://b").unwrap());
-    same(&config, &code);
+    assert_same(&config, &code);
     config.layer().unwrap();
     assert_eq!(
-        with("allowed_origins = 'http://10.0.0.1'").layer().unwrap_err().path(),
+        parse_with_defaults("allowed_origins = 'http://10.0.0.1'").layer().unwrap_err().path(),
         Some("allowed_origins")
     );
 }
 
 #[test]
-fn a_budget_can_be_disabled_or_smaller_than_the_default_costs() {
+fn a_budget_can_be_disabled_or_below_the_default_costs() {
     let layer = |text: &str| format!("{:?}", toml::from_str::<RetryLayer>(text).unwrap());
     assert_eq!(layer("budget.enabled = false"), format!("{:?}", RetryLayer::new().without_budget()));
     let small = "budget = { capacity = 5, retry_cost = 3, throttled_cost = 2, success_gain = 1 }";
@@ -156,7 +156,7 @@ fn a_budget_can_be_disabled_or_smaller_than_the_default_costs() {
 }
 
 #[test]
-fn files_and_code_parse_the_same_quota() {
+fn files_and_code_parse_a_quota_alike() {
     for (text, expected) in [
         ("10/1s", "10/1s, burst 1, margin 62500us"),
         ("10/1s, margin 0s", "10/1s, burst 1, margin 0s"),
@@ -165,28 +165,28 @@ fn files_and_code_parse_the_same_quota() {
         ("100/60s, burst 20, margin 2s", "100/60s, burst 20, margin 2s"),
         ("2/200ms", "2/200ms, burst 1, margin 12500us"),
     ] {
-        assert_quotas(&with(&format!("limit.quota = '{text}'")), &[text.parse().unwrap()]);
+        assert_quotas(&parse_with_defaults(&format!("limit.quota = '{text}'")), &[text.parse().unwrap()]);
         assert_eq!(format!("{:#}", text.parse::<Quota>().unwrap()), expected);
     }
     let both = ["6/60s, margin 7s", "60/1h"].map(|text| text.parse().unwrap());
-    assert_quotas(&with("limit.quota = ['6/60s, margin 7s', '60/1h']"), &both);
-    assert_quotas(&with("limit.quota = []"), &[]);
-    assert_quotas(&with(""), &[Quota::per_minute(100).unwrap()]);
-    assert_quotas(&with("preset = 'email_delivery'"), &[Quota::per_minute(1_000).unwrap()]);
-    assert_quotas(&with("preset = 'realtime_messaging'"), &[]);
+    assert_quotas(&parse_with_defaults("limit.quota = ['6/60s, margin 7s', '60/1h']"), &both);
+    assert_quotas(&parse_with_defaults("limit.quota = []"), &[]);
+    assert_quotas(&parse_with_defaults(""), &[Quota::per_minute(100).unwrap()]);
+    assert_quotas(&parse_with_defaults("preset = 'email_delivery'"), &[Quota::per_minute(1_000).unwrap()]);
+    assert_quotas(&parse_with_defaults("preset = 'realtime_messaging'"), &[]);
 }
 
-/// Checks the builder, also after its configuration was written and read.
+/// Asserts the quotas of a configuration, before and after it is written and read.
 #[track_caller]
 fn assert_quotas(config: &StackConfig, expected: &[Quota]) {
     let quotas = |config| StackBuilder::from_config(config).unwrap().quotas().to_vec();
     assert_eq!(quotas(config), expected, "{config:?}");
     let written = toml::to_string(config).unwrap();
-    assert_eq!(quotas(&toml(&written)), expected, "{written}");
+    assert_eq!(quotas(&parse(&written)), expected, "{written}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_with_initial_burst_0_starts_empty() {
+async fn an_initial_burst_of_0_delays_the_first_permit() {
     let wait = async |text: &str| {
         let limit: RateLimitConfig = toml::from_str(text).unwrap();
         let start = tokio::time::Instant::now();
@@ -201,7 +201,7 @@ async fn a_limiter_with_initial_burst_0_starts_empty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_on_and_never_on_change_the_retried_statuses() {
+async fn retry_on_and_never_on_select_the_retried_statuses() {
     use tower::{Layer, ServiceExt, service_fn};
     let attempts = async |status: u16, text: &str| {
         let count = std::sync::atomic::AtomicU32::new(0);
@@ -223,15 +223,15 @@ async fn retry_on_and_never_on_change_the_retried_statuses() {
 }
 
 #[test]
-fn names_a_service_by_any_visible_text() {
+fn a_name_is_any_visible_ascii_text() {
     let name = |name: &str| {
-        let config = with(&format!("name = {}", toml::Value::from(name)));
+        let config = parse_with_defaults(&format!("name = {}", toml::Value::from(name)));
         config.layer()?;
         StackBuilder::from_config(&config).map(|builder| builder.name().to_owned())
     };
     assert_eq!(name("tenant-7").unwrap(), "tenant-7");
-    for bad in ["a b", "é", "line\n", &"x".repeat(254)] {
-        assert_eq!(name(bad).unwrap_err().path(), Some("name"), "{bad}");
+    for invalid in ["a b", "é", "line\n", &"x".repeat(254)] {
+        assert_eq!(name(invalid).unwrap_err().path(), Some("name"), "{invalid}");
     }
     assert_eq!(builder("").name(), "currency_rates");
 }

@@ -1,16 +1,16 @@
-//! Invalid configurations and their errors.
+//! The errors of invalid configurations: their path, their message, and the redaction of keys.
 
 use tower_outbound::preset::StackConfig;
 
-use crate::{toml, with};
+use crate::{parse, parse_with_defaults};
 
-/// The message of toml, without the line that it quotes.
-fn unread(text: &str) -> String {
+/// Returns toml's error message, without its excerpt of the file.
+fn parse_error(text: &str) -> String {
     toml::from_str::<StackConfig>(text).unwrap_err().message().to_owned()
 }
 
 #[test]
-fn rejects_what_cannot_be_read() {
+fn parse_errors_name_the_value_and_the_expected_form() {
     for (text, expected) in [
         (
             "timeout.total = 60",
@@ -80,12 +80,12 @@ fn rejects_what_cannot_be_read() {
         ("retry.backoff.bass = '60s'", "unknown field `bass`, expected one of `base`, `cap`, `jitter`"),
         ("retry = '3 times'", "invalid type: string \"3 times\", expected struct RetryLayer"),
     ] {
-        assert_eq!(unread(text), expected, "{text}");
+        assert_eq!(parse_error(text), expected, "{text}");
     }
 }
 
 #[test]
-fn names_the_place_in_the_file() {
+fn parse_errors_name_the_position_in_the_file() {
     let error = toml::from_str::<StackConfig>("name = 'rates'\n[timeout]\ntotal = 60\n").unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -99,9 +99,9 @@ fn names_the_place_in_the_file() {
     );
 }
 
-/// Readers such as the crate `config` know the path of a table, and the error adds the field.
+/// Readers such as the crate `config` report the path of a table, and the error of this crate adds the field to it.
 #[test]
-fn names_the_path_of_what_cannot_be_read() {
+fn parse_errors_name_the_path_of_the_field() {
     for (text, expected) in [
         (
             "retry.max_attempts = 0",
@@ -129,9 +129,9 @@ fn names_the_path_of_what_cannot_be_read() {
         ),
         ("limit.quota = ['10/1s', '0/60s']", "limit.quota[1]: invalid quota limit `0`: expected at least 1"),
     ] {
-        let read: Result<StackConfig, _> =
+        let parsed: Result<StackConfig, _> =
             serde_path_to_error::deserialize(toml::Deserializer::parse(text).unwrap());
-        let error = read.unwrap_err();
+        let error = parsed.unwrap_err();
         let (path, message) = (error.path().to_string(), error.inner().message().to_owned());
         let shown = [format!("{path}.{message}"), format!("{path}: {message}")];
         assert!(shown.iter().any(|shown| shown == expected), "{text}: {shown:?}");
@@ -139,7 +139,7 @@ fn names_the_path_of_what_cannot_be_read() {
 }
 
 #[test]
-fn names_the_path_of_what_cannot_be_made() {
+fn construction_errors_name_the_path_of_the_field() {
     for (text, expected) in [
         ("timeout.total = '0s'", "timeout.total: invalid total timeout `0ns`: expected more than zero"),
         (
@@ -162,7 +162,7 @@ fn names_the_path_of_what_cannot_be_made() {
             "key_env = 'TOWER_OUTBOUND_NOT_SET'",
             "key_env: invalid api key `in environment variable TOWER_OUTBOUND_NOT_SET`: expected the variable to be set, another key (with_api_key, with_key_env, with_key_file), or without_credential()",
         ),
-        // The value may be the key itself.
+        // A user may write the key itself instead of the variable's name.
         (
             "key_env = 's3cret-value-by-mistake'",
             "key_env: invalid api key `in an environment variable`: expected the name of a variable that is set, of letters, digits and _, and not the key itself",
@@ -237,34 +237,37 @@ fn names_the_path_of_what_cannot_be_made() {
             "allowed_origins: invalid origin `http://10.0.0.1:80`: expected https, or loopback, or Origin::with_plaintext, for a key to be sent there",
         ),
     ] {
-        let config = with(text);
-        // The layer first, because a client without TLS fails for another reason.
+        let config = parse_with_defaults(text);
+        // Creates the layer first, because a build without TLS also rejects the client of an https URL.
         let error = config.layer().and_then(|_| config.client()).unwrap_err();
         assert_eq!(error.to_string(), expected, "{text}");
         assert!(!format!("{error:?}").contains("s3 cret"), "{error:?}");
     }
     #[cfg(feature = "rustls")]
     assert_eq!(
-        with("transport.root_certificates = '/no/such/file'").client().unwrap_err().to_string(),
+        parse_with_defaults("transport.root_certificates = '/no/such/file'")
+            .client()
+            .unwrap_err()
+            .to_string(),
         "transport.root_certificates: invalid root certificates `/no/such/file`: expected a readable file (No such file or directory (os error 2))",
     );
     #[cfg(not(feature = "rustls"))]
     for field in ["bundled_roots = true", "root_certificates = 'roots.pem'"] {
-        let message = unread(&format!("transport.{field}"));
+        let message = parse_error(&format!("transport.{field}"));
         assert!(message.starts_with("unknown field"), "{message}");
     }
     #[cfg(not(feature = "native-roots"))]
-    assert!(unread("transport.native_roots = true").starts_with("unknown field"));
+    assert!(parse_error("transport.native_roots = true").starts_with("unknown field"));
     assert_eq!(
-        toml("").client().unwrap_err().to_string(),
+        parse("").client().unwrap_err().to_string(),
         "base_url: invalid base url ``: expected an absolute http or https url without user info, query and fragment, such as https://api.example.com/v1",
     );
 }
 
-/// A parser's error quotes the line.
+/// A parse error quotes a part of the file, so these fields are checked only after parsing.
 #[test]
-fn quotes_no_line_with_a_url_or_placement_that_contains_a_key() {
-    for line in [
+fn errors_do_not_quote_a_key_in_a_url_or_key_placement() {
+    for field in [
         "base_url = 'https://me:s3cret@host/'",
         "base_url = ['https://me:s3cret@host/']",
         "allowed_origins = 'https://me:s3cret@host/'",
@@ -274,8 +277,8 @@ fn quotes_no_line_with_a_url_or_placement_that_contains_a_key() {
         "key_placement = 'header:x-api-key: s3cret'",
         "key_placement = { header = 's3cret' }",
     ] {
-        let base = if line.starts_with("base_url") { "" } else { "base_url = 'https://host'\n" };
-        let shown = match toml::from_str::<StackConfig>(&format!("{base}{line}")) {
+        let base = if field.starts_with("base_url") { "" } else { "base_url = 'https://host'\n" };
+        let shown = match toml::from_str::<StackConfig>(&format!("{base}{field}")) {
             Ok(config) => {
                 let error = config.layer().unwrap_err();
                 let written = [toml::to_string(&config).unwrap(), serde_json::to_string(&config).unwrap()];
@@ -283,6 +286,6 @@ fn quotes_no_line_with_a_url_or_placement_that_contains_a_key() {
             }
             Err(error) => error.to_string(),
         };
-        assert!(!shown.contains("s3cret"), "{line}: {shown}");
+        assert!(!shown.contains("s3cret"), "{field}: {shown}");
     }
 }

@@ -1,4 +1,4 @@
-//! Every status is returned as a response. Any other outcome is an error.
+//! Every status is returned as a response. A timeout or an invalid response is an error.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_404_is_a_response_with_its_body() {
+async fn returns_a_404_with_its_body_without_a_retry() {
     let server = Server::start(Wire::Http1, |_, _| async { Some(reply(404, "no such thing")) }).await;
     let response = within(client(&server).get("/v1/none")).await.unwrap();
     assert_eq!(response.status(), 404);
@@ -33,19 +33,19 @@ async fn a_404_is_a_response_with_its_body() {
 }
 
 #[tokio::test]
-async fn a_503_to_the_end_is_a_response_with_its_body() {
+async fn returns_the_last_503_with_its_body_after_three_attempts() {
     let server = Server::with_statuses(Wire::Http1, [503]).await;
     let response = within(client(&server).get("/")).await.unwrap();
     assert_eq!(response.status(), 503);
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Exhausted));
     assert_eq!(outcomes(report(&response)), [Outcome::Response(StatusCode::SERVICE_UNAVAILABLE); 3]);
-    assert_eq!(text(response).await, "answer 3", "the body of the last response is not drained");
+    assert_eq!(text(response).await, "answer 3", "the last response is returned with its body");
 }
 
 #[tokio::test]
 async fn returns_a_redirect_without_following_it() {
-    let elsewhere = Server::with_statuses(Wire::Http1, [200]).await;
-    let location = format!("{}/else", elsewhere.url());
+    let target = Server::with_statuses(Wire::Http1, [200]).await;
+    let location = format!("{}/v2", target.url());
     let server = Server::start(Wire::Http1, move |_, _| {
         let mut reply = reply(302, "over there");
         reply.headers_mut().insert("location", location.parse().unwrap());
@@ -54,22 +54,22 @@ async fn returns_a_redirect_without_following_it() {
     .await;
     let response = within(client(&server).get("/v1")).await.unwrap();
     assert_eq!(response.status(), 302);
-    assert_eq!(response.headers()["location"], format!("{}/else", elsewhere.url()));
-    assert_eq!(elsewhere.connections(), 0);
+    assert_eq!(response.headers()["location"], format!("{}/v2", target.url()));
+    assert_eq!(target.connections(), 0);
 }
 
 #[tokio::test]
-async fn a_server_that_never_responds_causes_a_timeout() {
+async fn returns_a_timeout_if_no_attempt_gets_a_response() {
     let server = Server::start(Wire::Http1, |_, _| std::future::pending()).await;
     let client = preset(&server.url())
         .with_attempt_timeout(Duration::from_millis(50))
         .with_total_timeout(Duration::from_secs(20))
         .client()
         .unwrap();
-    let began = Instant::now();
+    let start = Instant::now();
     let error = within(client.get("/")).await.unwrap_err();
     assert!(error.is_timeout(), "{error:?}");
-    assert!(began.elapsed() >= Duration::from_millis(50));
+    assert!(start.elapsed() >= Duration::from_millis(50));
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Timeout; 3]);
 }
 
@@ -102,15 +102,15 @@ async fn ends_a_stalled_body_after_the_idle_timeout() {
 
         let response = within(client.get("/")).await.unwrap();
         assert_eq!(response.status(), 200);
-        let began = Instant::now();
+        let start = Instant::now();
         let error = within(response.into_body().collect(1024)).await.unwrap_err();
-        assert!(began.elapsed() >= limit);
+        assert!(start.elapsed() >= limit);
         let error = error.downcast_ref::<Error>().expect("an error of this crate");
         assert!(error.is_timeout() && !error.is_deadline(), "{error:?}");
         assert_eq!(error.to_string(), "response body stalled for 1s");
 
         assert_eq!(text(within(client.get("/")).await.unwrap()).await, "fine");
-        // HTTP/1 must close the connection to abandon a response. HTTP/2 only resets the stream.
+        // Abandoning a response closes the connection in HTTP/1, but only resets the stream in HTTP/2.
         assert_eq!(server.connections(), if http2 { 1 } else { 2 });
     }
 }
@@ -124,10 +124,10 @@ async fn waits_for_a_stalled_body_without_an_idle_timeout() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_not_http_is_an_error() {
+async fn returns_an_error_if_the_response_is_not_http() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let talking = tokio::spawn(async move {
+    let server = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.read(&mut [0; 1024]).await;
             let _ = stream.write_all(b"220 mail.example.com ESMTP\r\n\r\n").await;
@@ -136,7 +136,7 @@ async fn a_response_that_is_not_http_is_an_error() {
     let error = within(preset(&url).client().unwrap().post("/", "once")).await.unwrap_err();
     assert!(error.is_service(), "{error:?}");
     assert_eq!(outcomes(error.report().unwrap()), [Outcome::Failed]);
-    talking.abort();
+    server.abort();
 }
 
 #[tokio::test]
@@ -149,12 +149,13 @@ async fn returns_an_upgraded_connection_after_one_attempt() {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
         }
-        let answer = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello";
-        stream.write_all(answer).await.unwrap();
-        let mut said = [0; 4];
-        stream.read_exact(&mut said).await.unwrap();
-        stream.write_all(&said).await.unwrap();
-        // No other connection arrives until the test ends.
+        let response =
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\nhello";
+        stream.write_all(response).await.unwrap();
+        let mut message = [0; 4];
+        stream.read_exact(&mut message).await.unwrap();
+        stream.write_all(&message).await.unwrap();
+        // A second connection would already be waiting to be accepted.
         tokio::time::timeout(Duration::ZERO, listener.accept()).await.is_err()
     });
     let request = http::Request::get("/socket").header("connection", "upgrade").header("upgrade", "echo");
@@ -165,10 +166,10 @@ async fn returns_an_upgraded_connection_after_one_attempt() {
     assert_eq!(report(&response).stop_reason(), Some(StopReason::Success));
 
     let mut socket = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
-    let mut heard = [0; 9];
-    socket.read_exact(&mut heard[..5]).await.unwrap();
+    let mut received = [0; 9];
+    socket.read_exact(&mut received[..5]).await.unwrap();
     socket.write_all(b"echo").await.unwrap();
-    socket.read_exact(&mut heard[5..]).await.unwrap();
-    assert_eq!(&heard, b"helloecho");
-    assert!(server.await.unwrap(), "one connection");
+    socket.read_exact(&mut received[5..]).await.unwrap();
+    assert_eq!(&received, b"helloecho");
+    assert!(server.await.unwrap(), "the call opens one connection");
 }

@@ -1,0 +1,157 @@
+//! Errors at the construction of a preset's layer or client.
+
+use tower_outbound::{auth::Origin, client::Transport};
+
+use super::*;
+
+#[test]
+fn the_error_names_a_missing_environment_variable() {
+    for (variable, preset) in PRESETS {
+        let preset = preset("http://localhost").unwrap();
+        let error = preset.clone().with_key_env("TOWER_OUTBOUND_NOT_SET").client().unwrap_err();
+        assert_eq!(error.field(), "api key");
+        assert!(error.to_string().contains("TOWER_OUTBOUND_NOT_SET"), "{error}");
+        // The variable may be set where the tests run.
+        if env::var_os(variable).is_none() {
+            let error = preset.layer().unwrap_err();
+            assert!(error.to_string().contains(variable), "{error}");
+        }
+    }
+}
+
+#[test]
+fn the_error_for_a_missing_key_names_the_alternatives() {
+    let preset =
+        StackBuilder::new("https://host").unwrap().with_name("custom").with_key_env("TOWER_OUTBOUND_NOT_SET");
+    let error = preset.layer().unwrap_err().to_string();
+    for alternative in
+        ["TOWER_OUTBOUND_NOT_SET", "with_api_key", "with_key_env", "with_key_file", "without_credential"]
+    {
+        assert!(error.contains(alternative), "{alternative}: {error}");
+    }
+}
+
+#[test]
+fn rejects_a_name_of_other_than_visible_ascii_characters() {
+    let named = |name: &str| preset_with_key("https://host").with_name(name);
+    for (name, valid) in [("", false), ("a b", false), ("a\n", false), ("é", false), ("a", true)] {
+        assert_eq!(
+            named(name).layer().err().map(|error| error.field().to_owned()),
+            (!valid).then_some("name".to_owned()),
+            "{name:?}"
+        );
+    }
+    assert!(named(&"n".repeat(253)).layer().is_ok());
+    let error = named(&"n".repeat(254)).layer().unwrap_err().to_string();
+    assert!(error.contains("expected 1 to 253 visible ascii characters"), "{error}");
+}
+
+#[test]
+fn rejects_an_attempt_timeout_longer_than_the_total_timeout() {
+    let preset = preset_with_key("https://host").with_total_timeout(SECOND).with_attempt_timeout(2 * SECOND);
+    let error = preset.layer().unwrap_err();
+    assert_eq!((error.field(), error.value()), ("attempt timeout", "2s"));
+    assert!(error.to_string().contains("1s"), "{error}");
+    assert!(
+        preset.with_attempt_timeout(SECOND).layer().is_ok(),
+        "an attempt timeout equal to the total timeout is valid"
+    );
+    assert!(
+        preset_with_key("https://host").with_total_timeout(SECOND).layer().is_ok(),
+        "the default attempt timeout is shortened to the total timeout"
+    );
+}
+
+#[test]
+fn rejects_timeouts_of_zero() {
+    let attempt = preset_with_key("https://host").with_attempt_timeout(Duration::ZERO);
+    assert_eq!(attempt.layer().unwrap_err().field(), "attempt timeout");
+    assert_eq!(attempt.with_total_timeout(Duration::ZERO).layer().unwrap_err().field(), "total timeout");
+    let body = preset_with_key("https://host").with_body_idle_timeout(Duration::ZERO);
+    assert_eq!(body.layer().unwrap_err().field(), "body idle timeout");
+}
+
+#[test]
+fn rejects_a_key_without_tls_except_to_loopback_or_if_allowed() {
+    for url in ["http://api.example.com", "http://10.0.0.1:8080", "http://127.0.0.1.example.com"] {
+        let preset = preset_with_key(url);
+        let error = preset.client().unwrap_err();
+        assert!(error.to_string().contains(url), "{error}");
+        assert!(preset.clone().with_key_placement("query:key".parse().unwrap()).layer().is_err());
+        assert!(preset.clone().with_authorize(|_: &mut http::request::Parts| Ok(())).layer().is_err());
+        assert!(preset.with_plaintext().client().is_ok());
+    }
+    for url in ["https://api.example.com", "http://localhost:1", "http://127.0.0.1", "http://[::1]:8080/api"]
+    {
+        assert!(preset_with_key(url).layer().is_ok(), "{url}");
+    }
+}
+
+#[test]
+fn accepts_a_url_without_tls_if_there_is_no_credential() {
+    let other_origin = Origin::parse("http://elsewhere.example.com").unwrap();
+    let preset =
+        StackBuilder::new("http://api.example.com").unwrap().with_name("custom").without_credential();
+    assert!(preset.client().is_ok());
+    let allowed = preset.with_allowed_origin(other_origin);
+    assert!(allowed.layer().is_ok());
+}
+
+#[test]
+fn rejects_an_invalid_base_url() {
+    for url in [
+        "",
+        "api.example.com",
+        "api.example.com:443",
+        "/v1",
+        "//api.example.com",
+        "https:",
+        "https://",
+        "https:///v1",
+        "ftp://api.example.com",
+        "wss://api.example.com",
+        "https://api example.com",
+        "https://api.example.com/a b",
+        "https://me:s3cret@api.example.com",
+        "https://s3cret@api.example.com",
+        "https://api.example.com?key=s3cret",
+        "https://api.example.com/v1?key=s3cret",
+        "https://api.example.com/#s3cret",
+        "https://api.example.com/a/../b",
+        "https://api.example.com/%2e%2e/b",
+    ] {
+        for (_, preset) in PRESETS {
+            let error = preset(url).expect_err(url);
+            assert_eq!(error.field(), "base url", "{url}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+    }
+}
+
+/// Otherwise, the key would go to the default port of the scheme, where another server may listen.
+#[test]
+fn rejects_an_invalid_port() {
+    for url in ["https://api.example.com:99999", "https://api.example.com:port/v1", "http://127.0.0.1:70000"]
+    {
+        let error = preset::currency_rates(url).map(drop).expect_err(url);
+        assert_eq!(error.field(), "base url");
+    }
+}
+
+#[test]
+fn rejects_a_query_parameter_without_a_name() {
+    let error = KeyPlacement::query("").unwrap_err();
+    assert_eq!(error.field(), "query parameter");
+}
+
+#[test]
+fn rejects_an_invalid_transport() {
+    for (transport, field) in [
+        (Transport::new().with_idle_timeout(Duration::MAX), "idle timeout"),
+        (Transport::new().with_idle_timeout(Duration::ZERO), "idle timeout"),
+        (Transport::new().with_connect_timeout(Duration::ZERO), "connect timeout"),
+    ] {
+        let error = preset_with_key("https://host").client_with_transport(transport).unwrap_err();
+        assert_eq!(error.field(), field);
+    }
+}
