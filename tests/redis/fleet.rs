@@ -24,7 +24,7 @@ use std::{
     thread,
 };
 
-use fleet::{Count, Counter, Event, Job, Kind, Members, Said, questions};
+use fleet::{Algorithm, ArrivalLog, CountingServer, Event, Message, WorkerConfig, Workers, script_calls};
 use tokio::{
     process::Command,
     time::{Instant, sleep, sleep_until},
@@ -48,9 +48,9 @@ fn quota() -> Quota {
     Quota::per_second(200).unwrap().with_margin(millis(200)).unwrap()
 }
 
-fn job(redis: &RedisServer, counter: &Counter, kind: Kind, parts: u32) -> Job {
+fn job(redis: &RedisServer, counter: &CountingServer, kind: Algorithm, parts: u32) -> WorkerConfig {
     let (redis, name, server) = (redis.url(), "fleet".to_owned(), counter.address());
-    Job { server, redis, name, kind, quota: quota(), parts, tasks: TASKS }
+    WorkerConfig { server, redis, name, algorithm: kind, quota: quota(), fallback_share: parts, tasks: TASKS }
 }
 
 /// Runs only the test `child` of this binary.
@@ -63,7 +63,7 @@ fn child_command() -> Result<Command, BoxError> {
 #[tokio::test]
 #[ignore = "the process that the other tests start"]
 async fn child() {
-    if let Some((number, job)) = Job::given().unwrap() {
+    if let Some((number, job)) = WorkerConfig::from_env().unwrap() {
         fleet::run(number, job).await.unwrap();
     }
 }
@@ -71,65 +71,65 @@ async fn child() {
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_the_quota_of_a_token_bucket() {
-    steady(Kind::TokenBucket).await;
+    steady(Algorithm::TokenBucket).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_the_quota_of_a_sliding_window() {
-    steady(Kind::SlidingWindow).await;
+    steady(Algorithm::SlidingWindow).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_token_bucket_refuses_while_its_store_is_gone() {
-    outage(Kind::TokenBucket, 0).await;
+    outage(Algorithm::TokenBucket, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_token_bucket_is_divided_while_its_store_is_gone() {
-    outage(Kind::TokenBucket, PROCESSES as u32).await;
+    outage(Algorithm::TokenBucket, PROCESSES as u32).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_sliding_window_refuses_while_its_store_is_gone() {
-    outage(Kind::SlidingWindow, 0).await;
+    outage(Algorithm::SlidingWindow, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn a_sliding_window_is_divided_while_its_store_is_gone() {
-    outage(Kind::SlidingWindow, PROCESSES as u32).await;
+    outage(Algorithm::SlidingWindow, PROCESSES as u32).await;
 }
 
-async fn steady(kind: Kind) {
+async fn steady(kind: Algorithm) {
     // Whole windows with margin and hold, because a sliding window grants its permits all at once.
-    let length = Job::length(quota()) * 10;
-    let (redis, counter) = (server(), Counter::start().unwrap());
+    let length = WorkerConfig::enforced_window(quota()) * 10;
+    let (redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
-    let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
+    let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
     // A server that has just started counts a window as spent.
     sleep(millis(2_300)).await;
-    let (start, asked) = (Instant::now(), questions(redis.port()).unwrap());
+    let (start, asked) = (Instant::now(), script_calls(redis.port()).unwrap());
     sleep_until(start + length).await;
     let end = start + length;
-    let asked = (questions(redis.port()).unwrap() - asked) as f64 / length.as_secs_f64();
+    let asked = (script_calls(redis.port()).unwrap() - asked) as f64 / length.as_secs_f64();
     let events = members.stop().await.unwrap();
 
-    let all = Count::new(counter.arrivals(), job.quota);
+    let all = ArrivalLog::new(counter.arrivals(), job.quota);
     let count = all.between(start, end);
     let allowed = job.rate() * length.as_secs_f64();
     let bare = f64::from(job.quota.limit()) * length.as_secs_f64();
     let part = count.total() as f64 / allowed;
     let fair = count.total() as f64 / PROCESSES as f64;
-    let shares: Vec<_> = (0..PROCESSES).map(|process| count.of(process) as f64 / fair).collect();
+    let shares: Vec<_> = (0..PROCESSES).map(|process| count.count_of(process) as f64 / fair).collect();
     println!(
         "{kind:?}: {} requests, {:.1} % of the {allowed:.0} that the quota allows with margin and hold, {:.1} % of the \
-         bare {bare:.0}; shares {shares:.3?}; {asked:.0} questions a second",
+         bare {bare:.0}; shares {shares:.3?}; {asked:.0} scripts per second",
         count.total(),
         part * 100.0,
         count.total() as f64 / bare * 100.0
@@ -143,10 +143,10 @@ async fn steady(kind: Kind) {
     check_ends(&events, &machine);
 }
 
-async fn outage(kind: Kind, parts: u32) {
-    let (mut redis, counter) = (server(), Counter::start().unwrap());
+async fn outage(kind: Algorithm, parts: u32) {
+    let (mut redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, parts);
-    let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
+    let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
     sleep(millis(3_000)).await;
@@ -159,9 +159,9 @@ async fn outage(kind: Kind, parts: u32) {
     let end = Instant::now();
     let events = members.stop().await.unwrap();
 
-    let all = Count::new(counter.arrivals(), job.quota);
+    let all = ArrivalLog::new(counter.arrivals(), job.quota);
     let lost = if parts == 0 { "refusing" } else { "fallback" };
-    let saw = |process, state, from, to| fleet::saw(&events, process, state, from..to);
+    let saw = |process, state, from, to| fleet::first_seen(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, lost, killed, restarted)? - killed)).collect();
     // The time until the store replies again, and until its first grant.
@@ -175,7 +175,7 @@ async fn outage(kind: Kind, parts: u32) {
         .collect();
     // By then the processes have lost the store, and their shares, which start empty, have permits again.
     let without = all.between(killed + millis(1_400), restarted);
-    let length = Job::length(job.quota) * 2;
+    let length = WorkerConfig::enforced_window(job.quota) * 2;
     let part = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
     println!(
         "{kind:?}, {lost}: {} requests, {} of them in the last {:.1} s without redis; noticed after {noticed:.3?}, shared \
@@ -190,7 +190,7 @@ async fn outage(kind: Kind, parts: u32) {
     // The store grants nothing for half a second after the last process is back, and then for a window.
     let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
     let (back_by, served_by) = match machine.is_calm() {
-        true => (millis(1_000), last + millis(500) + Job::length(job.quota) + millis(250)),
+        true => (millis(1_000), last + millis(500) + WorkerConfig::enforced_window(job.quota) + millis(250)),
         false => (millis(5_000), millis(5_000)),
     };
     let soon = |back: &Option<(Duration, Duration)>| {
@@ -203,7 +203,10 @@ async fn outage(kind: Kind, parts: u32) {
     if parts == 0 {
         assert_eq!(without.total(), 0, "granted without the store");
     } else {
-        assert!((0..PROCESSES).all(|process| without.of(process) > 0), "no permits granted from the share");
+        assert!(
+            (0..PROCESSES).all(|process| without.count_of(process) > 0),
+            "no permits granted from the share"
+        );
     }
     let least = if machine.is_calm() { 0.8 } else { 0.4 };
     assert!(part >= least, "{:.1} % of what the quota allows in the end", part * 100.0);
@@ -231,18 +234,18 @@ impl Machine {
     }
 
     fn is_calm(&self) -> bool {
-        Duration::from_micros(self.0.load(Relaxed)) <= Job::HOLD
+        Duration::from_micros(self.0.load(Relaxed)) <= WorkerConfig::HOLD
     }
 }
 
 /// Asserts that no window exceeds the quota.
-fn check_window(all: &Count) {
+fn check_window(all: &ArrivalLog) {
     println!(
         "  fullest second {} of {}, {} violations, {:?} is the shortest time of one more",
-        all.fullest(),
+        all.most_in_window(),
         quota().limit(),
         all.violations(),
-        all.closest().unwrap()
+        all.shortest_excess_span().unwrap()
     );
     all.times().assert_within(quota());
     assert_eq!(all.violations(), 0);
@@ -262,8 +265,8 @@ fn check_ends(events: &[Event], machine: &Machine) {
 
 /// Returns the completed, refused and failed calls of each process, and its longest call.
 fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
-    let end = |event: &Event| match event.said {
-        Said::End { answered, refused, failed, longest } => Some((answered, refused, failed, longest)),
+    let end = |event: &Event| match event.message {
+        Message::End { completed, refused, failed, longest } => Some((completed, refused, failed, longest)),
         _ => None,
     };
     events.iter().filter_map(end).collect()

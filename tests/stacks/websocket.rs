@@ -16,7 +16,7 @@ use http::{
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use reconnect::Reconnect;
-use server::{Opening, Server};
+use server::{Handshake, Server};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::{
     WebSocketStream,
@@ -30,7 +30,7 @@ use tower_outbound::{ApiKey, Body, Client, ExponentialBackoff, Quota, Report, pr
 
 const KEY: &str = "k3y";
 
-async fn messaging(plan: impl IntoIterator<Item = Opening>) -> (Server, StackBuilder) {
+async fn messaging(plan: impl IntoIterator<Item = Handshake>) -> (Server, StackBuilder) {
     let server = Server::start(KEY, plan).await.unwrap();
     let preset = preset::realtime_messaging(&server.base_url()).unwrap();
     let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());
@@ -70,14 +70,14 @@ async fn hear(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Result<
 #[tokio::test]
 async fn it_opens_while_the_server_refuses_and_carries_what_both_say() {
     let (server, preset) =
-        messaging([Opening::Unavailable, Opening::Throttled, Opening::Accepted { messages: 2 }]).await;
+        messaging([Handshake::Unavailable, Handshake::Throttled, Handshake::Accepted { messages: 2 }]).await;
     let mut socket = open(&preset.client().unwrap()).await;
     let long = "a".repeat(1 << 20);
     for said in ["hello", &long] {
         socket.send(Message::text(said)).await.unwrap();
         assert_eq!(hear(&mut socket).await.unwrap().unwrap(), Message::text(said));
     }
-    let seen = server.seen();
+    let seen = server.requests();
     let statuses: Vec<_> = seen.iter().map(|seen| seen.status.as_u16()).collect();
     assert_eq!(statuses, [503, 429, 101]);
     assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "asked for by Retry-After");
@@ -86,13 +86,13 @@ async fn it_opens_while_the_server_refuses_and_carries_what_both_say() {
 
 #[tokio::test]
 async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
-    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+    let (server, preset) = messaging([Handshake::Accepted { messages: 1 }]).await;
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
     let refused = ask(&wrong).await;
     assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(Report::from_response(&refused).unwrap().attempt_count(), 1);
     assert_eq!(
-        Reconnect::new(ExponentialBackoff::throttled()).refused(&refused),
+        Reconnect::new(ExponentialBackoff::throttled()).rejected(&refused),
         None,
         "a wrong key is wrong the next time"
     );
@@ -104,12 +104,12 @@ async fn a_wrong_key_is_refused_once_and_every_opening_pays_the_limiter() {
         open(&client).await;
     }
     assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
-    assert_eq!(server.seen().len(), 4);
+    assert_eq!(server.requests().len(), 4);
 }
 
 #[tokio::test]
 async fn what_drops_is_opened_again_after_a_back_off() {
-    let (server, preset) = messaging([Opening::Accepted { messages: 1 }]).await;
+    let (server, preset) = messaging([Handshake::Accepted { messages: 1 }]).await;
     let client = preset.client().unwrap();
     let backoff = ExponentialBackoff::new(Duration::from_millis(40), Duration::from_millis(80)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
@@ -122,7 +122,7 @@ async fn what_drops_is_opened_again_after_a_back_off() {
         assert!(socket.next().await.is_none_or(|message| message.is_err()));
         tokio::time::sleep(reconnect.lost()).await;
     }
-    let seen = server.seen();
+    let seen = server.requests();
     for (earlier, later, least) in [(0, 1, 20), (1, 2, 40)] {
         assert!(seen[later].at - seen[earlier].at >= Duration::from_millis(least));
     }
@@ -131,15 +131,15 @@ async fn what_drops_is_opened_again_after_a_back_off() {
 /// The call gives up what its deadline leaves no room for, and the loop around it keeps to what was asked.
 #[tokio::test]
 async fn a_refusal_that_the_call_gave_up_on_is_not_asked_again_before_its_time() {
-    let (server, preset) = messaging([Opening::Throttled]).await;
+    let (server, preset) = messaging([Handshake::Throttled]).await;
     // No room for the second that is asked for, and as much as there can be for a machine that stalls.
     let client = preset.clone().with_total_timeout(Duration::from_millis(900)).client().unwrap();
     let start = Instant::now();
     let refused = ask(&client).await;
-    assert_eq!((refused.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
+    assert_eq!((refused.status(), server.requests().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
-    let wait = reconnect.refused(&refused).unwrap();
+    let wait = reconnect.rejected(&refused).unwrap();
     assert!(wait >= Duration::from_secs(1), "{wait:?}");
     // And without an answer: the limiter has heard of the pause, and says for how long it would have been.
     let request = Request::get("/socket").body(Body::empty()).unwrap();

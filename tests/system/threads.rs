@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use example_support::{Plan, StandIn};
+use example_support::{MockConfig, MockServer};
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     ApiKey, Quota,
@@ -173,7 +173,9 @@ async fn hammer_the_server() {
     const WINDOW: Duration = Duration::from_secs(3);
     let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let server =
-        StandIn::start(Plan { quota: Some((100, WINDOW)), ..Plan::new("hammer", "k3y") }).await.unwrap();
+        MockServer::start(MockConfig { quota: Some((100, WINDOW)), ..MockConfig::new("hammer", "k3y") })
+            .await
+            .unwrap();
     let preset = StackBuilder::new(&server.base_url())
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
@@ -205,20 +207,20 @@ async fn hammer_the_server() {
         }
     }
 
-    let ledger = server.ledger();
+    let log = server.request_log();
     // A timer may be late.
     let (allowed, at_most) = (allowed_in(lasting), allowed_in(start.elapsed()));
     println!(
         "{} of {allowed} arrivals over {} connections, at most {} in a window, answers {statuses:?}",
-        ledger.requests.len(),
-        ledger.connections,
-        ledger.most_in(WINDOW),
+        log.requests.len(),
+        log.connections,
+        log.most_in(WINDOW),
     );
-    assert_eq!(ledger.violations(), 0);
-    assert!(ledger.most_in(WINDOW) <= 100);
-    assert!(ledger.connections >= 4, "{}", ledger.connections);
+    assert_eq!(log.violations(), 0);
+    assert!(log.most_in(WINDOW) <= 100);
+    assert!(log.connections >= 4, "{}", log.connections);
     // All of it where nothing else runs; half, on a machine that is busy with other things.
-    assert!(ledger.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", ledger.requests.len());
-    assert!(ledger.requests.len() as u128 <= at_most, "{} of {at_most}", ledger.requests.len());
+    assert!(log.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", log.requests.len());
+    assert!(log.requests.len() as u128 <= at_most, "{} of {at_most}", log.requests.len());
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);
 }
