@@ -42,7 +42,7 @@ async fn call() -> Result<(), BoxError> {
     // The retry layer retries the first attempt.
     let faults = vec![(Trigger::Nth(1), MockResponse::Unavailable)];
     let server = MockServer::start(MockConfig { faults, ..MockConfig::new("compose", "s3cret") }).await?;
-    // One request immediately, then one per second, so that the retry waits for its permit.
+    // The quota refills one permit per second, so that the retry waits for its permit.
     let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())

@@ -19,7 +19,7 @@ pub fn arguments(help: &str) -> Vec<String> {
     let arguments: Vec<_> =
         env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
-        // A reader such as `head` may close the pipe early. That is no error.
+        // Ignores errors, because a reader such as `head` may close the pipe early.
         let _ = io::stdout().write_all(help.as_bytes());
         process::exit(0);
     }

@@ -104,7 +104,7 @@ async fn calls() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns whether a line of the metrics page is a single value: no description, bucket or sum.
+/// Returns whether the text is a sample of a metric other than a bucket or a sum.
 fn is_single_value(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")

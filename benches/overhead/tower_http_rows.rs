@@ -1,6 +1,6 @@
-//! Request id, log and key, ours and tower-http's.
+//! Rows that compare request id, log and key with tower-http's layers.
 
-use super::shared::{Answers, BoxError, Call, their_key, their_log};
+use super::shared::{BoxError, OkService, ServiceRow, tower_http_auth, tower_http_log};
 use tower::Layer;
 use tower_outbound::{
     ApiKey,
@@ -9,20 +9,22 @@ use tower_outbound::{
     request_id::RequestIdLayer,
 };
 
-const THEIR_KEY: &str = "tower-http AddAuthorization";
-const THEIR_LOG: &str = "tower-http SetRequestId + TraceLayer + PropagateRequestId";
+const TOWER_HTTP_AUTH: &str = "tower-http AddAuthorization";
+const TOWER_HTTP_LOG: &str = "tower-http SetRequestId + TraceLayer + PropagateRequestId";
 
-pub(super) fn rows() -> Result<Vec<Call>, BoxError> {
+pub(super) fn rows() -> Result<Vec<ServiceRow>, BoxError> {
     let key = ApiKey::new("s3cret")?;
     let auth = AuthLayer::new(key, Origin::parse("https://api.example.com")?)?;
-    let both = (RequestIdLayer::new(), AttemptSpanLayer::new());
+    let log_and_span = (RequestIdLayer::new(), AttemptSpanLayer::new());
 
     Ok(vec![
-        Call::new("bare service", Answers),
-        Call::new(THEIR_KEY, their_key().layer(Answers)),
-        Call::new("auth", auth.layer(Answers)).beside(THEIR_KEY),
-        Call::new(THEIR_LOG, their_log().layer(Answers)),
-        Call::new("request id and log", RequestIdLayer::new().layer(Answers)).beside(THEIR_LOG),
-        Call::new("request id, log and attempt's span", both.layer(Answers)).beside(THEIR_LOG),
+        ServiceRow::new("bare service", OkService),
+        ServiceRow::new(TOWER_HTTP_AUTH, tower_http_auth().layer(OkService)),
+        ServiceRow::new("auth", auth.layer(OkService)).compared_with(TOWER_HTTP_AUTH),
+        ServiceRow::new(TOWER_HTTP_LOG, tower_http_log().layer(OkService)),
+        ServiceRow::new("request id and log", RequestIdLayer::new().layer(OkService))
+            .compared_with(TOWER_HTTP_LOG),
+        ServiceRow::new("request id, log and attempt span", log_and_span.layer(OkService))
+            .compared_with(TOWER_HTTP_LOG),
     ])
 }

@@ -48,7 +48,7 @@ async fn measure<L: Limiter + Send + Sync + 'static>(
     let mut interrupt = Interrupt::listen();
     print(&arguments.title())?;
     let load = Arc::new(Load::new(Instant::now(), arguments.duration));
-    // `select!` drops the progress line before the report is printed.
+    // `select!` stops the progress output before the report is printed.
     let run: Run = tokio::select! {
         run = load::run(&load, arguments.tasks, &limiter, interrupt.received()) => run?,
         error = progress::show(load.start(), || snapshot(&limiter)) => return Err(error.into()),

@@ -6,7 +6,9 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::limit::Snapshot;
 
-/// Prints progress until stdout fails: a line that it updates on a terminal, otherwise a line per second.
+/// Prints the progress every 100 ms on a terminal, replacing the previous output, and otherwise every second.
+///
+/// Returns only if stdout fails.
 pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -27,7 +29,7 @@ pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io:
     }
 }
 
-/// Erases the progress line.
+/// Erases the progress from a terminal.
 pub(crate) fn clear() -> io::Result<()> {
     let mut out = io::stdout();
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }

@@ -14,7 +14,7 @@ const MAX_REPORTED: usize = 5;
 
 /// Describes each guarantee that was broken.
 ///
-/// The log of a mock server is the evidence. A real service has none, so only its responses are checked.
+/// Checks the calls against the log of the mock server. For a real service, checks only that some call got a response.
 pub(crate) fn broken(column: &Column<'_>) -> Vec<String> {
     let mut broken = Vec::new();
     if column.calls.iter().all(|call| call.result.is_err()) {

@@ -8,7 +8,9 @@ use tokio::time::Instant;
 
 use crate::targets::Target;
 
-/// Prints progress until stdout fails: a line that it updates on a terminal, otherwise a line every 2 s.
+/// Prints the progress every 200 ms on a terminal, replacing the previous output, and otherwise every 2 s.
+///
+/// Returns only if stdout fails.
 pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -29,7 +31,7 @@ pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error
     }
 }
 
-/// Erases the progress line.
+/// Erases the progress from a terminal.
 pub(crate) fn clear(out: &mut io::Stdout) -> io::Result<()> {
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }
 }

@@ -96,7 +96,7 @@ impl Run {
         }
         let _ = writeln!(
             text,
-            "\nThe server counted {} requests, at most {} in any second. The limit is {}: {} violations",
+            "\nThe server counted {} requests, at most {} in any second (limit {}): {} violations",
             all.total(),
             all.most_in_window(),
             self.config.quota.limit(),

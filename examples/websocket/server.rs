@@ -53,7 +53,7 @@ pub(crate) struct Server {
 
 struct Shared {
     key: HeaderValue,
-    /// One entry for each handshake. The last entry applies to all later ones.
+    /// The responses to the handshakes, in order. The last one applies to all later handshakes.
     handshakes: Vec<Handshake>,
     requests: Mutex<Vec<ReceivedRequest>>,
 }
