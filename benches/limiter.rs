@@ -9,7 +9,8 @@
 //!   runs the bench in `benches/peers`, so pass absolute paths.
 //!
 //! Compare rows of one run only, because figures vary between machines and over time. The rows of `grant`, `refusal`,
-//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round.
+//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares with
+//! governor on the same clock.
 //!
 //! | section | columns |
 //! |---|---|
@@ -39,8 +40,8 @@ use tower_resilience_ratelimiter::WindowType;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// The bases of the ratios: governor with the same clock as the row.
-const STD: &str = "governor check, std clock";
-const QUANTA: &str = "governor check, quanta clock";
+const GOVERNOR_STD: &str = "governor check, std clock";
+const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 
 /// Measures grants without a wait. The limiters refill a permit every nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
@@ -50,56 +51,60 @@ fn grant(settings: Settings) -> Result<Table, BoxError> {
     let (limit, window) = (1_000, Duration::from_micros(1));
     let mut comparison = LimiterComparison::new(true)?;
 
-    comparison.row("Instant::now() alone", STD, || {
+    comparison.row("Instant::now() alone", GOVERNOR_STD, || {
         black_box(now());
         true
     });
 
     let limiter = TokenBucket::new(ample);
-    comparison.row("tower-outbound TokenBucket try_acquire", STD, move || limiter.try_acquire().is_ok());
+    comparison
+        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
     let limiter = TokenBucket::new(ample);
-    comparison.row("tower-outbound TokenBucket acquire", STD, move || {
+    comparison.row("tower-outbound TokenBucket acquire", GOVERNOR_STD, move || {
         matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
     let limiter = TokenBucket::with_quanta_clock([ample]);
-    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
+    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
         limiter.try_acquire().is_ok()
     });
     let limiter = TokenBucket::with_quanta_clock([ample]);
-    comparison.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
+    comparison.row("tower-outbound TokenBucket acquire, fast clock", GOVERNOR_QUANTA, move || {
         matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
     let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
-    comparison.row("tower-outbound SlidingWindow try_acquire", STD, move || limiter.try_acquire().is_ok());
+    comparison
+        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
     let limiter = TokenBucket::all_of([ample, ample]);
-    comparison.row("tower-outbound TokenBucket of two quotas", STD, move || limiter.try_acquire().is_ok());
+    comparison
+        .row("tower-outbound TokenBucket of two quotas", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
 
     let per_nanosecond = governor_quota(Duration::from_nanos(1), BURST)?;
     let peer = Arc::new(governor::RateLimiter::direct(per_nanosecond));
-    comparison.row(QUANTA, QUANTA, move || peer.check().is_ok());
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, move || peer.check().is_ok());
     let peer = Arc::new(governor::RateLimiter::direct_with_clock(per_nanosecond, MonotonicClock));
-    comparison.row(STD, STD, move || peer.check().is_ok());
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, move || peer.check().is_ok());
     let peer = Arc::new(governor::RateLimiter::direct(per_nanosecond));
-    comparison
-        .row("governor until_ready, quanta clock", QUANTA, move || poll_once(peer.until_ready()).is_some());
+    comparison.row("governor until_ready, quanta clock", GOVERNOR_QUANTA, move || {
+        poll_once(peer.until_ready()).is_some()
+    });
     let peer = leaky(usize::MAX >> 2, SECOND, None);
-    comparison.row("leaky-bucket acquire, fair", STD, move || poll_once(peer.acquire(1)).is_some());
+    comparison.row("leaky-bucket acquire, fair", GOVERNOR_STD, move || poll_once(peer.acquire(1)).is_some());
     let peer = ratelimit(u64::from(BURST), SECOND)?;
-    comparison.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
+    comparison.row("ratelimit try_wait", GOVERNOR_STD, move || peer.try_wait().is_ok());
     let timer_runtime = runtime(1)?;
     let mut peer = {
         let _entered = timer_runtime.enter();
         tower_limit(u64::MAX, SECOND)
     };
-    comparison.single("tower RateLimit", STD, move || is_admitted(&mut peer));
-    comparison.on_runtime("tower Buffer + RateLimit", STD, || {
+    comparison.single("tower RateLimit", GOVERNOR_STD, move || is_admitted(&mut peer));
+    comparison.on_runtime("tower Buffer + RateLimit", GOVERNOR_STD, || {
         let peer = Buffer::new(tower_limit(u64::MAX, SECOND), 1_024);
         move || wait_for(peer.clone())
     })?;
     let mut peer = resilience(BURST as usize, SECOND, SECOND, Ok(0))?;
-    comparison.row("tower-resilience token bucket", STD, move || is_admitted(&mut peer));
+    comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
     let mut peer = resilience(limit as usize, window, SECOND, Err(WindowType::SlidingLog))?;
-    comparison.row("tower-resilience sliding log", STD, move || is_admitted(&mut peer));
+    comparison.row("tower-resilience sliding log", GOVERNOR_STD, move || is_admitted(&mut peer));
 
     comparison.run("grant", "A grant without a wait", settings)
 }
@@ -111,40 +116,42 @@ fn refusal(settings: Settings) -> Result<Table, BoxError> {
     let mut comparison = LimiterComparison::new(false)?;
 
     let limiter = TokenBucket::new(quota).with_initial_burst(0);
-    comparison.row("tower-outbound TokenBucket try_acquire", STD, move || limiter.try_acquire().is_ok());
+    comparison
+        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
     let limiter = TokenBucket::with_quanta_clock([quota]).with_initial_burst(0);
-    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
+    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
         limiter.try_acquire().is_ok()
     });
     let limiter = TokenBucket::new(quota).with_initial_burst(0);
     let no_wait = PermitRequest::new().with_max_wait(Duration::ZERO);
-    comparison.row("tower-outbound TokenBucket acquire, no wait allowed", STD, move || {
+    comparison.row("tower-outbound TokenBucket acquire, no wait allowed", GOVERNOR_STD, move || {
         matches!(poll_once(limiter.acquire_with(&no_wait)), Some(Ok(_)))
     });
     let limiter = SlidingWindow::new(quota).with_initial_burst(0);
-    comparison.row("tower-outbound SlidingWindow try_acquire", STD, move || limiter.try_acquire().is_ok());
+    comparison
+        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
 
     let hourly = governor_quota(HOUR, 1)?;
     let peer = Arc::new(governor::RateLimiter::direct(hourly));
-    peer.check().map_err(|_| "a full bucket refused")?;
-    comparison.row(QUANTA, QUANTA, move || peer.check().is_ok());
+    peer.check().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, move || peer.check().is_ok());
     let peer = Arc::new(governor::RateLimiter::direct_with_clock(hourly, MonotonicClock));
-    peer.check().map_err(|_| "a full bucket refused")?;
-    comparison.row(STD, STD, move || peer.check().is_ok());
+    peer.check().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, move || peer.check().is_ok());
     let peer = ratelimit(1, HOUR)?;
-    peer.try_wait().map_err(|_| "a full bucket refused")?;
-    comparison.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
+    peer.try_wait().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row("ratelimit try_wait", GOVERNOR_STD, move || peer.try_wait().is_ok());
     let mut peer = resilience(1, HOUR, Duration::ZERO, Ok(0))?;
     is_admitted(&mut peer);
-    comparison.row("tower-resilience token bucket", STD, move || is_admitted(&mut peer));
+    comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
 
     comparison.run("refusal", "A refusal, the bucket empty", settings)
 }
 
 /// Measures one bucket per key. A used permit is refilled after half a minute, so no key becomes idle during the setup.
 fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
-    const STD: &str = "governor dashmap check_key, std clock";
-    const QUANTA: &str = "governor dashmap check_key, quanta clock";
+    const GOVERNOR_STD: &str = "governor dashmap check_key, std clock";
+    const GOVERNOR_QUANTA: &str = "governor dashmap check_key, quanta clock";
     const BURST: u32 = 100_000_000;
     let quota = Quota::new(BURST + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(BURST)?.without_margin();
     let peer_quota = governor_quota(quota.refill_interval(), BURST)?;
@@ -154,31 +161,31 @@ fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
 
     let limiter = Keyed::with_max_keys(max_keys, |_| 0, move |_: &u64| TokenBucket::new(quota));
     let lookup = limiter.clone();
-    comparison.row("tower-outbound Keyed try_acquire", STD, || {
+    comparison.row("tower-outbound Keyed try_acquire", GOVERNOR_STD, || {
         move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
-    comparison.row_on_same_keys("tower-outbound Keyed lookup, no permit", STD, move |key| {
+    comparison.row_on_same_keys("tower-outbound Keyed lookup, no permit", GOVERNOR_STD, move |key| {
         black_box(lookup.limiter(&key)).is_ok()
     });
     let with_fast_clock = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
     let limiter = Keyed::with_max_keys(max_keys, |_| 0, with_fast_clock);
-    comparison.row("tower-outbound Keyed try_acquire, fast clock", QUANTA, || {
+    comparison.row("tower-outbound Keyed try_acquire, fast clock", GOVERNOR_QUANTA, || {
         move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
 
-    comparison.row(QUANTA, QUANTA, || {
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, || {
         let peer = Arc::new(governor::RateLimiter::dashmap(peer_quota));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    comparison.row(STD, STD, || {
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, || {
         let peer = Arc::new(governor::RateLimiter::dashmap_with_clock(peer_quota, MonotonicClock));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    comparison.row("governor hashmap check_key, quanta clock", QUANTA, || {
+    comparison.row("governor hashmap check_key, quanta clock", GOVERNOR_QUANTA, || {
         let peer = Arc::new(governor::RateLimiter::hashmap(peer_quota));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    comparison.row("governor hashmap check_key, std clock", STD, || {
+    comparison.row("governor hashmap check_key, std clock", GOVERNOR_STD, || {
         let peer = Arc::new(governor::RateLimiter::hashmap_with_clock(peer_quota, MonotonicClock));
         move |key| peer.check_key(&key).is_ok()
     })?;
@@ -388,7 +395,7 @@ fn main() -> Result<(), BoxError> {
     };
     let mut report = Report::new(
         "limiter",
-        "rows interleaved where possible; the base of a ratio is governor with the same clock",
+        "rows interleaved where possible; base: governor on the same clock, or a bare INCR",
     );
     if wanted("grant") {
         report.add(grant(settings)?);

@@ -84,7 +84,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
         let key = generate_key();
         let delay = match messaging.request(handshake(&key)?).await {
             Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                println!("         connected after {} attempts", attempts(&response));
+                println!("         connected, attempts: {}", attempts(&response));
                 reconnect.connected();
                 if let Err(error) = exchange(accepted(response, &key)?, echoed).await {
                     println!("{:5.2} s  connection lost: {error}", start.elapsed().as_secs_f64());
@@ -92,7 +92,7 @@ async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
                 Some(reconnect.lost())
             }
             Ok(rejection) => {
-                println!("         {} after {} attempts", rejection.status(), attempts(&rejection));
+                println!("         {}, attempts: {}", rejection.status(), attempts(&rejection));
                 reconnect.rejected(&rejection)
             }
             Err(error) => {

@@ -97,16 +97,16 @@ macro_rules! for_each_waiting_limiter {
         let step = per * burst / rate;
         let request = ::tower_outbound::limit::PermitRequest::new().with_max_queue(MAX_QUEUE);
         $run!("tower-outbound TokenBucket", || {
-            let ours = ::tower_outbound::limit::TokenBucket::new(quota);
+            let limiter = ::tower_outbound::limit::TokenBucket::new(quota);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &request);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });
         $run!("tower-outbound TokenBucket, fast clock", || {
-            let ours = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
+            let limiter = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &request);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });

@@ -15,7 +15,10 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::{sync::mpsc, time::Instant};
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_outbound::{
-    BoxError, Error, adapter::RedisLimiter, limit::RateLimitLayer, request_id::RequestIdLayer,
+    BoxError, Error,
+    adapter::{RedisLimiter, Store},
+    limit::RateLimitLayer,
+    request_id::RequestIdLayer,
     timeout::TimeoutLayer,
 };
 
@@ -45,7 +48,11 @@ pub(crate) async fn run(number: usize, config: WorkerConfig) -> Result<(), BoxEr
             _ = ticks.tick() => {
                 let state = limiter.store();
                 if reported != Some(state) {
-                    send(&Message::State(format!("{state:?}").to_lowercase()))?;
+                    let name = match state {
+                        Store::NotQueried => "not_queried".to_owned(),
+                        _ => format!("{state:?}").to_lowercase(),
+                    };
+                    send(&Message::State(name))?;
                     reported = Some(state);
                 }
             }
