@@ -1,16 +1,16 @@
-//! Measures this crate's limiters and those of other crates: grants, refusals, many keys, queued tasks, fairness, the most
-//! grants in a window, and a quota shared through Redis.
+//! Measures this crate's limiters and those of other crates: grants, refusals, many keys, queued tasks, fairness, the
+//! most grants in a window, and a quota shared through Redis.
 //!
 //! `cargo bench -p tower-outbound-peers --bench limiter` prints a table for each section. Arguments after `--`:
 //!
 //! - `--quick` runs briefly, to check that the bench works.
 //! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`, `redis`, `redis-cost`.
-//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md. Cargo
-//!   runs the bench in `benches/peers`, so pass absolute paths.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
+//!   Cargo runs the bench in `benches/peers`, so pass absolute paths.
 //!
 //! Compare rows of one run only, because figures vary between machines and over time. The rows of `grant`, `refusal`,
-//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares with
-//! governor on the same clock.
+//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares
+//! with governor on the same clock.
 //!
 //! | section | columns |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Measures the memory of idle limiters and of 100,000 queued calls, and the time to enqueue, serve and cancel the calls.
+//! Measures the memory of idle limiters and of 100,000 queued calls, and the time to enqueue, serve and cancel the
+//! calls.
 //!
 //! `cargo bench -p tower-outbound-peers --bench memory` prints a table for each section. Arguments after `--`:
 //!
@@ -6,8 +7,8 @@
 //! - `--only SECTION` runs one of `idle`, `waiting`, `served`.
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! The figures are the allocated bytes that were not freed, including unused capacity. They are exact and the same in every
-//! run. Everything runs on one thread.
+//! The figures are the allocated bytes that were not freed, including unused capacity. They are exact and the same in
+//! every run. Everything runs on one thread.
 
 use std::{future::pending, sync::Arc, time::Duration};
 

@@ -1,15 +1,15 @@
 //! Measures the overhead of whole stacks over a service that does nothing: this crate's preset, and stacks of layers of
 //! tower, tower-http and tower-resilience.
 //!
-//! `cargo bench -p tower-outbound-peers --bench stacks` prints nanoseconds and allocations per call. Every row runs on one
-//! runtime with one thread. Arguments after `--`:
+//! `cargo bench -p tower-outbound-peers --bench stacks` prints nanoseconds and allocations per call. Every row runs on
+//! one runtime with one thread. Arguments after `--`:
 //!
 //! - `--quick` runs few rounds, to check that the bench works.
 //! - `--only SECTION` runs one of `stacks`, `stacks-info`.
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts, a report, and reads
-//! the server's rate-limit headers. "× peer" compares the overheads over the bare service.
+//! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts, a report, and
+//! reads the server's rate-limit headers. "× peer" compares the overheads over the bare service.
 
 use std::{rc::Rc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
+//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of
+//! mistakes.
 //!
 //! The crate `config` merges the two. The service is a mock server on loopback. With the path of a file, such as
 //! `src/preset/sample.toml`, the program prints that file with all defaults instead, and makes no calls:

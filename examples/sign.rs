@@ -1,7 +1,7 @@
 //! Signs requests with HMAC-SHA256, body included, and sends them to a server on loopback that checks the signature.
 //!
-//! The scheme is an example. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with the
-//! application's secret as the key. Replace it with the scheme of your service.
+//! The scheme is an example. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with
+//! the application's secret as the key. Replace it with the scheme of your service.
 //!
 //! `cargo run --example sign`. `--help` shows more.
 

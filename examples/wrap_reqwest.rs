@@ -3,8 +3,8 @@
 //! The program makes the same calls in three ways:
 //!
 //! 1. With reqwest alone.
-//! 2. With `ApiClient`, which you can copy. It takes a `reqwest::RequestBuilder`, sends the request through a preset, and
-//!    returns a `reqwest::Response`.
+//! 2. With `ApiClient`, which you can copy. It takes a `reqwest::RequestBuilder`, sends the request through a preset,
+//!    and returns a `reqwest::Response`.
 //! 3. With a ready client over reqwest, for new code.
 //!
 //! Each time, a mock server on loopback checks the key, allows 5 requests per second, fails two requests, and counts.

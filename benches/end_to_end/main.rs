@@ -1,5 +1,5 @@
-//! Measures HTTP clients on loopback: requests per second, latency and CPU time of the client, for HTTP/1.1 and HTTP/2 with
-//! 1 and 64 requests in flight. The server is hyper in a separate process.
+//! Measures HTTP clients on loopback: requests per second, latency and CPU time of the client, for HTTP/1.1 and HTTP/2
+//! with 1 and 64 requests in flight. The server is hyper in a separate process.
 //!
 //! `cargo bench -p tower-outbound-peers --bench end_to_end` prints a table for each section. Arguments after `--`:
 //!
@@ -8,8 +8,8 @@
 //! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
 //! The clients run on one thread of this process, and the server on one thread of its own process. The rows are
-//! interleaved. The table shows medians of the samples, and medians of the ratios within each round. Every response is read
-//! to its end and compared with the expected body. HTTP/2 uses prior knowledge, without TLS.
+//! interleaved. The table shows medians of the samples, and medians of the ratios within each round. Every response is
+//! read to its end and compared with the expected body. HTTP/2 uses prior knowledge, without TLS.
 
 mod clients;
 

@@ -1,11 +1,12 @@
 //! Measures the overhead of each layer and of the whole preset stack over a service that does nothing.
 //!
-//! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log and
-//! key with tower-http's layers. The second runs without a subscriber and with one that formats and discards every event.
+//! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log
+//! and key with tower-http's layers. The second runs without a subscriber and with one that formats and discards every
+//! event.
 //!
 //! `cargo bench --bench overhead` prints nanoseconds and allocations per call. The rows are interleaved: each round
-//! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the rounds.
-//! Differences and ratios are computed within each round. Arguments after `--`:
+//! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the
+//! rounds. Differences and ratios are computed within each round. Arguments after `--`:
 //!
 //! - `--quick` runs few rounds, to check that the bench works.
 //! - `--only SECTION` runs one of `layers`, `tower-http`, `tower-http-info`, `metrics`, `retry`.
@@ -13,9 +14,10 @@
 //!
 //! Whole stacks of other crates are in `benches/stacks.rs`, so that this crate's tests do not build those crates.
 //!
-//! In the section `retry` the first attempt of each call fails, and the backoff is zero. A real clock cannot measure this:
-//! tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. These rows use a paused clock
-//! that is exactly on a tick. There a sleep of zero is created and polled, but completes at its first poll.
+//! In the section `retry` the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
+//! this: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. These rows use a
+//! paused clock that is exactly on a tick. There a sleep of zero is created and polled, but completes at its first
+//! poll.
 
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "the other benches use it as a library")]
 #[path = "../shared/mod.rs"]

@@ -150,9 +150,9 @@ fn check<R>(response: Result<Response<R>, impl Into<BoxError>>) -> Result<(), Bo
 /// The numbers of rounds and calls.
 #[derive(Debug, Clone, Copy)]
 pub struct CallSettings {
-    /// The measured rounds.
+    /// The number of measured rounds.
     pub rounds: usize,
-    /// The calls of each row per round.
+    /// The number of calls of each row per round.
     pub calls: usize,
 }
 

@@ -13,7 +13,8 @@ use tower_http::{
 };
 use tracing::Level;
 
-/// A policy for `tower::retry` with the number of attempts, the idempotency rule and the common statuses of `RetryLayer`.
+/// A policy for `tower::retry` with the number of attempts, the idempotency rule and the common statuses of
+/// `RetryLayer`.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
     left: u32,
@@ -60,8 +61,8 @@ pub type TowerHttpLog = (
 
 /// Creates tower-http's layers for request id and log.
 ///
-/// They create a span and log an event for each call at INFO, as `RequestIdLayer` does. The default level of tower-http is
-/// DEBUG.
+/// They create a span and log an event for each call at INFO, as `RequestIdLayer` does. The default level of tower-http
+/// is DEBUG.
 pub fn tower_http_log() -> TowerHttpLog {
     let trace = TraceLayer::new_for_http()
         .make_span_with(DefaultMakeSpan::new().level(Level::INFO))

@@ -93,8 +93,8 @@ fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
 /// A grant is certainly in a window if both its earliest time and the time when its task resumed are in it.
 fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     let window = window.as_nanos() as u64;
-    // A grant with a longer interval is certainly in no window. The count of a window is the number of other grants that
-    // ended by its end, minus those that began before it.
+    // A grant with a longer interval is certainly in no window. The count of a window is the number of other grants
+    // that ended by its end, minus those that began before it.
     let certain = grants.iter().filter(|grant| grant.time.granted - grant.time.earliest <= window);
     let (mut begins, mut ends): (Vec<_>, Vec<_>) =
         certain.map(|grant| (grant.time.earliest, grant.time.granted)).unzip();

@@ -78,7 +78,8 @@ impl Store {
         server.restart().map(|()| true)
     }
 
-    /// Returns the number of scripts that the server has run, or `None` for an external one, which may have other clients.
+    /// Returns the number of scripts that the server has run, or `None` for an external one, which may have other
+    /// clients.
     pub(crate) fn script_calls(&self) -> io::Result<Option<u64>> {
         match self {
             Self::Own { server, .. } => script_calls(server.port()).map(Some),

@@ -29,7 +29,7 @@ pub(crate) struct ReceivedRequest {
     pub(crate) body: Bytes,
     /// The response that the server sent, or will send.
     pub(crate) response: MockResponse,
-    /// The time when the connection received the response, or `None` before that.
+    /// The time when the server responded, or `None` before that.
     pub(crate) responded_at: Option<Instant>,
 }
 

@@ -11,8 +11,8 @@ pub enum Pattern {
     Steady,
     /// Calls across the boundary of a window, the worst case for full buckets and fixed windows.
     ///
-    /// The caller sleeps for three windows and calls once. It sleeps again until shortly before that window ends, then calls
-    /// continuously for two windows.
+    /// The caller sleeps for three windows and calls once. It sleeps again until shortly before that window ends, then
+    /// calls continuously for two windows.
     Boundary,
 }
 

@@ -1,7 +1,7 @@
 //! Measures interleaved rows.
 //!
-//! Each round measures every row briefly, so that other load on the machine affects all rows. Ratios are computed within a
-//! round.
+//! Each round measures every row briefly, so that other load on the machine affects all rows. Ratios are computed
+//! within a round.
 
 use std::{
     fmt,
@@ -27,7 +27,7 @@ const BATCH: u64 = 64;
 pub struct Settings {
     /// The length of one sample.
     pub sample: Duration,
-    /// The measured rounds, with one sample of each row.
+    /// The number of measured rounds. Each round takes one sample of each row.
     pub rounds: usize,
 }
 

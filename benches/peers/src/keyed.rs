@@ -14,8 +14,8 @@ struct KeyMemory {
     allocated: f64,
     /// The number of heap allocations.
     blocks: f64,
-    /// The growth of the process in memory. It includes the allocator's headers, alignment gaps and freed memory that the
-    /// allocator kept.
+    /// The growth of the process in memory. It includes the allocator's headers, alignment gaps and freed memory that
+    /// the allocator kept.
     resident: Option<f64>,
 }
 

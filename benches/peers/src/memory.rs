@@ -1,7 +1,7 @@
 //! Measures the memory of idle limiters and of queued tasks.
 //!
-//! The figures are the allocated bytes that were not freed, including unused capacity. They are exact and the same in every
-//! run. They do not include the allocator's own overhead.
+//! The figures are the allocated bytes that were not freed, including unused capacity. They are exact and the same in
+//! every run. They do not include the allocator's own overhead.
 
 use std::future::Future;
 

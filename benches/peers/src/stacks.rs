@@ -40,8 +40,8 @@ impl<B: Body<Data: Send, Error: Display> + Send + 'static> Payload for B {}
 
 /// Creates a stack of tower-http and tower that does not limit retries.
 ///
-/// tower's `RateLimit` is not `Clone`, so it cannot be inside the retry layer. The stack is not `Clone` either, so tasks
-/// cannot share it.
+/// tower's `RateLimit` is not `Clone`, so it cannot be inside the retry layer. The stack is not `Clone` either, so
+/// tasks cannot share it.
 pub fn tower_unlimited_retries<S, B, R>(
     inner: S,
 ) -> impl Service<Request<B>, Response = Response<impl Payload>, Error: Into<BoxError>>

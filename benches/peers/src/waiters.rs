@@ -33,8 +33,8 @@ pub struct ServedWaiters {
 /// Spawns tasks that wait for one permit each, on a runtime with `workers` workers.
 ///
 /// The tasks start in batches, and the runtime runs earlier tasks between two batches. If all started at once, the
-/// runtime's queue would be as long as the limiter's. On one thread, a task with a permit would then run after all tasks
-/// that have not requested one yet.
+/// runtime's queue would be as long as the limiter's. On one thread, a task with a permit would then run after all
+/// tasks that have not requested one yet.
 pub fn serve_waiters<W, F>(
     workers: usize,
     tasks: usize,
@@ -84,8 +84,8 @@ where
 
 /// Calls `$run!(name, make)` for each limiter that can wait for a permit.
 ///
-/// Each limiter grants `$burst` permits immediately, then `$rate` per `$per`. Limiters that refill in steps get steps of the
-/// size of the burst.
+/// Each limiter grants `$burst` permits immediately, then `$rate` per `$per`. Limiters that refill in steps get steps
+/// of the size of the burst.
 #[macro_export]
 macro_rules! for_each_waiting_limiter {
     ($rate:expr, $per:expr, $burst:expr, $run:ident) => {{

@@ -11,7 +11,8 @@ pub(crate) enum Algorithm {
     SlidingWindow,
 }
 
-/// The configuration of each worker process. It calls the server from several tasks as often as the shared quota allows.
+/// The configuration of each worker process. It calls the server from several tasks as often as the shared quota
+/// allows.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerConfig {
     /// The address of the counting server.
@@ -52,8 +53,8 @@ impl WorkerConfig {
 
     /// Returns the sustained rate, in requests per second.
     ///
-    /// In each [`enforced_window`](Self::enforced_window) a token bucket refills the limit without the burst, and a sliding
-    /// window the whole limit.
+    /// In each [`enforced_window`](Self::enforced_window) a token bucket refills the limit without the burst, and a
+    /// sliding window the whole limit.
     pub(crate) fn rate(&self) -> f64 {
         let refilled = match self.algorithm {
             Algorithm::TokenBucket => self.quota.limit() - self.quota.burst(),
@@ -75,8 +76,8 @@ impl WorkerConfig {
     }
 }
 
-/// Formats the configuration as one line for the worker's environment. It may contain the password of Redis, so do not log
-/// it.
+/// Formats the configuration as one line for the worker's environment. It may contain the password of Redis, so do not
+/// log it.
 impl fmt::Display for WorkerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, redis, name, algorithm, quota, fallback_share, tasks } = self;

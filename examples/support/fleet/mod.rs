@@ -1,7 +1,7 @@
 //! Several processes that share a quota through Redis, and a server that counts their requests.
 //!
-//! Each process runs the same executable as its parent. The example `shared_limit` and the tests include this module with
-//! `#[path = "../../examples/support/fleet/mod.rs"] mod fleet;`.
+//! Each process runs the same executable as its parent. The example `shared_limit` and the tests include this module
+//! with `#[path = "../../examples/support/fleet/mod.rs"] mod fleet;`.
 #![allow(dead_code, unused_imports, reason = "the example and the tests each use a part of it")]
 
 mod arrivals;

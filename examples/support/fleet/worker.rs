@@ -62,7 +62,8 @@ pub(crate) async fn run(number: usize, config: WorkerConfig) -> Result<(), BoxEr
     send(&results.end())
 }
 
-/// Reads commands from stdin, one per line. The first starts the calls and the second stops them. Exits at the end of stdin.
+/// Reads commands from stdin, one per line. The first starts the calls and the second stops them. Exits at the end of
+/// stdin.
 fn commands() -> mpsc::UnboundedReceiver<()> {
     let (sender, commands) = mpsc::unbounded_channel();
     thread::spawn(move || {

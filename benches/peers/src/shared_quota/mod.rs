@@ -18,7 +18,7 @@ use tower_outbound::{Quota, adapter::RedisLimiter};
 use self::load::{Load, Sample};
 use crate::{BoxError, Column, Settings, Table, median};
 
-/// The permits of a lease.
+/// The number of permits in a lease.
 const LEASE: u32 = 100;
 
 /// Short, so that the log of a sliding window soon has its full length.
