@@ -1,23 +1,25 @@
-//! What a permit and a key cost, how a crowd is served and what a window holds: this crate's limiters and their
-//! peers in one run.
+//! Measures this crate's limiters and those of other crates: grants, refusals, many keys, queued tasks, fairness, the
+//! most grants in a window, and a quota shared through Redis.
 //!
-//! `cargo bench -p tower-outbound-peers --bench limiter` prints a table for each section; the peers are
-//! dependencies of that package alone. After `--`:
+//! `cargo bench -p tower-outbound-peers --bench limiter` prints a table for each section. Arguments after `--`:
 //!
-//! - `--quick` runs short, to see that it works;
-//! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`, `redis`, `redis-cost`;
-//! - `--json PATH`, `--svg PATH` and `--markdown PATH` write the figures, a plot and the tables as well, see README.md;
-//!   Cargo runs it in `benches/peers`, so give absolute paths.
+//! - `--quick` runs briefly, to check that the bench works.
+//! - `--only SECTION` runs one of `grant`, `refusal`, `keyed`, `waiters`, `fairness`, `window`, `redis`, `redis-cost`.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
+//!   Cargo runs the bench in `benches/peers`, so pass absolute paths.
 //!
-//! Compare within one run: figures move between machines and hours. For that the rows of `grant`, `refusal`
-//! and `keyed` take turns, and a ratio is the median of the rounds' ratios. "8 tasks" yield every 64 calls.
+//! Compare rows of one run only, because figures vary between machines and over time. The rows of `grant`, `refusal`,
+//! `keyed` and `redis` are interleaved, and a ratio is the median of the ratios within each round. "× base" compares
+//! with governor on the same clock.
 //!
-//! `keyed` holds a million keys, numbers, under each of which a permit is owed. "Asked" is what a key keeps of
-//! what was asked of the allocator, its share of spare room included; "resident" is how much more of the process
-//! is in memory, the allocator's own share included. "One key" is the same at each call, "random" any of all.
-//!
-//! `redis` and `redis-cost` start a redis-server of their own, and are skipped where none is installed. A bare `INCR`
-//! over the same client is the round trip that their ratios are to, of the time for each of all tasks together.
+//! | section | columns |
+//! |---|---|
+//! | `grant`, `refusal` | "2 threads" and "8 tasks" share one limiter. A task yields after every 64 calls |
+//! | `keyed` | a million integer keys, each with a used permit. "Allocated" is the allocated memory per key, including unused capacity. "Resident" is the growth of the process in memory. "Same key" calls one key, "random keys" any key |
+//! | `waiters` | "displacement" is the distance of a task from its position in FIFO order |
+//! | `fairness` | the fewest and the most grants of a task |
+//! | `window` | the most grants in any window: "steady" for a caller that calls continuously, "boundary" for one that starts shortly before a window ends. "Refill rate achieved" compares with the limiter's own refill rate |
+//! | `redis`, `redis-cost` | a redis-server that the bench starts; skipped if none is installed. The base is a bare `INCR` through the same client. "Per second" counts all tasks together |
 
 use std::{hint::black_box, io, sync::Arc, time::Duration};
 
@@ -28,163 +30,170 @@ use tower_outbound::{
     limit::{Keyed, Limiter, PermitRequest, SlidingWindow, TokenBucket},
 };
 use tower_outbound_peers::{
-    Arguments, BoxError, Column, Contest, Greedy, Keys, Pattern, Report, Server, Settings, Table, bucket,
-    crowd, each_waiter, greedy, leaky, let_through, loopers, median, most_in_window, now, poll_once,
-    ratelimit, redis, redis_cost, redis_memory, resilience, runtime, tower_limit, wait_for,
+    Arguments, BoxError, Column, Greedy, KeyedComparison, LimiterComparison, Pattern, Report, ServedWaiters,
+    Server, Settings, Table, acquire_in_loops, for_each_waiting_limiter, governor_quota, greedy, is_admitted,
+    leaky, median, most_in_window, now, poll_once, ratelimit, redis, redis_cost, redis_memory, resilience,
+    runtime, serve_waiters, tower_limit, wait_for,
 };
 use tower_resilience_ratelimiter::WindowType;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What the ratios are to: governor on the clock of the row.
-const STD: &str = "governor check, std clock";
-const QUANTA: &str = "governor check, quanta clock";
+/// The bases of the ratios: governor with the same clock as the row.
+const GOVERNOR_STD: &str = "governor check, std clock";
+const GOVERNOR_QUANTA: &str = "governor check, quanta clock";
 
-/// Nothing waits, for a permit comes back every nanosecond.
+/// Measures grants without a wait. The limiters refill a permit every nanosecond.
 fn grant(settings: Settings) -> Result<Table, BoxError> {
-    const MANY: u32 = 1_000_000_000;
-    let endless = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
-    // A log has to remember what it granted: 1,000 of the last microsecond.
+    const BURST: u32 = 1_000_000_000;
+    let ample = Quota::new(4_000_000_000, SECOND)?.with_burst(2_000_000_000)?.without_margin();
+    // A sliding window stores its grants, at most 1,000 within a microsecond.
     let (limit, window) = (1_000, Duration::from_micros(1));
-    let mut contest = Contest::new(true)?;
+    let mut comparison = LimiterComparison::new(true)?;
 
-    contest.row("Instant::now() alone", STD, || {
+    comparison.row("Instant::now() alone", GOVERNOR_STD, || {
         black_box(now());
         true
     });
 
-    let ours = TokenBucket::new(endless);
-    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire().is_ok());
-    let ours = TokenBucket::new(endless);
-    contest.row("tower-outbound TokenBucket acquire", STD, move || {
-        matches!(poll_once(ours.acquire_with(&PermitRequest::new())), Some(Ok(_)))
+    let limiter = TokenBucket::new(ample);
+    comparison
+        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = TokenBucket::new(ample);
+    comparison.row("tower-outbound TokenBucket acquire", GOVERNOR_STD, move || {
+        matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
-    let ours = TokenBucket::with_quanta_clock([endless]);
-    contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
-        ours.try_acquire().is_ok()
+    let limiter = TokenBucket::with_quanta_clock([ample]);
+    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
+        limiter.try_acquire().is_ok()
     });
-    let ours = TokenBucket::with_quanta_clock([endless]);
-    contest.row("tower-outbound TokenBucket acquire, fast clock", QUANTA, move || {
-        matches!(poll_once(ours.acquire_with(&PermitRequest::new())), Some(Ok(_)))
+    let limiter = TokenBucket::with_quanta_clock([ample]);
+    comparison.row("tower-outbound TokenBucket acquire, fast clock", GOVERNOR_QUANTA, move || {
+        matches!(poll_once(limiter.acquire_with(&PermitRequest::new())), Some(Ok(_)))
     });
-    let ours = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
-    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire().is_ok());
-    let ours = TokenBucket::all_of([endless, endless]);
-    contest.row("tower-outbound TokenBucket of two quotas", STD, move || ours.try_acquire().is_ok());
+    let limiter = SlidingWindow::new(Quota::new(limit, window)?.without_margin());
+    comparison
+        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = TokenBucket::all_of([ample, ample]);
+    comparison
+        .row("tower-outbound TokenBucket of two quotas", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
 
-    let nanosecond = bucket(Duration::from_nanos(1), MANY)?;
-    let peer = Arc::new(governor::RateLimiter::direct(nanosecond));
-    contest.row(QUANTA, QUANTA, move || peer.check().is_ok());
-    let peer = Arc::new(governor::RateLimiter::direct_with_clock(nanosecond, MonotonicClock));
-    contest.row(STD, STD, move || peer.check().is_ok());
-    let peer = Arc::new(governor::RateLimiter::direct(nanosecond));
-    contest
-        .row("governor until_ready, quanta clock", QUANTA, move || poll_once(peer.until_ready()).is_some());
+    let per_nanosecond = governor_quota(Duration::from_nanos(1), BURST)?;
+    let peer = Arc::new(governor::RateLimiter::direct(per_nanosecond));
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, move || peer.check().is_ok());
+    let peer = Arc::new(governor::RateLimiter::direct_with_clock(per_nanosecond, MonotonicClock));
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, move || peer.check().is_ok());
+    let peer = Arc::new(governor::RateLimiter::direct(per_nanosecond));
+    comparison.row("governor until_ready, quanta clock", GOVERNOR_QUANTA, move || {
+        poll_once(peer.until_ready()).is_some()
+    });
     let peer = leaky(usize::MAX >> 2, SECOND, None);
-    contest.row("leaky-bucket acquire, fair", STD, move || poll_once(peer.acquire(1)).is_some());
-    let peer = ratelimit(u64::from(MANY), SECOND)?;
-    contest.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
-    let outside = runtime(1)?;
+    comparison.row("leaky-bucket acquire, fair", GOVERNOR_STD, move || poll_once(peer.acquire(1)).is_some());
+    let peer = ratelimit(u64::from(BURST), SECOND)?;
+    comparison.row("ratelimit try_wait", GOVERNOR_STD, move || peer.try_wait().is_ok());
+    let timer_runtime = runtime(1)?;
     let mut peer = {
-        let _entered = outside.enter();
+        let _entered = timer_runtime.enter();
         tower_limit(u64::MAX, SECOND)
     };
-    contest.single("tower RateLimit", STD, move || let_through(&mut peer));
-    contest.on_runtime("tower Buffer + RateLimit", STD, || {
+    comparison.single("tower RateLimit", GOVERNOR_STD, move || is_admitted(&mut peer));
+    comparison.on_runtime("tower Buffer + RateLimit", GOVERNOR_STD, || {
         let peer = Buffer::new(tower_limit(u64::MAX, SECOND), 1_024);
         move || wait_for(peer.clone())
     })?;
-    let mut peer = resilience(MANY as usize, SECOND, SECOND, Ok(0))?;
-    contest.row("tower-resilience token bucket", STD, move || let_through(&mut peer));
+    let mut peer = resilience(BURST as usize, SECOND, SECOND, Ok(0))?;
+    comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
     let mut peer = resilience(limit as usize, window, SECOND, Err(WindowType::SlidingLog))?;
-    contest.row("tower-resilience sliding log", STD, move || let_through(&mut peer));
+    comparison.row("tower-resilience sliding log", GOVERNOR_STD, move || is_admitted(&mut peer));
 
-    contest.run("grant", "A grant without a wait", settings)
+    comparison.run("grant", "A grant without a wait", settings)
 }
 
-/// The one permit of the hour is gone.
+/// Measures refusals by limiters whose only permit of the hour is spent.
 fn refusal(settings: Settings) -> Result<Table, BoxError> {
     const HOUR: Duration = Duration::from_secs(3_600);
     let quota = Quota::new(2, HOUR)?.with_burst(1)?.without_margin();
-    let mut contest = Contest::new(false)?;
+    let mut comparison = LimiterComparison::new(false)?;
 
-    let ours = TokenBucket::new(quota).with_initial_burst(0);
-    contest.row("tower-outbound TokenBucket try_acquire", STD, move || ours.try_acquire().is_ok());
-    let ours = TokenBucket::with_quanta_clock([quota]).with_initial_burst(0);
-    contest.row("tower-outbound TokenBucket try_acquire, fast clock", QUANTA, move || {
-        ours.try_acquire().is_ok()
+    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    comparison
+        .row("tower-outbound TokenBucket try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
+    let limiter = TokenBucket::with_quanta_clock([quota]).with_initial_burst(0);
+    comparison.row("tower-outbound TokenBucket try_acquire, fast clock", GOVERNOR_QUANTA, move || {
+        limiter.try_acquire().is_ok()
     });
-    let ours = TokenBucket::new(quota).with_initial_burst(0);
-    let shedding = PermitRequest::new().with_max_wait(Duration::ZERO);
-    contest.row("tower-outbound TokenBucket acquire, no wait allowed", STD, move || {
-        matches!(poll_once(ours.acquire_with(&shedding)), Some(Ok(_)))
+    let limiter = TokenBucket::new(quota).with_initial_burst(0);
+    let no_wait = PermitRequest::new().with_max_wait(Duration::ZERO);
+    comparison.row("tower-outbound TokenBucket acquire, no wait allowed", GOVERNOR_STD, move || {
+        matches!(poll_once(limiter.acquire_with(&no_wait)), Some(Ok(_)))
     });
-    let ours = SlidingWindow::new(quota).with_initial_burst(0);
-    contest.row("tower-outbound SlidingWindow try_acquire", STD, move || ours.try_acquire().is_ok());
+    let limiter = SlidingWindow::new(quota).with_initial_burst(0);
+    comparison
+        .row("tower-outbound SlidingWindow try_acquire", GOVERNOR_STD, move || limiter.try_acquire().is_ok());
 
-    let hourly = bucket(HOUR, 1)?;
+    let hourly = governor_quota(HOUR, 1)?;
     let peer = Arc::new(governor::RateLimiter::direct(hourly));
-    peer.check().map_err(|_| "a full bucket refused")?;
-    contest.row(QUANTA, QUANTA, move || peer.check().is_ok());
+    peer.check().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, move || peer.check().is_ok());
     let peer = Arc::new(governor::RateLimiter::direct_with_clock(hourly, MonotonicClock));
-    peer.check().map_err(|_| "a full bucket refused")?;
-    contest.row(STD, STD, move || peer.check().is_ok());
+    peer.check().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, move || peer.check().is_ok());
     let peer = ratelimit(1, HOUR)?;
-    peer.try_wait().map_err(|_| "a full bucket refused")?;
-    contest.row("ratelimit try_wait", STD, move || peer.try_wait().is_ok());
+    peer.try_wait().map_err(|_| "a full bucket refused a permit")?;
+    comparison.row("ratelimit try_wait", GOVERNOR_STD, move || peer.try_wait().is_ok());
     let mut peer = resilience(1, HOUR, Duration::ZERO, Ok(0))?;
-    let_through(&mut peer);
-    contest.row("tower-resilience token bucket", STD, move || let_through(&mut peer));
+    is_admitted(&mut peer);
+    comparison.row("tower-resilience token bucket", GOVERNOR_STD, move || is_admitted(&mut peer));
 
-    contest.run("refusal", "A refusal, the bucket empty", settings)
+    comparison.run("refusal", "A refusal, the bucket empty", settings)
 }
 
-/// A bucket for each key, which owes a permit for half a minute: no key is idle before the last one has come.
+/// Measures one bucket per key. A used permit is refilled after half a minute, so no key becomes idle during the setup.
 fn keyed(keys: u32, settings: Settings) -> Result<Table, BoxError> {
-    const STD: &str = "governor dashmap check_key, std clock";
-    const QUANTA: &str = "governor dashmap check_key, quanta clock";
-    const MANY: u32 = 100_000_000;
-    let quota = Quota::new(MANY + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(MANY)?.without_margin();
-    let same = bucket(quota.refill_interval(), MANY)?;
-    // Room to spare, for the keys don't fall on the shards evenly.
-    let room = 2 * keys as usize;
-    let mut contest = Keys::new(keys);
+    const GOVERNOR_STD: &str = "governor dashmap check_key, std clock";
+    const GOVERNOR_QUANTA: &str = "governor dashmap check_key, quanta clock";
+    const BURST: u32 = 100_000_000;
+    let quota = Quota::new(BURST + 1_000_000, 365 * 86_400 * SECOND)?.with_burst(BURST)?.without_margin();
+    let peer_quota = governor_quota(quota.refill_interval(), BURST)?;
+    // More than the number of keys, because the keys are not distributed evenly over the shards.
+    let max_keys = 2 * keys as usize;
+    let mut comparison = KeyedComparison::new(keys);
 
-    let ours = Keyed::with_max_keys(room, |_| 0, move |_: &u64| TokenBucket::new(quota));
-    let lookup = ours.clone();
-    contest.row("tower-outbound Keyed try_acquire", STD, || {
-        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
+    let limiter = Keyed::with_max_keys(max_keys, |_| 0, move |_: &u64| TokenBucket::new(quota));
+    let lookup = limiter.clone();
+    comparison.row("tower-outbound Keyed try_acquire", GOVERNOR_STD, || {
+        move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
-    contest.again("tower-outbound Keyed limiter, nothing taken", STD, move |key| {
+    comparison.row_on_same_keys("tower-outbound Keyed lookup, no permit", GOVERNOR_STD, move |key| {
         black_box(lookup.limiter(&key)).is_ok()
     });
-    let fast = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
-    let ours = Keyed::with_max_keys(room, |_| 0, fast);
-    contest.row("tower-outbound Keyed try_acquire, fast clock", QUANTA, || {
-        move |key| ours.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
+    let with_fast_clock = move |_: &u64| TokenBucket::with_quanta_clock([quota]);
+    let limiter = Keyed::with_max_keys(max_keys, |_| 0, with_fast_clock);
+    comparison.row("tower-outbound Keyed try_acquire, fast clock", GOVERNOR_QUANTA, || {
+        move |key| limiter.limiter(&key).is_ok_and(|bucket| bucket.try_acquire().is_ok())
     })?;
 
-    contest.row(QUANTA, QUANTA, || {
-        let peer = Arc::new(governor::RateLimiter::dashmap(same));
+    comparison.row(GOVERNOR_QUANTA, GOVERNOR_QUANTA, || {
+        let peer = Arc::new(governor::RateLimiter::dashmap(peer_quota));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    contest.row(STD, STD, || {
-        let peer = Arc::new(governor::RateLimiter::dashmap_with_clock(same, MonotonicClock));
+    comparison.row(GOVERNOR_STD, GOVERNOR_STD, || {
+        let peer = Arc::new(governor::RateLimiter::dashmap_with_clock(peer_quota, MonotonicClock));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    contest.row("governor hashmap check_key, quanta clock", QUANTA, || {
-        let peer = Arc::new(governor::RateLimiter::hashmap(same));
+    comparison.row("governor hashmap check_key, quanta clock", GOVERNOR_QUANTA, || {
+        let peer = Arc::new(governor::RateLimiter::hashmap(peer_quota));
         move |key| peer.check_key(&key).is_ok()
     })?;
-    contest.row("governor hashmap check_key, std clock", STD, || {
-        let peer = Arc::new(governor::RateLimiter::hashmap_with_clock(same, MonotonicClock));
+    comparison.row("governor hashmap check_key, std clock", GOVERNOR_STD, || {
+        let peer = Arc::new(governor::RateLimiter::hashmap_with_clock(peer_quota, MonotonicClock));
         move |key| peer.check_key(&key).is_ok()
     })?;
 
-    contest.run("keyed", &format!("A bucket for each of {keys} keys"), settings)
+    comparison.run("keyed", &format!("A bucket for each of {keys} keys"), settings)
 }
 
-/// 10,000 tasks come at once for 10,000 a second.
+/// Measures 10,000 tasks that wait at once, at 10,000 permits per second.
 fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxError> {
     const RATE: u32 = 10_000;
     const BURST: u32 = 100;
@@ -194,39 +203,38 @@ fn waiters(workers: usize, repetitions: usize, tasks: u32) -> Result<Table, BoxE
         _ => ("waiters-2", "2 workers"),
     };
     let columns = [
-        Column::new("rate kept", "%", 1),
+        Column::new("rate achieved", "%", 1),
         Column::new("CPU", "ms", 1).plotted(),
         Column::new("× governor", "", 3),
-        Column::new("displaced, median", "places", 0),
-        Column::new("displaced, worst", "places", 0).plotted(),
-        Column::new("wake-ups a grant", "", 2).plotted(),
+        Column::new("displacement, median", "positions", 0),
+        Column::new("displacement, worst", "positions", 0).plotted(),
+        Column::new("wake-ups per grant", "", 2).plotted(),
     ];
     let title = format!("{tasks} tasks waiting on {RATE}/s, burst {BURST}, {on}");
     let mut rows = Vec::new();
     macro_rules! run {
         ($name:expr, $make:expr) => {{
-            let runs = (0..repetitions).map(|_| crowd(workers, tasks as usize, usize::MAX, $make));
+            let runs = (0..repetitions).map(|_| serve_waiters(workers, tasks as usize, usize::MAX, $make));
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
-            let of =
-                |figure: fn(&tower_outbound_peers::Crowd) -> f64| median(runs.iter().map(figure).collect());
-            let kept = 100.0 * ideal.as_secs_f64() / of(|run| run.took.as_secs_f64());
+            let of = |figure: fn(&ServedWaiters) -> f64| median(runs.iter().map(figure).collect());
+            let achieved = 100.0 * ideal.as_secs_f64() / of(|run| run.took.as_secs_f64());
             let cpu = runs.iter().all(|run| run.cpu.is_some()).then(|| of(|run| run.cpu.unwrap_or(0.0)));
-            let (median, worst) = (of(|run| run.displaced.0), of(|run| run.displaced.1));
-            rows.push(($name, kept, cpu, median, worst, of(|run| run.wakes)));
+            let (median, worst) = (of(|run| run.displacement.0), of(|run| run.displacement.1));
+            rows.push(($name, achieved, cpu, median, worst, of(|run| run.wakeups)));
         }};
     }
-    each_waiter!(RATE, SECOND, BURST, run);
+    for_each_waiting_limiter!(RATE, SECOND, BURST, run);
 
     let governor = rows.iter().find(|row| row.0.starts_with("governor")).and_then(|row| row.2);
     let mut table = Table::new(id, &title, columns);
-    for (name, kept, cpu, median, worst, wakes) in rows {
+    for (name, achieved, cpu, median, worst, wakeups) in rows {
         let ratio = cpu.zip(governor).map(|(cpu, governor)| cpu / governor);
-        table.row(name, vec![Some(kept), cpu, ratio, Some(median), Some(worst), Some(wakes)]);
+        table.row(name, vec![Some(achieved), cpu, ratio, Some(median), Some(worst), Some(wakeups)]);
     }
     Ok(table)
 }
 
-/// 64 tasks come again and again for 1,000 a second.
+/// Measures 64 tasks that acquire permits in a loop, at 1,000 permits per second.
 fn fairness(length: Duration) -> Result<Table, BoxError> {
     const RATE: u32 = 1_000;
     const BURST: u32 = 10;
@@ -234,65 +242,71 @@ fn fairness(length: Duration) -> Result<Table, BoxError> {
         Column::new("grants, least", "", 0),
         Column::new("grants, most", "", 0),
         Column::new("most ÷ least", "", 2).plotted(),
-        Column::new("rate kept", "%", 1),
+        Column::new("rate achieved", "%", 1),
     ];
     let title = format!("64 looping tasks on {RATE}/s, burst {BURST}, for {length:?}, 2 workers");
     let mut table = Table::new("fairness", &title, columns);
     macro_rules! run {
         ($name:expr, $make:expr) => {{
-            let shares = loopers(64, length, $make)?;
+            let shares = acquire_in_loops(64, length, $make)?;
             let allowed = f64::from(BURST) + f64::from(RATE) * shares.took.as_secs_f64();
             let (least, most) = (shares.least as f64, shares.most as f64);
-            let kept = 100.0 * shares.total as f64 / allowed;
-            table.row($name, vec![Some(least), Some(most), (least > 0.0).then(|| most / least), Some(kept)]);
+            let achieved = 100.0 * shares.total as f64 / allowed;
+            table.row(
+                $name,
+                vec![Some(least), Some(most), (least > 0.0).then(|| most / least), Some(achieved)],
+            );
         }};
     }
-    each_waiter!(RATE, SECOND, BURST, run);
+    for_each_waiting_limiter!(RATE, SECOND, BURST, run);
     Ok(table)
 }
 
-/// "100 in any window", and callers who take what they get.
+/// Measures the most grants in any window, for greedy callers of a quota of 100 per window.
 fn window(window: Duration) -> Result<Table, BoxError> {
     const LIMIT: u32 = 100;
     let quota = Quota::new(LIMIT, window)?.without_margin();
     let columns = [
         Column::new("worst window, steady", "grants", 0),
-        Column::new("worst window, sly", "grants", 0).plotted(),
+        Column::new("worst window, boundary", "grants", 0).plotted(),
         Column::new("quota used", "%", 1),
-        Column::new("own refill kept", "%", 2),
+        Column::new("refill rate achieved", "%", 2),
     ];
-    let title = format!("Greedy callers, {LIMIT} per {window:?} (virtual time where it says so)");
+    let title = format!("Greedy callers, {LIMIT} per {window:?} (real time unless stated)");
     let mut table = Table::new("window", &title, columns);
     macro_rules! run {
         ($name:expr, $refill:expr, $make:expr) => {{
             let steady: Greedy = greedy(Pattern::Steady, window, $make)?;
-            let sly: Greedy = greedy(Pattern::Sly, window, $make)?;
+            let boundary: Greedy = greedy(Pattern::Boundary, window, $make)?;
             let used = 100.0 * steady.total as f64 / f64::from(LIMIT * 5);
             let refill: Option<(Duration, u32)> = $refill;
-            let kept = refill.map(|(interval, burst)| {
+            let achieved = refill.map(|(interval, burst)| {
                 let refilled = steady.total as f64 - f64::from(burst);
                 100.0 * refilled * interval.as_secs_f64() / steady.took.as_secs_f64()
             });
-            table.row($name, vec![Some(steady.worst as f64), Some(sly.worst as f64), Some(used), kept]);
+            table.row(
+                $name,
+                vec![Some(steady.worst as f64), Some(boundary.worst as f64), Some(used), achieved],
+            );
         }};
     }
 
     let own = Some((quota.refill_interval(), quota.burst()));
     run!("tower-outbound TokenBucket", own, || {
-        let ours = TokenBucket::new(quota);
-        Ok(move || ours.try_acquire().is_ok())
+        let limiter = TokenBucket::new(quota);
+        Ok(move || limiter.try_acquire().is_ok())
     });
     run!("tower-outbound TokenBucket, fast clock", own, || {
-        let ours = TokenBucket::with_quanta_clock([quota]);
-        Ok(move || ours.try_acquire().is_ok())
+        let limiter = TokenBucket::with_quanta_clock([quota]);
+        Ok(move || limiter.try_acquire().is_ok())
     });
     run!("tower-outbound SlidingWindow", None, || {
-        let ours = SlidingWindow::new(quota);
-        Ok(move || ours.try_acquire().is_ok())
+        let limiter = SlidingWindow::new(quota);
+        Ok(move || limiter.try_acquire().is_ok())
     });
     let interval = window / LIMIT;
     run!("governor check", Some((interval, LIMIT)), || {
-        let peer = governor::RateLimiter::direct(bucket(interval, LIMIT)?);
+        let peer = governor::RateLimiter::direct(governor_quota(interval, LIMIT)?);
         Ok(move || peer.check().is_ok())
     });
     run!("leaky-bucket, fair, its default max", None, || {
@@ -305,7 +319,7 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     });
     run!("tower RateLimit", None, || {
         let mut peer = tower_limit(u64::from(LIMIT), window);
-        Ok(move || let_through(&mut peer))
+        Ok(move || is_admitted(&mut peer))
     });
     for (name, strategy) in [
         ("tower-resilience, its default", Err(WindowType::Fixed)),
@@ -315,14 +329,15 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     ] {
         run!(name, None, || {
             let mut peer = resilience(LIMIT as usize, window, Duration::ZERO, strategy)?;
-            Ok(move || let_through(&mut peer))
+            Ok(move || is_admitted(&mut peer))
         });
     }
 
-    // governor alone takes a clock that is moved by hand.
+    // governor is the only peer that accepts a fake clock.
     let (clock, start, mut elapsed) = (FakeRelativeClock::default(), now(), Duration::ZERO);
     let (minute, step) = (Duration::from_secs(60), Duration::from_millis(1));
-    let peer = governor::RateLimiter::direct_with_clock(bucket(minute / LIMIT, LIMIT)?, clock.clone());
+    let peer =
+        governor::RateLimiter::direct_with_clock(governor_quota(minute / LIMIT, LIMIT)?, clock.clone());
     let mut grants = Vec::new();
     while elapsed < minute * 5 {
         if peer.check().is_ok() {
@@ -338,8 +353,8 @@ fn window(window: Duration) -> Result<Table, BoxError> {
     Ok(table)
 }
 
-/// What needs a server, which is started once.
-fn shared(report: &mut Report, wanted: impl Fn(&str) -> bool, quick: bool) -> Result<(), BoxError> {
+/// Runs the sections that need a Redis server.
+fn redis_sections(report: &mut Report, wanted: impl Fn(&str) -> bool, quick: bool) -> Result<(), BoxError> {
     let wanted: Vec<_> = ["redis", "redis-cost"].into_iter().filter(|section| wanted(section)).collect();
     if wanted.is_empty() {
         return Ok(());
@@ -359,8 +374,8 @@ fn shared(report: &mut Report, wanted: impl Fn(&str) -> bool, quick: bool) -> Re
         Err(error) => return Err(error),
     };
     if wanted.contains(&"redis") {
-        let (turn, rounds) = if quick { (10, 3) } else { (100, 21) };
-        report.add(redis(&server, Settings { turn: Duration::from_millis(turn), rounds })?);
+        let (sample, rounds) = if quick { (10, 3) } else { (100, 21) };
+        report.add(redis(&server, Settings { sample: Duration::from_millis(sample), rounds })?);
     }
     if wanted.contains(&"redis-cost") {
         report.add(redis_cost(&server, Duration::from_millis(if quick { 40 } else { 2_000 }))?);
@@ -375,11 +390,13 @@ fn main() -> Result<(), BoxError> {
     let (quick, wanted) = (arguments.quick, |section: &str| arguments.wants(section));
 
     let settings = match quick {
-        true => Settings { turn: Duration::from_millis(2), rounds: 3 },
-        false => Settings { turn: Duration::from_millis(20), rounds: 41 },
+        true => Settings { sample: Duration::from_millis(2), rounds: 3 },
+        false => Settings { sample: Duration::from_millis(20), rounds: 41 },
     };
-    let mut report =
-        Report::new("limiter", "rows in turns where they can be; ratios are to the row that each names");
+    let mut report = Report::new(
+        "limiter",
+        "rows interleaved where possible; base: governor on the same clock, or a bare INCR",
+    );
     if wanted("grant") {
         report.add(grant(settings)?);
     }
@@ -387,9 +404,9 @@ fn main() -> Result<(), BoxError> {
         report.add(refusal(settings)?);
     }
     if wanted("keyed") {
-        // Long turns: each begins with caches that hold the keys of another row.
-        let (keys, turn, rounds) = if quick { (10_000, 2, 3) } else { (1_000_000, 100, 15) };
-        report.add(keyed(keys, Settings { turn: Duration::from_millis(turn), rounds })?);
+        // Long samples, because each starts with caches that hold another row's keys.
+        let (keys, sample, rounds) = if quick { (10_000, 2, 3) } else { (1_000_000, 100, 15) };
+        report.add(keyed(keys, Settings { sample: Duration::from_millis(sample), rounds })?);
     }
     if wanted("waiters") {
         let (repetitions, tasks) = if quick { (1, 1_000) } else { (5, 10_000) };
@@ -403,6 +420,6 @@ fn main() -> Result<(), BoxError> {
     if wanted("window") {
         report.add(window(Duration::from_millis(if quick { 60 } else { 600 }))?);
     }
-    shared(&mut report, wanted, quick)?;
+    redis_sections(&mut report, wanted, quick)?;
     report.write(&arguments)
 }

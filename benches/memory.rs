@@ -1,14 +1,14 @@
-//! What is held while nothing moves: by an idle limiter, by a call that waits, and by 100,000 that wait at once; and what
-//! it costs to put them in line, to serve them, to cancel them.
+//! Measures the memory of idle limiters and of 100,000 queued calls, and the time to enqueue, serve and cancel the
+//! calls.
 //!
-//! `cargo bench -p tower-outbound-peers --bench memory` prints a table for each section. After `--`:
+//! `cargo bench -p tower-outbound-peers --bench memory` prints a table for each section. Arguments after `--`:
 //!
-//! - `--quick` lets 2,000 wait, to see that it works;
-//! - `--only SECTION` runs one of `idle`, `waiting`, `served`;
-//! - `--json PATH`, `--svg PATH` and `--markdown PATH` write the figures, a plot and the tables as well, see README.md.
+//! - `--quick` queues only 2,000 calls, to check that the bench works.
+//! - `--only SECTION` runs one of `idle`, `waiting`, `served`.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! Bytes are what the program asked of the allocator and has not given back, spare room included: they are exact, and
-//! the same in every run. All runs on one thread.
+//! The figures are the allocated bytes that were not freed, including unused capacity. They are exact and the same in
+//! every run. Everything runs on one thread.
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ use tower_outbound::{
     stack::StackBuilder,
 };
 use tower_outbound_peers::{
-    Answers, Arguments, BoxError, Column, Held, Report, Table, bucket, crowd, each_waiter, get, held, idle,
-    leaky, median, ratelimit, resilience, runtime,
+    Arguments, BoxError, Column, OkService, QueuedMemory, Report, Table, for_each_waiting_limiter, get,
+    governor_quota, idle_memory, leaky, median, queued_memory, ratelimit, resilience, runtime, serve_waiters,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Rows that are not there to be compared, but to be subtracted or to tell the scale.
-const EMPTY: &str = "a task that does nothing";
+/// The row with the memory of a task itself, which is part of all other rows.
+const EMPTY_TASK: &str = "a task that does nothing";
 
 fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
     Ok(StackBuilder::new("https://api.example.com")?
@@ -42,90 +42,93 @@ fn preset(quota: Quota, queue: usize) -> Result<StackBuilder, BoxError> {
 fn idle_limiters() -> Result<Table, BoxError> {
     let quota = Quota::new(100, MINUTE)?.without_margin();
     let columns = [
-        Column::new("in the handle", "bytes", 0),
-        Column::new("on the heap", "bytes", 0).plotted(),
-        Column::new("in blocks", "", 0),
+        Column::new("handle", "bytes", 0),
+        Column::new("heap", "bytes", 0).plotted(),
+        Column::new("heap allocations", "", 0),
     ];
     let mut table = Table::new("idle", "Idle, 100 per 60 s", columns);
     let mut row = |name, figures: Result<[f64; 3], BoxError>| {
         table.row(name, figures?.map(Some).to_vec());
         Ok::<_, BoxError>(())
     };
-    row("tower-outbound TokenBucket", idle(|| Ok(TokenBucket::new(quota))))?;
-    row("tower-outbound TokenBucket of two quotas", idle(|| Ok(TokenBucket::all_of([quota, quota]))))?;
-    row("tower-outbound SlidingWindow", idle(|| Ok(SlidingWindow::new(quota))))?;
+    row("tower-outbound TokenBucket", idle_memory(|| Ok(TokenBucket::new(quota))))?;
+    row("tower-outbound TokenBucket of two quotas", idle_memory(|| Ok(TokenBucket::all_of([quota, quota]))))?;
+    row("tower-outbound SlidingWindow", idle_memory(|| Ok(SlidingWindow::new(quota))))?;
     let spent = || {
-        let ours = SlidingWindow::new(quota);
-        while ours.try_acquire().is_ok() {}
-        Ok(ours)
+        let limiter = SlidingWindow::new(quota);
+        while limiter.try_acquire().is_ok() {}
+        Ok(limiter)
     };
-    row("tower-outbound SlidingWindow, the quota spent", idle(spent))?;
+    row("tower-outbound SlidingWindow, the quota spent", idle_memory(spent))?;
     let keyed = || Ok(Keyed::new(|_| 0, move |_: &u64| TokenBucket::new(quota)));
-    row("tower-outbound Keyed, no key yet", idle(keyed))?;
-    row("tower-outbound preset's layer", idle(|| Ok(preset(quota, 1)?.layer()?)))?;
-    row("tower-outbound client, TLS roots included", idle(|| Ok(preset(quota, 1)?.client()?)))?;
+    row("tower-outbound Keyed, no key yet", idle_memory(keyed))?;
+    row("tower-outbound preset's layer", idle_memory(|| Ok(preset(quota, 1)?.layer()?)))?;
+    row("tower-outbound client, TLS roots included", idle_memory(|| Ok(preset(quota, 1)?.client()?)))?;
 
     let interval = MINUTE / 100;
-    row("governor", idle(|| Ok(Arc::new(governor::RateLimiter::direct(bucket(interval, 100)?)))))?;
-    row("leaky-bucket", idle(|| Ok(leaky(100, MINUTE, Some(100)))))?;
-    row("ratelimit", idle(|| ratelimit(100, MINUTE)))?;
-    row("tower-resilience token bucket", idle(|| resilience(100, MINUTE, MINUTE, Ok(0))))?;
-    row("tokio Semaphore", idle(|| Ok(Arc::new(Semaphore::new(100)))))?;
+    row(
+        "governor",
+        idle_memory(|| Ok(Arc::new(governor::RateLimiter::direct(governor_quota(interval, 100)?)))),
+    )?;
+    row("leaky-bucket", idle_memory(|| Ok(leaky(100, MINUTE, Some(100)))))?;
+    row("ratelimit", idle_memory(|| ratelimit(100, MINUTE)))?;
+    row("tower-resilience token bucket", idle_memory(|| resilience(100, MINUTE, MINUTE, Ok(0))))?;
+    row("tokio Semaphore", idle_memory(|| Ok(Arc::new(Semaphore::new(100)))))?;
     Ok(table)
 }
 
-/// Calls `$run!(name, make)` with ours as stacks, as `each_waiter!` does with limiters.
-macro_rules! each_stack {
+/// Calls `$run!(name, make)` for a stack and a client of this crate, as `for_each_waiting_limiter!` does for limiters.
+macro_rules! for_each_stack {
     ($quota:expr, $queue:expr, $run:ident) => {{
-        // Made anew for each: what is made of one preset shares its limiter.
+        // Each row needs its own preset, because clones of a preset share the limiter.
         let (quota, queue) = ($quota, $queue);
         $run!("tower-outbound full preset stack", || {
-            let (stack, request) = (preset(quota, queue)?.layer()?.layer(Answers), get()?);
-            Ok(move || stack.clone().oneshot(request.clone()).map(|answer| answer.is_ok()))
+            let (stack, request) = (preset(quota, queue)?.layer()?.layer(OkService), get()?);
+            Ok(move || stack.clone().oneshot(request.clone()).map(|response| response.is_ok()))
         });
         $run!("tower-outbound client", || {
-            let client = preset(quota, queue)?.client_with_service(Answers)?;
-            Ok(move || client.get("/v1/resources").map(|answer| answer.is_ok()))
+            let client = preset(quota, queue)?.client_with_service(OkService)?;
+            Ok(move || client.get("/v1/resources").map(|response| response.is_ok()))
         });
     }};
 }
 
 fn waiting(tasks: usize, repetitions: usize) -> Result<Table, BoxError> {
     let columns = [
-        Column::new("held", "bytes a call", 0).plotted(),
-        Column::new("in blocks", "a call", 2),
-        Column::new("all of them", "MiB", 1),
-        Column::new("put in line", "ns a call", 0),
-        Column::new("cancelled", "ns a call", 0),
-        Column::new("left behind", "bytes a call", 1),
+        Column::new("memory", "bytes per call", 0).plotted(),
+        Column::new("heap allocations", "per call", 2),
+        Column::new("total", "MiB", 1),
+        Column::new("enqueue", "ns per call", 0),
+        Column::new("cancel", "ns per call", 0),
+        Column::new("remaining after cancel", "bytes per call", 1),
     ];
-    let title = format!("{tasks} tasks waiting at once, nobody served, one thread");
+    let title = format!("{tasks} tasks waiting at once, none served, 1 thread");
     let mut table = Table::new("waiting", &title, columns);
     macro_rules! run {
         ($name:expr, $burst:expr, $make:expr) => {{
-            let runs = (0..repetitions).map(|_| held(tasks, $burst, $make));
+            let runs = (0..repetitions).map(|_| queued_memory(tasks, $burst, $make));
             let runs = runs.collect::<Result<Vec<_>, _>>().map_err(|error| format!("{}: {error}", $name))?;
-            let of = |figure: fn(&Held) -> f64| Some(median(runs.iter().map(figure).collect()));
-            let mebibytes = of(|held| held.bytes).map(|bytes| bytes * tasks as f64 / f64::from(1 << 20));
-            let (bytes, blocks) = (of(|held| held.bytes), of(|held| held.blocks));
-            let (queue, cancel) = (of(|held| held.queue), of(|held| held.cancel));
-            table.row($name, vec![bytes, blocks, mebibytes, queue, cancel, of(|held| held.left)]);
+            let of = |figure: fn(&QueuedMemory) -> f64| Some(median(runs.iter().map(figure).collect()));
+            let mebibytes = of(|run| run.bytes).map(|bytes| bytes * tasks as f64 / f64::from(1 << 20));
+            let (bytes, blocks) = (of(|run| run.bytes), of(|run| run.blocks));
+            let (enqueue, cancel) = (of(|run| run.enqueue), of(|run| run.cancel));
+            table.row($name, vec![bytes, blocks, mebibytes, enqueue, cancel, of(|run| run.remaining)]);
         }};
         ($name:expr, $make:expr) => {
             run!($name, 1, $make)
         };
     }
-    run!(EMPTY, 0, || Ok(pending::<bool>));
-    // One at once, and one more in 100 s: the last would wait for 115 days.
+    run!(EMPTY_TASK, 0, || Ok(pending::<bool>));
+    // The limiters refill one permit per 100 s, so that no waiter gets a permit during the run.
     let per = Duration::from_secs(100);
-    each_waiter!(1, per, 1, run);
-    each_stack!(Quota::new(2, per)?.with_burst(1)?.without_margin(), tasks, run);
+    for_each_waiting_limiter!(1, per, 1, run);
+    for_each_stack!(Quota::new(2, per)?.with_burst(1)?.without_margin(), tasks, run);
     run!("tokio Semaphore", 0, || {
         let none = Arc::new(Semaphore::new(0));
         Ok(move || Arc::clone(&none).acquire_owned().map(|permit| permit.is_ok()))
     });
     table.note(
-        "governor's timers are freed by a thread of their own: what that gives back is not counted."
+        "A separate thread frees governor's timers. The bench does not count what that thread frees."
             .to_owned(),
     );
     Ok(table)
@@ -136,25 +139,25 @@ fn served(tasks: usize) -> Result<Table, BoxError> {
     const BURST: u32 = 1_000;
     let second = Duration::from_secs(1);
     let columns = [
-        Column::new("from the first to the last", "ms", 0),
-        Column::new("rate kept", "%", 1),
+        Column::new("first to last grant", "ms", 0),
+        Column::new("rate achieved", "%", 1),
         Column::new("CPU", "ms", 1).plotted(),
-        Column::new("displaced, median", "places", 0),
-        Column::new("displaced, worst", "places", 0).plotted(),
-        Column::new("wake-ups a grant", "", 2),
+        Column::new("displacement, median", "positions", 0),
+        Column::new("displacement, worst", "positions", 0).plotted(),
+        Column::new("wake-ups per grant", "", 2),
     ];
     let title = format!("{tasks} tasks waiting on {RATE}/s, burst {BURST}, 1 thread");
     let mut table = Table::new("served", &title, columns);
     let ideal = second * (tasks as u32 - BURST) / RATE;
     macro_rules! run {
         ($name:expr, $make:expr) => {{
-            match crowd(1, tasks, 64, $make) {
+            match serve_waiters(1, tasks, 64, $make) {
                 Ok(run) => {
                     let took = run.took.as_secs_f64();
-                    let kept = 100.0 * ideal.as_secs_f64() / took;
-                    let (median, worst) = run.displaced;
-                    let order = [Some(median), Some(worst), Some(run.wakes)];
-                    let figures = [Some(took * 1e3), Some(kept), run.cpu].into_iter().chain(order);
+                    let achieved = 100.0 * ideal.as_secs_f64() / took;
+                    let (median, worst) = run.displacement;
+                    let order = [Some(median), Some(worst), Some(run.wakeups)];
+                    let figures = [Some(took * 1e3), Some(achieved), run.cpu].into_iter().chain(order);
                     table.row($name, figures.collect());
                 }
                 Err(error) => {
@@ -164,17 +167,17 @@ fn served(tasks: usize) -> Result<Table, BoxError> {
             }
         }};
     }
-    each_waiter!(RATE, second, BURST, run);
-    each_stack!(Quota::new(RATE + BURST, second)?.with_burst(BURST)?.without_margin(), tasks, run);
+    for_each_waiting_limiter!(RATE, second, BURST, run);
+    for_each_stack!(Quota::new(RATE + BURST, second)?.with_burst(BURST)?.without_margin(), tasks, run);
     Ok(table)
 }
 
 fn main() -> Result<(), BoxError> {
     let arguments = Arguments::parse(&["idle", "waiting", "served"])?;
-    let mut report = Report::new("memory", "bytes as asked of the allocator; one thread");
+    let mut report = Report::new("memory", "allocated bytes, one thread");
     let tasks = arguments.pick(100_000, 2_000);
     if arguments.wants("idle") {
-        // Some make timers, which need to know of a runtime.
+        // Some limiters create timers, which need a runtime.
         let runtime = runtime(1)?;
         let _entered = runtime.enter();
         report.add(idle_limiters()?);

@@ -1,15 +1,15 @@
-//! What a call pays for a whole stack over a service that does nothing: this crate's preset beside what is built of
-//! tower's, tower-http's and tower-resilience's layers.
+//! Measures the overhead of whole stacks over a service that does nothing: this crate's preset, and stacks of layers of
+//! tower, tower-http and tower-resilience.
 //!
-//! `cargo bench -p tower-outbound-peers --bench stacks` prints nanoseconds and allocations a call, as
-//! `benches/overhead` does for each layer; every row is awaited on one runtime of one thread. After `--`:
+//! `cargo bench -p tower-outbound-peers --bench stacks` prints nanoseconds and allocations per call. Every row runs on
+//! one runtime with one thread. Arguments after `--`:
 //!
-//! - `--quick` runs few rounds, to see that it works;
-//! - `--only SECTION` runs one of `stacks`, `stacks-info`;
-//! - `--json PATH`, `--svg PATH` and `--markdown PATH` write the figures, a plot and the tables as well, see README.md.
+//! - `--quick` runs few rounds, to check that the bench works.
+//! - `--only SECTION` runs one of `stacks`, `stacks-info`.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See README.md.
 //!
-//! The peers' stacks have an id, a log, a limit, a retry and a key; ours has two timeouts, a report and what the server
-//! says of its limits besides. "× peer" is of what comes over the bare service: ours to theirs.
+//! All stacks have a request id, a log, a limit, a retry and a key. The preset also has two timeouts, a report, and
+//! reads the server's rate-limit headers. "× peer" compares the overheads over the bare service.
 
 use std::{rc::Rc, time::Duration};
 
@@ -17,15 +17,15 @@ use tokio::runtime::Runtime;
 use tower::Layer;
 use tower_outbound::{ApiKey, Quota, stack::StackBuilder};
 use tower_outbound_peers::{
-    Answers, Arguments, BoxError, Call, Calls, Ratio, Report, at_info, compare_calls, runtime,
-    tower_buffered, tower_outside, tower_resilience,
+    Arguments, BoxError, CallSettings, OkService, Ratio, Report, ServiceRow, at_info, compare_calls, runtime,
+    tower_buffered, tower_resilience, tower_unlimited_retries,
 };
 
-const OUTSIDE: &str = "tower-http + tower (retries not limited)";
+const UNLIMITED_RETRIES: &str = "tower-http + tower (retries not limited)";
 const BUFFERED: &str = "tower-http + tower, Buffer + RateLimit inside retry";
 const RESILIENCE: &str = "tower-http + tower-resilience";
 
-fn rows(runtime: &Rc<Runtime>) -> Result<Vec<Call>, BoxError> {
+fn rows(runtime: &Rc<Runtime>) -> Result<Vec<ServiceRow>, BoxError> {
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let preset = StackBuilder::new("https://api.example.com")?
@@ -33,22 +33,23 @@ fn rows(runtime: &Rc<Runtime>) -> Result<Vec<Call>, BoxError> {
         .with_api_key(ApiKey::new("s3cret")?)
         .with_quota(quota)
         .layer()?;
-    // For the worker behind the Buffer.
+    // tower's `Buffer` spawns a worker task.
     let _entered = runtime.enter();
-    let ours = |name| Call::awaited(name, runtime, preset.layer(Answers));
+    let preset_stack = |name| ServiceRow::awaited(name, runtime, preset.layer(OkService));
     Ok(vec![
-        Call::awaited("bare service", runtime, Answers),
-        Call::awaited(OUTSIDE, runtime, tower_outside(Answers)),
-        Call::awaited(BUFFERED, runtime, tower_buffered(Answers)),
-        Call::awaited(RESILIENCE, runtime, tower_resilience(Answers)?),
-        ours("tower-outbound full preset stack").beside(OUTSIDE),
+        ServiceRow::awaited("bare service", runtime, OkService),
+        ServiceRow::awaited(UNLIMITED_RETRIES, runtime, tower_unlimited_retries(OkService)),
+        ServiceRow::awaited(BUFFERED, runtime, tower_buffered(OkService)),
+        ServiceRow::awaited(RESILIENCE, runtime, tower_resilience(OkService)?),
+        preset_stack("tower-outbound full preset stack").compared_with(UNLIMITED_RETRIES),
     ])
 }
 
 fn main() -> Result<(), BoxError> {
     let arguments = Arguments::parse(&["stacks", "stacks-info"])?;
-    let settings = arguments.pick(Calls { rounds: 101, calls: 5_000 }, Calls { rounds: 5, calls: 1_000 });
-    let mut report = Report::new("stacks", &format!("one thread; {settings}"));
+    let settings =
+        arguments.pick(CallSettings { rounds: 101, calls: 5_000 }, CallSettings { rounds: 5, calls: 1_000 });
+    let mut report = Report::new("stacks", &format!("one thread, {settings}"));
     let runtime = Rc::new(runtime(1)?);
     let compare = |id, title| compare_calls(id, title, Ratio::OverBare, rows(&runtime)?, settings);
 

@@ -1,5 +1,5 @@
 //! Composes the layers in a tower stack over hyper-util's client, with tower's concurrency limit below them, and prints
-//! what each layer did to one call. `--help` shows more.
+//! the effect of each layer on one call. `--help` shows more.
 #[path = "support/mod.rs"]
 mod support;
 
@@ -8,7 +8,7 @@ use std::{process::ExitCode, time::Duration};
 use http_body_util::Empty;
 use hyper::{Request, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use support::{Plan, Scripted, StandIn, When};
+use support::{MockConfig, MockResponse, MockServer, Trigger};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_outbound::attempt_span::AttemptSpanLayer;
@@ -21,27 +21,28 @@ use tower_outbound::{
 use tower_outbound_examples::{no_arguments, run};
 
 const HELP: &str = "\
-Composes the layers by hand in a tower stack and prints what each layer did to one call.
+Composes single layers in a tower stack, and prints the effect of each layer on one call.
 
 Usage: cargo run --example compose
 
   --help  this text
 
-The server is a stand-in on loopback that responds 503 to the first attempt. It takes about 1 second.
+A mock server on loopback responds 503 to the first attempt. It takes about 1 second.
 
-Exit status: 0, 1 if the call failed, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if the call failed, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(HELP);
-    run(call(), support::so_far).await
+    run(call(), support::partial_summary).await
 }
 
 async fn call() -> Result<(), BoxError> {
-    let faults = vec![(When::Nth(1), Scripted::Unavailable)]; // so that there is something to retry
-    let server = StandIn::start(Plan { faults, ..Plan::new("compose", "s3cret") }).await?;
-    // One at once and one more in each second, so that there is something to wait for.
+    // The retry layer retries the first attempt.
+    let faults = vec![(Trigger::Nth(1), MockResponse::Unavailable)];
+    let server = MockServer::start(MockConfig { faults, ..MockConfig::new("compose", "s3cret") }).await?;
+    // The quota refills one permit per second, so that the retry waits for its permit.
     let limiter = TokenBucket::new(Quota::per_second(2)?.with_burst(1)?.without_margin());
     let service = ServiceBuilder::new()
         .layer(RequestIdLayer::new())
@@ -64,7 +65,9 @@ async fn call() -> Result<(), BoxError> {
     let id = report.request_id().ok_or("no request id")?;
     println!("request id  {} on each of {} attempts", id.to_str()?, report.attempt_count());
     for attempt in report.attempts() {
-        let Some(Outcome::Response(status)) = attempt.outcome else { return Err("no answer".into()) };
+        let Some(Outcome::Response(status)) = attempt.outcome else {
+            return Err("an attempt got no response".into());
+        };
         let waited = attempt.waited.as_millis();
         println!("limit       attempt {} waited {waited} ms for its permit", attempt.number);
         print!("retry       attempt {}: {status}", attempt.number);
@@ -73,12 +76,12 @@ async fn call() -> Result<(), BoxError> {
             None => println!(", which is the response of the call"),
         }
     }
-    println!("limit       {} permits granted in all", limiter.snapshot().granted);
-    for seen in server.ledger().requests {
-        let has_key = seen.header("authorization") == "Bearer s3cret";
+    println!("limit       {} permits granted in total", limiter.snapshot().granted);
+    for request in server.request_log().requests {
+        let has_key = request.header("authorization") == "Bearer s3cret";
         println!(
             "auth        request {} arrived with{} the key",
-            seen.number,
+            request.number,
             if has_key { "" } else { "out" }
         );
     }

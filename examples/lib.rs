@@ -1,4 +1,4 @@
-//! What the examples share: arguments, errors and Ctrl-C.
+//! Arguments, errors and Ctrl-C, shared by the examples.
 
 use std::{
     env,
@@ -19,26 +19,26 @@ pub fn arguments(help: &str) -> Vec<String> {
     let arguments: Vec<_> =
         env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
-        // A reader that closes the pipe early has read enough.
+        // Ignores errors, because a reader such as `head` may close the pipe early.
         let _ = io::stdout().write_all(help.as_bytes());
         process::exit(0);
     }
     arguments
 }
 
-/// Checks that there are no arguments: prints `help` on `--help`, and rejects any other argument.
+/// Rejects every argument except `--help`, which prints `help`.
 pub fn no_arguments(help: &str) {
     if let Some(argument) = arguments(help).first() {
-        unknown(argument, "no argument but --help");
+        reject_unknown(argument, "no argument but --help");
     }
 }
 
 /// Reports an unknown argument and the valid ones on stderr, and exits with 2.
-pub fn unknown(argument: &str, expected: &str) -> ! {
+pub fn reject_unknown(argument: &str, expected: &str) -> ! {
     reject(format_args!("unknown argument `{argument}`: expected {expected}"))
 }
 
-/// Reports a wrong argument or setting on stderr and exits with 2.
+/// Reports an invalid argument or setting on stderr, and exits with 2.
 pub fn reject(error: impl fmt::Display) -> ! {
     report(error);
     process::exit(2);
@@ -51,7 +51,7 @@ pub fn report(error: impl fmt::Display) {
     eprintln!("{name}: {error}");
 }
 
-/// Returns an error and its sources, joined by colons.
+/// Returns the messages of an error and its sources, joined by colons.
 pub fn chain(error: &dyn Error) -> String {
     let causes = iter::successors(Some(error), |error| (*error).source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -59,8 +59,8 @@ pub fn chain(error: &dyn Error) -> String {
 
 /// Runs `program` until it ends or until Ctrl-C. Returns the exit code: 0, 1 for an error, 130 after Ctrl-C.
 ///
-/// On Ctrl-C drops `program` and prints what `so_far` returns.
-pub async fn run<P>(program: P, so_far: impl FnOnce() -> String) -> ExitCode
+/// Ctrl-C drops `program` and prints the partial summary.
+pub async fn run<P>(program: P, partial_summary: impl FnOnce() -> String) -> ExitCode
 where
     P: Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
 {
@@ -69,7 +69,7 @@ where
         result = program => return exit_code(result),
         code = interrupt.received() => code,
     };
-    println!("{}{}", interrupt.title(), so_far());
+    println!("{}{}", interrupt.title(), partial_summary());
     code
 }
 
@@ -84,22 +84,22 @@ pub fn exit_code(result: Result<(), Box<dyn Error + Send + Sync>>) -> ExitCode {
     }
 }
 
-/// Listens for Ctrl-C and, on Unix, SIGTERM. Create it before the first output: it misses earlier signals.
+/// Listens for Ctrl-C and, on Unix, SIGTERM. It misses earlier signals, so create it before the first output.
 ///
-/// The first signal is for the program. A second one ends the process immediately, also while the first one's summary or
-/// the end of the runtime waits, such as for a DNS lookup.
+/// The program handles the first signal. A second signal ends the process immediately, even if the program is still
+/// shutting down, for example because its runtime waits for a DNS lookup.
 #[derive(Debug)]
 pub struct Interrupt {
     start: Instant,
-    /// The exit code for the first signal; 0 before it.
+    /// The exit code for the first signal, or 0 before that signal.
     code: watch::Receiver<u8>,
 }
 
 impl Interrupt {
-    /// Starts to listen, on a thread of its own.
+    /// Starts to listen on a dedicated thread.
     pub fn listen() -> Self {
         let (sender, code) = watch::channel(0);
-        // Without a handler the system's default ends the program.
+        // If the handler cannot be installed, the operating system ends the program on Ctrl-C.
         if let Ok(runtime) = runtime::Builder::new_current_thread().enable_io().build() {
             let signals = {
                 let _context = runtime.enter();
@@ -116,7 +116,9 @@ impl Interrupt {
         Self { start: Instant::now(), code }
     }
 
-    /// Waits for the signal. Returns the shell's exit code for it, also when called again: 130 for Ctrl-C, 143 for SIGTERM.
+    /// Waits for the first signal. Returns the shell's exit code for it: 130 for Ctrl-C, 143 for SIGTERM.
+    ///
+    /// Later calls return the same code immediately.
     pub async fn received(&mut self) -> ExitCode {
         match self.code.wait_for(|code| *code != 0).await.map(|code| *code) {
             Ok(code) => ExitCode::from(code),
@@ -124,7 +126,7 @@ impl Interrupt {
         }
     }
 
-    /// Such as `interrupted after 1.2 s: `, the beginning of a partial summary.
+    /// Returns the beginning of a partial summary, such as `interrupted after 1.2 s: `.
     pub fn title(&self) -> String {
         format!("\ninterrupted after {:.1} s: ", self.start.elapsed().as_secs_f64())
     }

@@ -1,7 +1,7 @@
-//! Shows the log and the metrics of a service that fails and recovers. Prometheus' own exporter serves the metrics.
+//! Shows the log and the metrics of calls to a service that fails and recovers.
 //!
-//! The service is a stand-in on loopback. It rejects an expired key, is unavailable for a moment, requests a pause, drops a
-//! connection, and then works again.
+//! The service is a mock server on loopback. It rejects an expired key, responds 503 twice, requests a delay, drops a
+//! connection, and then recovers. `metrics-exporter-prometheus` serves the metrics.
 //!
 //! `cargo run --example observe`. `--help` shows more.
 
@@ -21,7 +21,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::{client::legacy, rt::TokioExecutor};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-use support::{Plan, Scripted, StandIn, When::Nth};
+use support::{MockConfig, MockResponse, MockServer, Trigger::Nth};
 use tokio::time::Instant;
 use tower_outbound::{
     ApiKey, BoxError, Client, InvalidConfig, Quota,
@@ -46,49 +46,49 @@ Usage: cargo run --example observe
 
   --help  this text
 
-The service is a stand-in on loopback. It takes about 2 seconds.
+The service is a mock server on loopback. It takes about 2 seconds.
 
-Exit status: 0, 1 if a call fails that should not or a metric is missing, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if a call fails unexpectedly or a metric is missing, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(HELP);
-    run(calls(), support::so_far).await
+    run(calls(), support::partial_summary).await
 }
 
 async fn calls() -> Result<(), BoxError> {
-    log();
-    let page = start_exporter()?;
+    init_log();
+    let metrics_url = start_exporter()?;
 
-    let service = StandIn::start(Plan {
+    let service = MockServer::start(MockConfig {
         latency: Duration::from_millis(20),
         faults: vec![
-            (Nth(3), Scripted::Unavailable),
-            (Nth(4), Scripted::Unavailable),
-            (Nth(6), Scripted::Throttled),
-            (Nth(9), Scripted::Dropped),
-            (Nth(11), Scripted::Dropped),
+            (Nth(3), MockResponse::Unavailable),
+            (Nth(4), MockResponse::Unavailable),
+            (Nth(6), MockResponse::Throttled),
+            (Nth(9), MockResponse::Dropped),
+            (Nth(11), MockResponse::Dropped),
         ],
-        ..Plan::new("rates", "key-2")
+        ..MockConfig::new("rates", "key-2")
     })
     .await?;
     let rates = client(&service.base_url())?;
 
-    say("the first key has expired: the layer replaces it and sends the request again");
+    heading("the first key has expired: the layer refreshes it and resends the request");
     rates.get("/v1/latest").await?;
-    say("503 twice: the call is retried");
+    heading("503 twice: the call is retried");
     rates.get("/v1/latest").await?;
-    say("429 with Retry-After: every caller waits for the requested delay");
+    heading("429 with Retry-After: every caller waits for the requested delay");
     tokio::try_join!(rates.get("/v1/latest"), rates.get("/v1/history"))?;
-    say("the connection drops: the GET is retried, the POST may have been processed and is not");
+    heading("the connection drops: the GET is retried; the POST may have been processed, so it is not");
     rates.get("/v1/latest").await?;
     if let Err(error) = rates.post("/v1/alerts", "{}").await {
         println!("-- the caller's error: {}", chain(&error));
     }
-    say("the metrics that Prometheus reads, without descriptions, buckets and sums");
-    let page = scrape(page).await?;
-    let mut series: Vec<_> = page.lines().filter(|line| is_shown(line)).collect();
+    heading("the metrics that Prometheus reads, without descriptions, buckets and sums");
+    let page = scrape(metrics_url).await?;
+    let mut series: Vec<_> = page.lines().filter(|line| is_single_value(line)).collect();
     series.sort_unstable();
     println!("{}", series.join("\n"));
     for name in [
@@ -104,30 +104,30 @@ async fn calls() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Returns whether a line of the metrics is a single value.
-fn is_shown(line: &str) -> bool {
+/// Returns whether the text is a sample of a metric other than a bucket or a sum.
+fn is_single_value(line: &str) -> bool {
     let name = line.split(['{', ' ']).next().unwrap_or_default();
     !line.is_empty() && !line.starts_with('#') && !name.ends_with("_bucket") && !name.ends_with("_sum")
 }
 
-fn say(what: &str) {
-    println!("\n-- {what}");
+fn heading(text: &str) {
+    println!("\n-- {text}");
 }
 
-/// Logs each attempt and each retry, and of other modules only events that occur at most once per call.
-fn log() {
-    let only = Targets::new()
+/// Logs all events of attempts and retries. Other modules log at INFO only, at most one event per call.
+fn init_log() {
+    let filter = Targets::new()
         .with_target("tower_outbound", LevelFilter::INFO)
         .with_target("tower_outbound::attempt_span", LevelFilter::DEBUG)
         .with_target("tower_outbound::retry", LevelFilter::DEBUG);
-    let lines = fmt::layer().with_ansi(io::stdout().is_terminal()).event_format(Line(Instant::now()));
-    tracing_subscriber::registry().with(lines).with(only).init();
+    let lines = fmt::layer().with_ansi(io::stdout().is_terminal()).event_format(EventLine(Instant::now()));
+    tracing_subscriber::registry().with(lines).with(filter).init();
 }
 
-/// Formats an event as time, level, target and fields, after the call's span.
-struct Line(Instant);
+/// Formats an event as time, level, target, fields of the call's span, and fields of the event.
+struct EventLine(Instant);
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for EventLine
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -151,7 +151,7 @@ where
     }
 }
 
-/// Returns the address of the exporter's metrics page.
+/// Starts the exporter. Returns the URL of its metrics page.
 fn start_exporter() -> Result<Uri, BoxError> {
     let mut tries = 0;
     let address = loop {
@@ -182,8 +182,8 @@ fn client(base_url: &str) -> Result<Client, InvalidConfig> {
         .client()
 }
 
-async fn scrape(page: Uri) -> Result<String, BoxError> {
+async fn scrape(url: Uri) -> Result<String, BoxError> {
     let client = legacy::Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    let page = client.get(page).await?.into_body().collect().await?.to_bytes();
+    let page = client.get(url).await?.into_body().collect().await?.to_bytes();
     Ok(String::from_utf8(page.into())?)
 }

@@ -1,7 +1,8 @@
-//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
+//! Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of
+//! mistakes.
 //!
-//! The crate `config` merges the two. The service is a stand-in on loopback. With the path of a file, such as
-//! `src/preset/sample.toml`, the program prints that file with all its defaults instead, and calls nothing:
+//! The crate `config` merges the two. The service is a mock server on loopback. With the path of a file, such as
+//! `src/preset/sample.toml`, the program prints that file with all defaults instead, and makes no calls:
 //!
 //! ```sh
 //! cargo run --example settings -- --help
@@ -17,22 +18,22 @@ use std::{collections::BTreeMap, fs, process::ExitCode};
 
 use config::{Config, ConfigError, Environment, File, FileFormat};
 use serde::{Deserialize, Serialize};
-use support::{Plan, StandIn};
+use support::{MockConfig, MockServer};
 use tower_outbound::{BoxError, preset::StackConfig};
-use tower_outbound_examples::{arguments, exit_code, run, unknown};
+use tower_outbound_examples::{arguments, exit_code, reject_unknown, run};
 
 const HELP: &str = "\
 Reads the configuration of services from TOML and the environment, calls one of them, and shows the errors of mistakes.
 
 Usage: cargo run --example settings [-- FILE]
 
-  FILE    read this file instead, such as src/preset/sample.toml: print it with all defaults, and call nothing
+  FILE    read this file instead, such as src/preset/sample.toml: print it with all defaults, and make no calls
   --help  this text
 
-APP_SERVICES__RATES__TIMEOUT__TOTAL=15s and the like in the environment override `services.rates.timeout.total`.
-Without FILE the service is a stand-in on loopback. It takes less than a second.
+Environment variables override the file: APP_SERVICES__RATES__TIMEOUT__TOTAL=15s sets `services.rates.timeout.total`.
+Without FILE the service is a mock server on loopback. It takes less than a second.
 
-Exit status: 0, 1 if FILE cannot be read or a value is wrong, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if FILE cannot be read or a value is invalid, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -42,18 +43,18 @@ struct Services {
 }
 
 impl Services {
-    /// Merges the environment's variables over the file.
+    /// Reads the file and overrides it by environment variables.
     fn read(text: &str) -> Result<Self, BoxError> {
         let merged = Config::builder()
             .add_source(File::from_str(text, FileFormat::Toml))
             .add_source(Environment::with_prefix("APP").prefix_separator("_").separator("__"))
             .build();
-        Ok(merged.map_err(|error| without_its_line(text, error))?.try_deserialize()?)
+        Ok(merged.map_err(|error| without_source_line(text, error))?.try_deserialize()?)
     }
 }
 
-/// Shows the number of a wrong line, and not the line, because it may be the one with the key.
-fn without_its_line(text: &str, error: ConfigError) -> BoxError {
+/// Reports the number of an invalid line without its text, because the text may contain the key.
+fn without_source_line(text: &str, error: ConfigError) -> BoxError {
     let ConfigError::FileParse { cause, .. } = error else { return error.into() };
     let Some(error) = cause.downcast_ref::<toml::de::Error>() else { return "not valid TOML".into() };
     let at = error.span().map_or(0, |span| span.start);
@@ -66,18 +67,18 @@ async fn main() -> ExitCode {
     let mut arguments = arguments(HELP).into_iter();
     let path = arguments.next();
     if let Some(option) = path.as_ref().filter(|path| path.starts_with('-')) {
-        unknown(option, "the path of a file, or --help");
+        reject_unknown(option, "the path of a file, or --help");
     }
     if let Some(more) = arguments.next() {
-        unknown(&more, "at most one path");
+        reject_unknown(&more, "at most one path");
     }
     match path {
         Some(path) => exit_code(show(&path)),
-        None => run(demonstrate(), support::so_far).await,
+        None => run(demonstrate(), support::partial_summary).await,
     }
 }
 
-/// Prints a file with all its defaults.
+/// Prints a file with all defaults.
 fn show(path: &str) -> Result<(), BoxError> {
     let text = fs::read_to_string(path).map_err(|error| format!("cannot open `{path}`: {error}"))?;
     let services = Services::read(&text).map_err(|error| format!("{path}: {error}"))?;
@@ -86,7 +87,7 @@ fn show(path: &str) -> Result<(), BoxError> {
 }
 
 async fn demonstrate() -> Result<(), BoxError> {
-    let service = StandIn::start(Plan::new("rates", "k3y")).await?;
+    let service = MockServer::start(MockConfig::new("rates", "k3y")).await?;
     let text = format!(
         "[services.rates]\n\
          preset = \"currency_rates\"\n\
@@ -108,7 +109,7 @@ async fn demonstrate() -> Result<(), BoxError> {
     let response = rates.get("/v1/latest").await?;
     println!("-- the response\n{}\n", response.status());
     if !response.status().is_success() {
-        return Err("the stand-in rejects the right key".into());
+        return Err("the mock server rejected the key".into());
     }
 
     println!("-- mistakes and their errors");
@@ -118,13 +119,12 @@ async fn demonstrate() -> Result<(), BoxError> {
         "limit.quota = \"0/60s\"",
         "timeout.attempt = \"2m\"",
     ] {
-        let refused = Services::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#")).and_then(
-            |services| {
+        let rejected = Services::read(&format!("{text}{mistake}\n").replace("limit.quota = [", "#"))
+            .and_then(|services| {
                 let client = services.services["rates"].client();
                 client.map_err(|error| error.within("services.rates").into())
-            },
-        );
-        match refused {
+            });
+        match rejected {
             Ok(_) => return Err(format!("{mistake} was accepted").into()),
             Err(error) => println!("{mistake}\n    {error}"),
         }

@@ -1,7 +1,7 @@
 //! Signs requests with HMAC-SHA256, body included, and sends them to a server on loopback that checks the signature.
 //!
-//! The scheme is made up. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with the
-//! application's secret as the key. Replace it by the scheme of your service.
+//! The scheme is an example. The signature covers `method \n path and query \n unix time \n hex(SHA-256(body))`, with
+//! the application's secret as the key. Replace it with the scheme of your service.
 //!
 //! `cargo run --example sign`. `--help` shows more.
 
@@ -36,17 +36,17 @@ Usage: cargo run --example sign
 
   --help  this text
 
-The server is on loopback: it accepts the right secret and rejects another one. It takes less than a second.
+The server on loopback accepts the correct secret and rejects another one. It takes less than a second.
 
-Exit status: 0, 1 if a response is not the expected one, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if a response is not the expected one, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 const APP: &str = "app-17";
 const SECRET: &str = "s3cret-of-the-example";
-/// How old a signature may be, so that one that was overheard is soon worth nothing.
-const LONGEST: Duration = Duration::from_secs(300);
+/// The maximum age of a signature. It limits the time in which an intercepted request can be replayed.
+const MAX_AGE: Duration = Duration::from_secs(300);
 
-/// The client's side.
+/// Signs requests in the client.
 struct HmacSigner {
     credentials: AppCredentials,
 }
@@ -58,7 +58,7 @@ impl Sign for HmacSigner {
 
     fn sign<'a>(&'a self, head: &'a mut Parts, body: Option<&'a Bytes>) -> Signing<'a> {
         Box::pin(async move {
-            // Anew for each attempt, or a retry would bring a time long past.
+            // Each attempt has its own time. Otherwise the signature of a late retry would have expired.
             let time = now()?;
             let mac = mac(self.credentials.secret().expose(), head, &time, body.unwrap_or(&Bytes::new()))?;
             head.headers.insert("x-app-id", self.credentials.app_id().parse()?);
@@ -70,7 +70,7 @@ impl Sign for HmacSigner {
     }
 }
 
-/// What both sides compute.
+/// Computes the signature, in the client and in the server.
 fn mac(secret: &str, head: &Parts, time: &str, body: &[u8]) -> Result<Hmac<Sha256>, BoxError> {
     let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes())?;
@@ -85,36 +85,36 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "the time that the server will compare with its own")]
+#[allow(clippy::disallowed_methods, reason = "the server compares it with its own wall clock")]
 fn now() -> Result<String, BoxError> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().to_string())
 }
 
-/// The server's side: what is wrong with the signature, if anything.
+/// Verifies the signature in the server.
 fn verify(head: &Parts, body: &[u8]) -> Result<(), BoxError> {
     let header = |name| head.headers.get(name).ok_or(format!("no {name}"))?.to_str().map_err(BoxError::from);
     let time = header("x-time")?;
-    if now()?.parse::<u64>()?.abs_diff(time.parse()?) > LONGEST.as_secs() {
-        return Err("a signature of another time".into());
+    if now()?.parse::<u64>()?.abs_diff(time.parse()?) > MAX_AGE.as_secs() {
+        return Err("expired signature".into());
     }
     let signature = header("x-signature")?;
     if header("x-app-id")? != APP || !signature.is_ascii() {
-        return Err("an unknown application".into());
+        return Err("unknown application".into());
     }
     let bytes: Result<Vec<u8>, _> =
         (0..signature.len() / 2).map(|at| u8::from_str_radix(&signature[2 * at..][..2], 16)).collect();
-    // In constant time.
-    mac(SECRET, head, time, body)?.verify_slice(&bytes?).map_err(|_| "a wrong signature".into())
+    // `verify_slice` compares in constant time.
+    mac(SECRET, head, time, body)?.verify_slice(&bytes?).map_err(|_| "wrong signature".into())
 }
 
 async fn serve(request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-    let (status, said) = match verify(&head, &body) {
-        Ok(()) => (StatusCode::OK, format!("signed, {} bytes of body", body.len())),
+    let (status, message) = match verify(&head, &body) {
+        Ok(()) => (StatusCode::OK, format!("valid signature, {} bytes of body", body.len())),
         Err(error) => (StatusCode::UNAUTHORIZED, error.to_string()),
     };
-    let mut response = Response::new(Full::from(said));
+    let mut response = Response::new(Full::from(message));
     *response.status_mut() = status;
     Ok(response)
 }
@@ -122,7 +122,7 @@ async fn serve(request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> 
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(HELP);
-    run(calls(), || "no response has been wrong".to_owned()).await
+    run(calls(), || "every response so far was the expected one".to_owned()).await
 }
 
 async fn calls() -> Result<(), BoxError> {
@@ -147,8 +147,8 @@ async fn calls() -> Result<(), BoxError> {
         ] {
             let response = call.await?;
             let status = response.status();
-            let said = response.into_body().collect(1024).await?;
-            println!("{line}: {status}, {}", String::from_utf8_lossy(&said));
+            let message = response.into_body().collect(1024).await?;
+            println!("{line}: {status}, {}", String::from_utf8_lossy(&message));
             if status != expected {
                 return Err(format!("{line}: expected {expected}").into());
             }

@@ -1,26 +1,28 @@
-//! What a call pays for each layer, and for the whole preset stack, over a service that does nothing; for the retry layer
-//! beside `tower::retry`, alone and in the same place of the stack; and for request id, log and key beside tower-http's,
-//! where nobody listens and where every line is written to a sink.
+//! Measures the overhead of each layer and of the whole preset stack over a service that does nothing.
 //!
-//! `cargo bench --bench overhead` prints nanoseconds and allocations a call. The rows take turns: each round measures
-//! every row for a moment, so that whatever else the machine does falls on all of them. What is printed is the median
-//! of the rounds, a difference or a ratio that of the rounds' own. After `--`:
+//! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log
+//! and key with tower-http's layers. The second runs without a subscriber and with one that formats and discards every
+//! event.
 //!
-//! - `--quick` runs few rounds, to see that it works;
-//! - `--only SECTION` runs one of `layers`, `tower-http`, `tower-http-info`, `metrics`, `retry`;
-//! - `--json PATH`, `--svg PATH` and `--markdown PATH` write the figures, a plot and the tables as well, see ../README.md.
+//! `cargo bench --bench overhead` prints nanoseconds and allocations per call. The rows are interleaved: each round
+//! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the
+//! rounds. Differences and ratios are computed within each round. Arguments after `--`:
 //!
-//! Whole stacks beside ours are in `benches/stacks.rs`: their crates are not built for this crate's tests.
+//! - `--quick` runs few rounds, to check that the bench works.
+//! - `--only SECTION` runs one of `layers`, `tower-http`, `tower-http-info`, `metrics`, `retry`.
+//! - `--json PATH`, `--svg PATH` and `--markdown PATH` also write the figures, a plot and the tables. See ../README.md.
 //!
-//! `retry` is of calls that fail in their first attempt and wait for nothing. With a real clock that can't be
-//! measured: tokio rounds every sleep up to its tick of 1 ms, and a back-off of 1 ns would be a thousand times the price
-//! of the retry. So these rows run on a paused clock that stands exactly on a tick, where a sleep of zero has ended when
-//! it is first polled: its timer is made and asked, but nobody waits.
+//! Whole stacks of other crates are in `benches/stacks.rs`, so that this crate's tests do not build those crates.
+//!
+//! In the section `retry` the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
+//! this: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. These rows use a
+//! paused clock that is exactly on a tick. There a sleep of zero is created and polled, but completes at its first
+//! poll.
 
-mod beside;
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "the other benches have it as a library")]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "the other benches use it as a library")]
 #[path = "../shared/mod.rs"]
 mod shared;
+mod tower_http_rows;
 
 use std::{cell::Cell, convert::Infallible, iter, rc::Rc, time::Duration};
 
@@ -42,14 +44,15 @@ use tower_outbound::{
 };
 
 use self::shared::{
-    Answers, Arguments, BoxError, Call, Calls, Ratio, Report, at_info, compare_calls, tower_retry,
+    Arguments, BoxError, CallSettings, OkService, Ratio, Report, ServiceRow, at_info, compare_calls,
+    tower_retry,
 };
 
-/// Answers 503 and 200 in turn.
-fn every_second<B>() -> impl Service<Request<B>, Response = Response<Empty<Bytes>>, Error = Infallible> + Clone
-{
+/// Responds with 503 and 200 alternately.
+fn alternately_failing<B>()
+-> impl Service<Request<B>, Response = Response<Empty<Bytes>>, Error = Infallible> + Clone {
     let failed = Rc::new(Cell::new(false));
-    ServiceExt::<Request<B>>::map_response(Answers, move |mut response: Response<_>| {
+    ServiceExt::<Request<B>>::map_response(OkService, move |mut response: Response<_>| {
         if !failed.replace(!failed.get()) {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }
@@ -57,11 +60,11 @@ fn every_second<B>() -> impl Service<Request<B>, Response = Response<Empty<Bytes
     })
 }
 
-const TOWERS: &str = "tower::retry (3 attempts, its ExponentialBackoff)";
-const FOUR_WITH_TOWERS: &str = "the four layers, tower::retry for ours";
+const TOWER_RETRY: &str = "tower::retry (3 attempts, its ExponentialBackoff)";
+const FOUR_WITH_TOWER_RETRY: &str = "the four layers, with tower::retry";
 
-fn rows() -> Result<Vec<Call>, BoxError> {
-    // So large that nothing waits: the price of the permit is measured, not the wait.
+fn rows() -> Result<Vec<ServiceRow>, BoxError> {
+    // The quota is so large that no call waits. This measures the cost of the permit, not the wait.
     let quota =
         Quota::new(4_000_000_000, Duration::from_secs(1))?.with_burst(2_000_000_000)?.without_margin();
     let limit = || RateLimitLayer::new(TokenBucket::new(quota));
@@ -79,60 +82,69 @@ fn rows() -> Result<Vec<Call>, BoxError> {
         .layer(RetryLayer::new())
         .layer(limit())
         .layer(auth.clone());
-    let theirs = || tower_retry(None);
-    let four_with_theirs =
-        ServiceBuilder::new().layer(RequestIdLayer::new()).layer(theirs()).layer(limit()).layer(auth.clone());
+    let four_with_tower_retry = ServiceBuilder::new()
+        .layer(RequestIdLayer::new())
+        .layer(tower_retry(None))
+        .layer(limit())
+        .layer(auth.clone());
 
     Ok(vec![
-        Call::new("bare service", Answers),
-        Call::new("auth", auth.layer(Answers)),
-        Call::new("rate limit", limit().layer(Answers)),
-        Call::new(TOWERS, theirs().layer(Answers)),
-        Call::new("retry", RetryLayer::new().layer(Answers)).beside(TOWERS),
-        Call::new("request id and log", RequestIdLayer::new().layer(Answers)),
-        Call::new("attempt's span", AttemptSpanLayer::new().layer(Answers)),
-        Call::new("total deadline", total.layer(Answers)),
-        Call::new("attempt timeout", attempt.layer(Answers)),
-        Call::new(FOUR_WITH_TOWERS, four_with_theirs.service(Answers)),
-        Call::new("the four layers", four.service(Answers)).beside(FOUR_WITH_TOWERS),
-        Call::new("full preset stack", preset.layer(Answers)),
+        ServiceRow::new("bare service", OkService),
+        ServiceRow::new("auth", auth.layer(OkService)),
+        ServiceRow::new("rate limit", limit().layer(OkService)),
+        ServiceRow::new(TOWER_RETRY, tower_retry(None).layer(OkService)),
+        ServiceRow::new("retry", RetryLayer::new().layer(OkService)).compared_with(TOWER_RETRY),
+        ServiceRow::new("request id and log", RequestIdLayer::new().layer(OkService)),
+        ServiceRow::new("attempt span", AttemptSpanLayer::new().layer(OkService)),
+        ServiceRow::new("total timeout", total.layer(OkService)),
+        ServiceRow::new("attempt timeout", attempt.layer(OkService)),
+        ServiceRow::new(FOUR_WITH_TOWER_RETRY, four_with_tower_retry.service(OkService)),
+        ServiceRow::new("the four layers", four.service(OkService)).compared_with(FOUR_WITH_TOWER_RETRY),
+        ServiceRow::new("full preset stack", preset.layer(OkService)),
     ])
 }
 
-fn rows_of_a_retry() -> Result<Vec<Call>, BoxError> {
-    // Never run, so that its clock stays where it starts, on a tick.
+fn retry_rows() -> Result<Vec<ServiceRow>, BoxError> {
+    // The runtime never runs, so its clock stays on the tick on which it starts.
     let paused =
         Rc::new(tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?);
     let mut zero =
         ExponentialBackoffMaker::new(Duration::ZERO, Duration::from_secs(1), 0.99, HasherRng::default())
             .map_err(|error| error.to_string())?;
-    let at_once = RetryLayer::new().with_custom_backoff(|| iter::repeat(Duration::ZERO));
+    let zero_backoff = RetryLayer::new().with_custom_backoff(|| iter::repeat(Duration::ZERO));
 
     Ok(vec![
-        Call::new("bare service, one call", Answers).on(&paused),
-        Call::new(TOWERS, tower_retry(Some(&mut zero)).layer(every_second())).on(&paused),
-        Call::new("retry", at_once.layer(every_second())).on(&paused).beside(TOWERS),
+        ServiceRow::new("bare service, one call", OkService).on(&paused),
+        ServiceRow::new(TOWER_RETRY, tower_retry(Some(&mut zero)).layer(alternately_failing())).on(&paused),
+        ServiceRow::new("retry", zero_backoff.layer(alternately_failing()))
+            .on(&paused)
+            .compared_with(TOWER_RETRY),
     ])
 }
 
 fn main() -> Result<(), BoxError> {
-    let metered = cfg!(feature = "metrics").then_some("metrics");
-    let sections = ["layers", "tower-http", "tower-http-info", "retry"].into_iter().chain(metered);
+    let metrics = cfg!(feature = "metrics").then_some("metrics");
+    let sections = ["layers", "tower-http", "tower-http-info", "retry"].into_iter().chain(metrics);
     let arguments = Arguments::parse(&sections.collect::<Vec<_>>())?;
-    let settings = arguments.pick(Calls { rounds: 101, calls: 10_000 }, Calls { rounds: 5, calls: 1_000 });
+    let settings =
+        arguments.pick(CallSettings { rounds: 101, calls: 10_000 }, CallSettings { rounds: 5, calls: 1_000 });
     let mut report =
-        Report::new("overhead", &format!("one thread; no subscriber where none is named; {settings}"));
+        Report::new("overhead", &format!("one thread, no subscriber unless one is named, {settings}"));
     let compare = |id, title, rows| compare_calls(id, title, Ratio::Call, rows, settings);
 
     if arguments.wants("layers") {
         report.add(compare("layers", "A call that succeeds", rows()?)?);
     }
     if arguments.wants("tower-http") {
-        report.add(compare("tower-http", "Beside tower-http, no subscriber", beside::rows()?)?);
+        report.add(compare(
+            "tower-http",
+            "Compared with tower-http, no subscriber",
+            tower_http_rows::rows()?,
+        )?);
     }
     if arguments.wants("tower-http-info") {
-        let rows = beside::rows()?;
-        report.add(at_info(|| compare("tower-http-info", "Beside tower-http, INFO to a sink", rows))?);
+        let rows = tower_http_rows::rows()?;
+        report.add(at_info(|| compare("tower-http-info", "Compared with tower-http, INFO to a sink", rows))?);
     }
     #[cfg(feature = "metrics")]
     if arguments.wants("metrics") {
@@ -140,13 +152,13 @@ fn main() -> Result<(), BoxError> {
         report.add(with_metrics(|| compare("metrics", title, rows))?);
     }
     if arguments.wants("retry") {
-        // Made only now: once a clock was paused, every reading of tokio's takes longer.
-        report.add(compare("retry", "503, then 200, without a back-off", rows_of_a_retry()?)?);
+        // These rows come last, because tokio's clock is slower to read once any clock was paused.
+        report.add(compare("retry", "503, then 200, without backoff", retry_rows()?)?);
     }
     report.write(&arguments)
 }
 
-/// Runs `work` with the metrics on; they can't be switched off again, but without a recorder they cost little.
+/// Runs `work` with metrics and a recorder. Metrics cannot be disabled again, but cost little without a recorder.
 #[cfg(feature = "metrics")]
 fn with_metrics<T>(work: impl FnOnce() -> T) -> T {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();

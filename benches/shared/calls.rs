@@ -1,4 +1,4 @@
-//! Calls to a service, one after another: nanoseconds and allocations, the rows in turns.
+//! Measures sequential calls to services: nanoseconds and allocations per call. The rows are interleaved.
 
 use std::{
     convert::Infallible,
@@ -18,11 +18,11 @@ use tower::{Service, ServiceExt};
 
 use super::{BoxError, Column, Table, median, now};
 
-/// Answers at once, whatever the body.
+/// Responds to every request with 200 immediately.
 #[derive(Debug, Clone)]
-pub struct Answers;
+pub struct OkService;
 
-impl<B> Service<Request<B>> for Answers {
+impl<B> Service<Request<B>> for OkService {
     type Response = Response<Empty<Bytes>>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -37,87 +37,87 @@ impl<B> Service<Request<B>> for Answers {
     }
 }
 
-/// What every row is asked.
+/// Builds the request of every call.
 pub fn get() -> Result<Request<Empty<Bytes>>, http::Error> {
-    // A caller's request is seldom bare: one header, so that the map is there.
+    // The header map allocates with its first header, as in real requests.
     Request::get("https://api.example.com/v1/resources")
         .header("accept", "application/json")
         .body(Empty::new())
 }
 
-/// Makes so many calls.
-type Work = Box<dyn FnMut(usize) -> Result<(), BoxError>>;
+/// Makes the given number of calls.
+type MakeCalls = Box<dyn FnMut(usize) -> Result<(), BoxError>>;
 
-/// A service that is called.
-pub struct Call {
+/// A service to measure, which is one row of the table.
+pub struct ServiceRow {
     name: &'static str,
     peer: Option<&'static str>,
-    work: Work,
-    /// Nanoseconds a call, by round.
+    make_calls: MakeCalls,
+    /// Nanoseconds per call, by round.
     rounds: Vec<f64>,
 }
 
-impl fmt::Debug for Call {
+impl fmt::Debug for ServiceRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ServiceRow").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Call {
-    /// Polled once for readiness and once for the answer: it must not wait.
+impl ServiceRow {
+    /// Creates a row for a service that is ready and responds at the first poll. A pending poll is an error.
     pub fn new<S, R, E>(name: &'static str, mut service: S) -> Self
     where
         S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = E> + 'static,
         E: Into<BoxError>,
     {
-        let work = move |calls| (0..calls).try_for_each(|_| call(&mut service));
-        Self { name, peer: None, work: Box::new(work), rounds: Vec::new() }
+        let make_calls = move |calls| (0..calls).try_for_each(|_| call(&mut service));
+        Self { name, peer: None, make_calls: Box::new(make_calls), rounds: Vec::new() }
     }
 
-    /// Awaited on the runtime, which is entered once for all calls of a round: for what needs another task to answer.
+    /// Creates a row for a service that needs another task. The runtime is entered once for all calls of a round.
     pub fn awaited<S, R, E>(name: &'static str, runtime: &Rc<Runtime>, mut service: S) -> Self
     where
         S: Service<Request<Empty<Bytes>>, Response = Response<R>, Error = E> + 'static,
         E: Into<BoxError>,
     {
         let runtime = Rc::clone(runtime);
-        let work = move |calls| {
+        let make_calls = move |calls| {
             runtime.block_on(async {
                 for _ in 0..calls {
                     let ready = service.ready().await.map_err(Into::into)?;
-                    succeeded(ready.call(get()?).await)?;
+                    check(ready.call(get()?).await)?;
                 }
                 Ok(())
             })
         };
-        Self { name, peer: None, work: Box::new(work), rounds: Vec::new() }
+        Self { name, peer: None, make_calls: Box::new(make_calls), rounds: Vec::new() }
     }
 
-    /// With the row of the name `peer`, which does the same work.
-    pub fn beside(self, peer: &'static str) -> Self {
+    /// Compares the row with the row named `peer`, which does the same work.
+    pub fn compared_with(self, peer: &'static str) -> Self {
         Self { peer: Some(peer), ..self }
     }
 
-    /// On the runtime's clock.
+    /// Uses the runtime's clock.
     pub fn on(mut self, runtime: &Rc<Runtime>) -> Self {
         let runtime = Rc::clone(runtime);
-        let work = move |calls| {
+        let make_calls = move |calls| {
             let _entered = runtime.enter();
-            (self.work)(calls)
+            (self.make_calls)(calls)
         };
-        Self { work: Box::new(work), ..self }
+        Self { make_calls: Box::new(make_calls), ..self }
     }
 
     fn round(&mut self, calls: usize) -> Result<f64, BoxError> {
         let start = now();
-        (self.work)(calls).map_err(|error| format!("{}: {error}", self.name))?;
+        (self.make_calls)(calls).map_err(|error| format!("{}: {error}", self.name))?;
         Ok(start.elapsed().as_nanos() as f64 / calls as f64)
     }
 
-    /// Allocations and bytes a call.
-    fn heap(&mut self) -> Result<(f64, f64), BoxError> {
+    /// Returns the allocations and bytes per call.
+    fn allocations(&mut self) -> Result<(f64, f64), BoxError> {
         let mut outcome = Ok(());
-        let heap = allocation_counter::measure(|| outcome = (self.work)(1_000));
+        let heap = allocation_counter::measure(|| outcome = (self.make_calls)(1_000));
         outcome?;
         Ok((heap.count_total as f64 / 1e3, heap.bytes_total as f64 / 1e3))
     }
@@ -134,40 +134,40 @@ where
         return Err("the service was not ready".into());
     }
     match pin!(service.call(get()?)).poll(cx) {
-        Poll::Ready(response) => succeeded(response),
-        Poll::Pending => Err("the call had to wait".into()),
+        Poll::Ready(response) => check(response),
+        Poll::Pending => Err("the call was pending".into()),
     }
 }
 
-fn succeeded<R>(response: Result<Response<R>, impl Into<BoxError>>) -> Result<(), BoxError> {
+fn check<R>(response: Result<Response<R>, impl Into<BoxError>>) -> Result<(), BoxError> {
     let response = response.map_err(Into::into)?;
     if black_box(&response).status() != StatusCode::OK {
-        return Err("the call failed in the end".into());
+        return Err("the call failed".into());
     }
     Ok(())
 }
 
-/// How often, and how long a turn is.
+/// The numbers of rounds and calls.
 #[derive(Debug, Clone, Copy)]
-pub struct Calls {
-    /// The turns of each row.
+pub struct CallSettings {
+    /// The number of measured rounds.
     pub rounds: usize,
-    /// Of each row in a round.
+    /// The number of calls of each row per round.
     pub calls: usize,
 }
 
-impl fmt::Display for Calls {
+impl fmt::Display for CallSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "medians of {} rounds of {} calls, turn by turn", self.rounds, self.calls)
+        write!(f, "medians of {} rounds of {} calls, rows interleaved", self.rounds, self.calls)
     }
 }
 
-/// What the ratio to the peer is of.
+/// The quantity that the ratio to the peer compares.
 #[derive(Debug, Clone, Copy)]
 pub enum Ratio {
     /// The whole call.
     Call,
-    /// What comes on top of the bare service.
+    /// The difference to the bare service.
     OverBare,
 }
 
@@ -180,14 +180,15 @@ impl Ratio {
     }
 }
 
-/// Measures the rows turn by turn, against the first, which is bare. A difference or a ratio is the median of the
-/// rounds' own.
+/// Measures interleaved rows, and compares them with the first row, the bare service.
+///
+/// Differences and ratios are computed within each round. The table shows their medians.
 pub fn compare_calls(
     id: &'static str,
     title: &str,
     ratio: Ratio,
-    mut rows: Vec<Call>,
-    settings: Calls,
+    mut rows: Vec<ServiceRow>,
+    settings: CallSettings,
 ) -> Result<Table, BoxError> {
     for round in 0..=settings.rounds {
         for row in &mut rows {
@@ -198,10 +199,10 @@ pub fn compare_calls(
             }
         }
     }
-    let heaps = rows.iter_mut().map(Call::heap).collect::<Result<Vec<_>, _>>()?;
+    let allocations = rows.iter_mut().map(ServiceRow::allocations).collect::<Result<Vec<_>, _>>()?;
 
     let columns = [
-        Column::new("a call", "ns", 0),
+        Column::new("per call", "ns", 0),
         Column::new("over bare", "ns", 0).plotted(),
         Column::new("× bare", "", 2),
         Column::new("× peer", "", 2),
@@ -209,10 +210,10 @@ pub fn compare_calls(
         Column::new("bytes over bare", "", 0),
     ];
     let mut table = Table::new(id, title, columns);
-    let Some((bare, least)) = rows.first().map(|row| &row.rounds).zip(heaps.first()) else {
+    let Some((bare, bare_heap)) = rows.first().map(|row| &row.rounds).zip(allocations.first()) else {
         return Ok(table);
     };
-    for (row, heap) in rows.iter().zip(&heaps) {
+    for (row, heap) in rows.iter().zip(&allocations) {
         let rounds = || row.rounds.iter().zip(bare);
         let peer = rows.iter().find(|other| Some(other.name) == row.peer);
         let peer = peer.map(|peer| {
@@ -224,8 +225,8 @@ pub fn compare_calls(
             Some(median(rounds().map(|(own, bare)| own - bare).collect())),
             Some(median(rounds().map(|(own, bare)| own / bare).collect())),
             peer,
-            Some(heap.0 - least.0),
-            Some(heap.1 - least.1),
+            Some(heap.0 - bare_heap.0),
+            Some(heap.1 - bare_heap.1),
         ];
         table.row(row.name, values);
     }

@@ -1,30 +1,32 @@
-//! What a bench needs whatever it measures: its arguments, its report, calls to a service, and the layers of tower and
-//! tower-http as they are configured. A folder of its own, for `benches/overhead`, which is built without the peers,
-//! has it, too.
+//! Code that all benches share: arguments, report, measured calls, and the configured layers of tower and tower-http.
+//!
+//! The bench `overhead` includes this folder directly, because it is built without the peers.
 
-mod args;
+mod arguments;
 mod calls;
 mod report;
-mod towers;
+mod tower_layers;
 
 use std::{error::Error, time::Instant};
 
-pub use self::args::Arguments;
-pub use self::calls::{Answers, Call, Calls, Ratio, compare_calls, get};
+pub use self::arguments::Arguments;
+pub use self::calls::{CallSettings, OkService, Ratio, ServiceRow, compare_calls, get};
 pub use self::report::{Column, Report, Table};
-pub use self::towers::{Attempts, TheirLog, at_info, their_key, their_log, tower_retry};
+pub use self::tower_layers::{
+    RetryPolicy, TowerHttpLog, at_info, tower_http_auth, tower_http_log, tower_retry,
+};
 
-/// Whatever went wrong.
+/// Any error.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The machine's clock.
+/// Reads the machine's clock.
 #[inline]
 #[allow(clippy::disallowed_methods, reason = "a bench measures real time")]
 pub fn now() -> Instant {
     Instant::now()
 }
 
-/// The middle one, and 0 of none.
+/// Returns the median, or 0 without values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

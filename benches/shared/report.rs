@@ -1,4 +1,4 @@
-//! What was measured, as markdown, JSON and a plot.
+//! Reports the figures as Markdown, JSON and a plot.
 
 use std::{
     fmt::{self, Write},
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Arguments, BoxError};
 
-/// One figure of every row.
+/// A column of a table.
 #[derive(Debug, Clone)]
 pub struct Column {
     name: String,
@@ -20,22 +20,22 @@ pub struct Column {
 }
 
 impl Column {
-    /// Printed with so many decimals.
+    /// Creates a column whose figures have the given number of decimals.
     pub fn new(name: impl Into<String>, unit: &'static str, decimals: usize) -> Self {
         Self { name: name.into(), unit, decimals, plotted: false }
     }
 
-    /// Drawn as well.
+    /// Adds the column to the plot.
     pub fn plotted(self) -> Self {
         Self { plotted: true, ..self }
     }
 
-    fn head(&self) -> String {
+    fn heading(&self) -> String {
         if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
     }
 }
 
-/// One section.
+/// The table of one section.
 #[derive(Debug, Clone)]
 pub struct Table {
     id: &'static str,
@@ -46,7 +46,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// With no rows yet.
+    /// Creates a table without rows.
     pub fn new(id: &'static str, title: &str, columns: impl IntoIterator<Item = Column>) -> Self {
         Self {
             id,
@@ -57,12 +57,12 @@ impl Table {
         }
     }
 
-    /// One figure for each column, none where it has no meaning.
+    /// Adds a row with one figure per column, or `None` for a figure that does not apply.
     pub fn row(&mut self, name: impl Into<String>, values: Vec<Option<f64>>) {
         self.rows.push((name.into(), values));
     }
 
-    /// A sentence under the table.
+    /// Adds a note below the table.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -70,13 +70,13 @@ impl Table {
     fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(name, values)| {
             let mut row = Map::from_iter([("name".to_owned(), json!(name))]);
-            let mut before = "";
+            let mut previous = "";
             for (column, value) in self.columns.iter().zip(values) {
-                // A ratio belongs to the figure before it.
+                // A ratio refers to the figure of the previous column.
                 let ratio = column.name.starts_with('×');
-                let key = if ratio { format!("{before} {}", column.name) } else { column.head() };
+                let key = if ratio { format!("{previous} {}", column.name) } else { column.heading() };
                 row.insert(key, json!(value));
-                before = if ratio { before } else { &column.name };
+                previous = if ratio { previous } else { &column.name };
             }
             Value::Object(row)
         });
@@ -93,11 +93,11 @@ impl Table {
     }
 }
 
-/// The table in markdown.
+/// Formats the table as Markdown.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "### {}\n\n| |", self.title)?;
-        self.columns.iter().try_for_each(|column| write!(f, " {} |", column.head()))?;
+        self.columns.iter().try_for_each(|column| write!(f, " {} |", column.heading()))?;
         write!(f, "\n|---|{}\n", "---:|".repeat(self.columns.len()))?;
         for (name, values) in &self.rows {
             write!(f, "| {name} |")?;
@@ -120,25 +120,25 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of the bench of that name, which says in a sentence how it measures.
-    pub fn new(bench: &'static str, how: &str) -> Self {
-        println!("{how}\n");
+    /// Creates the report of a bench, and prints its method.
+    pub fn new(bench: &'static str, method: &str) -> Self {
+        println!("{method}\n");
         Self { bench, tables: Vec::new(), skipped: Vec::new() }
     }
 
-    /// Prints the table and keeps it.
+    /// Prints the table and adds it to the report.
     pub fn add(&mut self, table: Table) {
         println!("{table}");
         self.tables.push(table);
     }
 
-    /// Says that a section is left out, and why.
+    /// Reports that a section was skipped, with the reason.
     pub fn skip(&mut self, id: &'static str, reason: String) {
         println!("### {id}: skipped\n\n{reason}\n");
         self.skipped.push((id, reason));
     }
 
-    /// Writes the files that were asked for.
+    /// Writes the requested files.
     pub fn write(&self, arguments: &Arguments) -> Result<(), BoxError> {
         if let Some(path) = &arguments.json {
             fs::write(path, serde_json::to_string_pretty(&self.json(arguments.quick))? + "\n")?;
@@ -147,16 +147,17 @@ impl Report {
             fs::write(path, self.svg())?;
         }
         match &arguments.markdown {
-            Some(path) => self.put_into(path, arguments.quick),
+            Some(path) => self.replace_tables(path, arguments.quick),
             None => Ok(()),
         }
     }
 
-    /// Puts the tables between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a file, for what stood there.
-    fn put_into(&self, path: &Path, quick: bool) -> Result<(), BoxError> {
+    /// Replaces the text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a file by the tables.
+    fn replace_tables(&self, path: &Path, quick: bool) -> Result<(), BoxError> {
         let (start, end) = (format!("<!-- {} -->\n", self.bench), format!("<!-- end of {} -->", self.bench));
         let text = fs::read_to_string(path)?;
-        let missing = || format!("{} has no lines `{}` and `{end}`", path.display(), start.trim_end());
+        let missing =
+            || format!("{} does not contain the lines `{}` and `{end}`", path.display(), start.trim_end());
         let (before, rest) = text.split_once(&start).ok_or_else(missing)?;
         let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
         let mut tables = format!("\n{}\n\n", machine(quick));
@@ -169,7 +170,7 @@ impl Report {
         Ok(fs::write(path, format!("{before}{start}{tables}{end}{after}"))?)
     }
 
-    /// The run as JSON: full figures, one object a row.
+    /// Returns the report as JSON, with unrounded figures and one object per row.
     pub fn json(&self, quick: bool) -> Value {
         let sections: Vec<_> = self.tables.iter().map(Table::json).collect();
         let mut report =
@@ -181,7 +182,8 @@ impl Report {
         report
     }
 
-    /// The plotted columns as bars, one panel each. A panel whose figures lie far apart has a logarithmic scale.
+    /// Plots each selected column as a bar chart. The scale is logarithmic if the largest figure is over 40 times the
+    /// smallest.
     pub fn svg(&self) -> String {
         const WIDTH: f64 = 960.0;
         const LABELS: f64 = 390.0;
@@ -198,12 +200,12 @@ impl Report {
                 let logarithmic = most > least * 40.0;
                 let length = |value: f64| match logarithmic {
                     _ if most <= 0.0 => 0.0,
-                    // From half of the least, so that the least can be seen.
+                    // The scale starts at half of the smallest figure, so that its bar is visible.
                     true => ((value.max(least / 2.0) * 2.0 / least).ln() / (most * 2.0 / least).ln()) * BARS,
                     false => value / most * BARS,
                 };
                 let scale = if logarithmic { " (logarithmic)" } else { "" };
-                let title = format!("{}: {}{scale}", table.title, column.head());
+                let title = format!("{}: {}{scale}", table.title, column.heading());
                 _ = writeln!(body, r#"<text x="12" y="{y}" class="title">{}</text>"#, escaped(&title));
                 y += LINE;
                 for (name, value) in bars {
@@ -235,7 +237,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
 }
 
-/// What the run was on, and how long others kept the machine busy before it.
+/// Describes the machine and its load before the run.
 fn machine(quick: bool) -> String {
     let of = |file, start| {
         let text = fs::read_to_string(file).ok()?;
@@ -244,8 +246,8 @@ fn machine(quick: bool) -> String {
     };
     let model = of("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let load = of("/proc/loadavg", "").and_then(|load| load.split(' ').next().map(str::to_owned));
-    let load = load.map_or(String::new(), |load| format!(", load of the last minute {load}"));
-    let quick = if quick { " A quick run: the figures mean little." } else { "" };
+    let load = load.map_or(String::new(), |load| format!(", load average {load}"));
+    let quick = if quick { " This was a quick run, so the figures mean little." } else { "" };
     format!("{} cores of {model}{load}.{quick}", cores())
 }
 

@@ -2,13 +2,13 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use tower_outbound::{InvalidConfig, Quota};
 
-/// What to measure, and for how long.
+/// The limiter to measure, and the load on it.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     pub(crate) quota: Quota,
     pub(crate) strategy: Strategy,
     pub(crate) tasks: usize,
-    pub(crate) lasting: Duration,
+    pub(crate) duration: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,69 +23,72 @@ const STRATEGY: &str = "token";
 const TASKS: &str = "64";
 const SECONDS: &str = "5";
 
-/// A day; who wants more wants a different tool.
-const MOST_SECONDS: u64 = 86_400;
-const MOST_TASKS: usize = 1_000_000;
+/// One day.
+const MAX_SECONDS: u64 = 86_400;
+const MAX_TASKS: usize = 1_000_000;
 
 pub(crate) fn help() -> String {
     format!(
         "\
-Measures a limiter: so many tasks ask for a permit, get it, and ask again.
+Measures the throughput of a limiter from which several tasks acquire permits in a loop.
 
 Usage: cargo run --release --example limiter_throughput -- [OPTIONS]
 
-  --quota LIMIT/WINDOW   so many permits in any window of this length          [{QUOTA}]
-  --burst PERMITS        of them, so many back to back; token only             [a tenth of the limit]
-  --margin DURATION      the quota's safety margin, which widens the window    [{MARGIN}]
-  --strategy STRATEGY    token: the burst, then evenly. window: the whole quota as it comes  [{STRATEGY}]
-  --tasks TASKS          that ask at the same time                             [{TASKS}]
-  --seconds SECONDS      that it takes                                         [{SECONDS}]
+  --quota LIMIT/WINDOW   the most permits in any window of this length         [{QUOTA}]
+  --burst PERMITS        the permits granted back to back, token only          [a tenth of the limit]
+  --margin DURATION      the quota's safety margin, which extends the window   [{MARGIN}]
+  --strategy STRATEGY    token: a token bucket. window: a sliding window       [{STRATEGY}]
+  --tasks TASKS          the number of concurrent tasks                        [{TASKS}]
+  --seconds SECONDS      the length of the run                                 [{SECONDS}]
   --help                 this text
 
-A duration is whole numbers with their units d, h, m, s or ms, such as 500ms or 1m30s. `--name value` and `--name=value`
-both do.
+A token bucket grants the burst, then refills evenly. A sliding window grants the whole quota in any pattern. A duration
+has the units d, h, m, s and ms, such as 500ms or 1m30s. `--name value` and `--name=value` are equivalent.
 
-Exit status: 0, 1 if more than the quota was granted in some window, 2 for a wrong argument, 130 after Ctrl-C, which
+Exit status: 0, 1 if more than the quota was granted in a window, 2 for an invalid argument, 130 after Ctrl-C, which
 prints the report of the run so far.
 "
     )
 }
 
 impl Arguments {
-    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Wrong> {
-        let mut given = Given::default();
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, ArgumentError> {
+        let mut raw = RawArguments::default();
         let mut arguments = arguments.peekable();
         while let Some(argument) = arguments.next() {
             let (name, value) = match argument.split_once('=') {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
                 None => (argument, None),
             };
-            let place = given.place(&name).ok_or_else(|| Wrong::unknown(&name))?;
-            // A name where the value should be is a value that was forgotten.
+            let slot = raw.slot(&name).ok_or_else(|| ArgumentError::unknown(&name))?;
+            // If the next argument is an option, the value is missing.
             let value = value.or_else(|| arguments.next_if(|next| !next.starts_with("--")));
-            *place = Some(value.ok_or_else(|| Wrong(format!("{name} has no value")))?);
+            *slot = Some(value.ok_or_else(|| ArgumentError(format!("{name} has no value")))?);
         }
-        given.arguments()
+        raw.arguments()
     }
 
     pub(crate) fn title(&self) -> String {
-        let Self { quota, tasks, lasting, .. } = self;
+        let Self { quota, tasks, duration, .. } = self;
         let limiter = match self.strategy {
             Strategy::Token => {
-                format!("a token bucket of {quota}, refilled every {:.3?}", quota.refill_interval())
+                format!(
+                    "a token bucket of {quota}, one permit refilled every {:.3?}",
+                    quota.refill_interval()
+                )
             }
             Strategy::Window => {
                 let (limit, window, margin) = (quota.limit(), quota.window(), quota.margin());
                 format!("a sliding window of {limit} per {window:?}, margin {margin:?}")
             }
         };
-        format!("{limiter}\n{tasks} tasks for {lasting:?}\n\n")
+        format!("{limiter}\n{tasks} tasks for {duration:?}\n\n")
     }
 }
 
-/// The arguments as they were given.
+/// The values of the options before they are parsed.
 #[derive(Default)]
-struct Given {
+struct RawArguments {
     quota: Option<String>,
     burst: Option<String>,
     margin: Option<String>,
@@ -94,8 +97,8 @@ struct Given {
     seconds: Option<String>,
 }
 
-impl Given {
-    fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
+impl RawArguments {
+    fn slot(&mut self, name: &str) -> Option<&mut Option<String>> {
         Some(match name {
             "--quota" => &mut self.quota,
             "--burst" => &mut self.burst,
@@ -107,60 +110,62 @@ impl Given {
         })
     }
 
-    fn arguments(&self) -> Result<Arguments, Wrong> {
-        let given = |value: &Option<String>, or: &str| value.as_deref().unwrap_or(or).to_owned();
-        let strategy = match given(&self.strategy, STRATEGY).as_str() {
+    fn arguments(&self) -> Result<Arguments, ArgumentError> {
+        let value_or = |value: &Option<String>, default: &str| value.as_deref().unwrap_or(default).to_owned();
+        let strategy = match value_or(&self.strategy, STRATEGY).as_str() {
             "token" => Strategy::Token,
             "window" => Strategy::Window,
-            other => return Err(Wrong::new("--strategy", other, "token or window")),
+            other => return Err(ArgumentError::new("--strategy", other, "token or window")),
         };
-        let text = given(&self.quota, QUOTA);
+        let text = value_or(&self.quota, QUOTA);
         let mut quota = quota(&text)?;
         if let Some(text) = &self.burst {
             let burst = number("--burst", text, 1, u32::MAX)?;
             if strategy == Strategy::Window {
-                return Err(Wrong::new("--burst", text, "none with --strategy window, which has no burst"));
+                return Err(ArgumentError::new("--burst", text, "no --burst with --strategy window"));
             }
-            quota = quota.with_burst(burst).map_err(|error| Wrong::refused("--burst", text, &error))?;
+            quota =
+                quota.with_burst(burst).map_err(|error| ArgumentError::invalid("--burst", text, &error))?;
         }
-        let text = given(&self.margin, MARGIN);
+        let text = value_or(&self.margin, MARGIN);
         let margin = duration("--margin", &text)?;
-        quota = quota.with_margin(margin).map_err(|error| Wrong::refused("--margin", &text, &error))?;
-        let seconds = number("--seconds", &given(&self.seconds, SECONDS), 1, MOST_SECONDS)?;
+        quota =
+            quota.with_margin(margin).map_err(|error| ArgumentError::invalid("--margin", &text, &error))?;
+        let seconds = number("--seconds", &value_or(&self.seconds, SECONDS), 1, MAX_SECONDS)?;
         Ok(Arguments {
             quota,
             strategy,
-            tasks: number("--tasks", &given(&self.tasks, TASKS), 1, MOST_TASKS)?,
-            lasting: Duration::from_secs(seconds),
+            tasks: number("--tasks", &value_or(&self.tasks, TASKS), 1, MAX_TASKS)?,
+            duration: Duration::from_secs(seconds),
         })
     }
 }
 
-fn quota(text: &str) -> Result<Quota, Wrong> {
-    text.parse().map_err(|error| Wrong::refused("--quota", text, &error))
+fn quota(text: &str) -> Result<Quota, ArgumentError> {
+    text.parse().map_err(|error| ArgumentError::invalid("--quota", text, &error))
 }
 
 fn number<T: FromStr + PartialOrd + fmt::Display>(
     name: &str,
     text: &str,
-    least: T,
-    most: T,
-) -> Result<T, Wrong> {
-    let number = text.parse().ok().filter(|number| (&least..=&most).contains(&number));
-    number.ok_or_else(|| Wrong::new(name, text, &format!("a whole number from {least} to {most}")))
+    min: T,
+    max: T,
+) -> Result<T, ArgumentError> {
+    let number = text.parse().ok().filter(|number| (&min..=&max).contains(&number));
+    number.ok_or_else(|| ArgumentError::new(name, text, &format!("a whole number from {min} to {max}")))
 }
 
-/// Reads a duration in the form of a quota's margin.
-fn duration(name: &str, text: &str) -> Result<Duration, Wrong> {
+/// Parses a duration in the format of a quota's margin.
+fn duration(name: &str, text: &str) -> Result<Duration, ArgumentError> {
     let quota: Result<Quota, _> = format!("1/1s, margin {text}").parse();
-    quota.map(|quota| quota.margin()).map_err(|error| Wrong::refused(name, text, &error))
+    quota.map(|quota| quota.margin()).map_err(|error| ArgumentError::invalid(name, text, &error))
 }
 
-/// What is wrong with the arguments: which one, its value, and what it could be.
+/// An invalid argument: its name, its value, and the valid values.
 #[derive(Debug)]
-pub(crate) struct Wrong(String);
+pub(crate) struct ArgumentError(String);
 
-impl Wrong {
+impl ArgumentError {
     fn unknown(name: &str) -> Self {
         let expected = "--quota, --burst, --margin, --strategy, --tasks, --seconds or --help";
         Self(format!("unknown argument `{name}`: expected {expected}"))
@@ -170,13 +175,13 @@ impl Wrong {
         Self(format!("{name} `{value}`: expected {expected}"))
     }
 
-    /// The crate says itself what it could be.
-    fn refused(name: &str, value: &str, error: &InvalidConfig) -> Self {
+    /// Wraps an error of the crate, which contains the valid values.
+    fn invalid(name: &str, value: &str, error: &InvalidConfig) -> Self {
         Self(format!("{name} `{value}`: {error}"))
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ArgumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }

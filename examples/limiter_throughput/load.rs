@@ -15,19 +15,19 @@ use tower_outbound::{
     limit::{Limiter, PermitRequest},
 };
 
-use crate::stamp::{Clock, Stamp, Stamper};
+use crate::grant_time::{Clock, GrantTime, GrantTimer};
 
-/// No run notes more: 400 MB of stamps.
-const MOST_GRANTS: u64 = 10_000_000;
+/// The most grants of a run. They take 400 MB of memory.
+const MAX_GRANTS: u64 = 10_000_000;
 
-/// What the tasks have in common.
+/// The state that the tasks share.
 pub(crate) struct Load {
     start: Instant,
-    lasting: Duration,
+    duration: Duration,
     clock: Arc<Clock>,
-    asked: AtomicU64,
+    requested: AtomicU64,
     granted: AtomicU64,
-    /// The grants of tasks that have ended.
+    /// The grants of finished tasks.
     grants: Mutex<Vec<Grant>>,
 }
 
@@ -43,31 +43,31 @@ impl Drop for Grants<'_> {
     }
 }
 
-/// One grant, with its place among all who asked and among all who were granted.
+/// A grant, with its position among all requests and among all grants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grant {
-    pub(crate) stamp: Stamp,
-    pub(crate) asked_as: u64,
-    pub(crate) granted_as: u64,
+    pub(crate) time: GrantTime,
+    pub(crate) request_index: u64,
+    pub(crate) grant_index: u64,
 }
 
-/// A run that has ended.
+/// A finished run.
 pub(crate) struct Run {
     pub(crate) grants: Vec<Grant>,
     pub(crate) took: Duration,
-    /// Whether the run ended early: by Ctrl-C, or because it reached the largest number of grants.
+    /// Whether the run ended early, by Ctrl-C or because it reached the limit of grants.
     pub(crate) cut_short: bool,
     /// The exit code after Ctrl-C.
     pub(crate) interrupted: Option<ExitCode>,
-    /// Of this thread, which ran all of it; none where the system doesn't tell.
+    /// The CPU time of this thread, which ran the limiter and all tasks. `None` if the system does not report it.
     pub(crate) cpu: Option<Duration>,
 }
 
 impl Load {
-    pub(crate) fn new(start: Instant, lasting: Duration) -> Self {
+    pub(crate) fn new(start: Instant, duration: Duration) -> Self {
         let clock = Arc::new(Clock::new(start));
-        let (asked, granted) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { start, lasting, clock, asked, granted, grants: Mutex::default() }
+        let (requested, granted) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { start, duration, clock, requested, granted, grants: Mutex::default() }
     }
 
     pub(crate) fn start(&self) -> Instant {
@@ -75,11 +75,11 @@ impl Load {
     }
 
     fn cut_short(&self) -> bool {
-        self.granted.load(Ordering::Relaxed) >= MOST_GRANTS
+        self.granted.load(Ordering::Relaxed) >= MAX_GRANTS
     }
 }
 
-/// Runs until the time is over or `interrupted` completes.
+/// Runs until the duration has passed or `interrupted` completes.
 pub(crate) async fn run<L>(
     load: &Arc<Load>,
     tasks: usize,
@@ -90,10 +90,10 @@ where
     L: Limiter + Send + Sync + 'static,
 {
     let cpu_before = cpu();
-    let mut joining: JoinSet<_> =
-        (0..tasks).map(|_| work(Arc::clone(load), limiter.clone(), tasks)).collect();
+    let mut running: JoinSet<_> =
+        (0..tasks).map(|_| acquire_repeatedly(Arc::clone(load), limiter.clone(), tasks)).collect();
     let all = async {
-        while let Some(joined) = joining.join_next().await {
+        while let Some(joined) = running.join_next().await {
             joined?;
         }
         Ok::<_, BoxError>(None)
@@ -102,37 +102,37 @@ where
         ended = all => ended?,
         code = interrupted => Some(code),
     };
-    joining.shutdown().await;
+    running.shutdown().await;
     let mut grants = mem::take(&mut *load.grants.lock().unwrap_or_else(PoisonError::into_inner));
     let cpu = cpu().zip(cpu_before).map(|(after, before)| after.saturating_sub(before));
     let took = load.start.elapsed();
-    // A timer is late by a millisecond or two: what came meanwhile is not allowed for.
-    grants.retain(|grant: &Grant| u128::from(grant.stamp.granted) <= load.lasting.as_nanos());
+    // The timer fires one or two milliseconds late. Grants after the end of the run do not count.
+    grants.retain(|grant: &Grant| u128::from(grant.time.granted) <= load.duration.as_nanos());
     Ok(Run { grants, cut_short: load.cut_short() || interrupted.is_some(), interrupted, took, cpu })
 }
 
-async fn work<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) {
+async fn acquire_repeatedly<L: Limiter>(load: Arc<Load>, limiter: L, tasks: usize) {
     let mut grants = Grants { load: &load, own: Vec::new() };
-    let stamper = Stamper::new(&load.clock).await;
-    let asking = async {
-        // All others of this run may be waiting already.
-        let ask = PermitRequest::new().with_max_queue(tasks);
-        while load.start.elapsed() < load.lasting && !load.cut_short() {
-            let asked_as = load.asked.fetch_add(1, Ordering::Relaxed);
-            // It can be refused for nothing: it asks for one permit, and waits for as long as it takes.
-            let Ok((stamp, waited)) = stamper.stamp(limiter.acquire_with(&ask)).await else { return };
-            let granted_as = load.granted.fetch_add(1, Ordering::Relaxed);
-            grants.own.push(Grant { stamp, asked_as, granted_as });
-            // Whoever never waits would never let the others have their turn.
+    let timer = GrantTimer::new(&load.clock).await;
+    let acquire_all = async {
+        // All tasks may be queued at the same time.
+        let request = PermitRequest::new().with_max_queue(tasks);
+        while load.start.elapsed() < load.duration && !load.cut_short() {
+            let request_index = load.requested.fetch_add(1, Ordering::Relaxed);
+            // The limiter never refuses this request: it has cost 1, no deadline, and room in the queue.
+            let Ok((time, waited)) = timer.measure(limiter.acquire_with(&request)).await else { return };
+            let grant_index = load.granted.fetch_add(1, Ordering::Relaxed);
+            grants.own.push(Grant { time, request_index, grant_index });
+            // Without a yield, a task that never waits would block the other tasks.
             if !waited {
                 tokio::task::yield_now().await;
             }
         }
     };
-    let _ = tokio::time::timeout_at(load.start + load.lasting, asking).await;
+    let _ = tokio::time::timeout_at(load.start + load.duration, acquire_all).await;
 }
 
-/// The processor's time that this thread, the first of its process, has had.
+/// Returns the CPU time of the main thread.
 fn cpu() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok().map(Duration::from_nanos)

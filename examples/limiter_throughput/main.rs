@@ -1,10 +1,10 @@
-//! Measures a limiter of your own choosing, with nothing behind it. `--help` says more.
+//! Measures the throughput of a limiter alone, without an HTTP client. `--help` shows more.
 
 mod arguments;
+mod grant_time;
 mod load;
 mod progress;
 mod report;
-mod stamp;
 
 use std::{
     io::{self, Write},
@@ -24,7 +24,7 @@ use self::{
     load::{Load, Run},
 };
 
-// One thread, so that the order and the processor's time are the limiter's and not the scheduler's.
+// On one thread, the scheduler affects neither the order of the grants nor the CPU time.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments =
@@ -47,20 +47,20 @@ async fn measure<L: Limiter + Send + Sync + 'static>(
 ) -> Result<ExitCode, BoxError> {
     let mut interrupt = Interrupt::listen();
     print(&arguments.title())?;
-    let load = Arc::new(Load::new(Instant::now(), arguments.lasting));
-    // `select!` drops the progress line before the report is printed.
+    let load = Arc::new(Load::new(Instant::now(), arguments.duration));
+    // `select!` stops the progress output before the report is printed.
     let run: Run = tokio::select! {
         run = load::run(&load, arguments.tasks, &limiter, interrupt.received()) => run?,
         error = progress::show(load.start(), || snapshot(&limiter)) => return Err(error.into()),
     };
     progress::clear()?;
-    let (text, kept) = report::of(arguments, &run);
+    let (text, within_quota) = report::create(arguments, &run);
     print(&text)?;
     if let Some(code) = run.interrupted {
         print(&format!("{}{} permits were granted\n", interrupt.title(), run.grants.len()))?;
         return Ok(code);
     }
-    Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if within_quota { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn print(text: &str) -> Result<(), BoxError> {

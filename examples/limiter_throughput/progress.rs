@@ -6,7 +6,9 @@ use std::{
 use tokio::time::Instant;
 use tower_outbound::limit::Snapshot;
 
-/// One line that changes on a terminal, a line a second elsewhere. Ends only when it can't be written.
+/// Prints the progress every 100 ms on a terminal, replacing the previous output, and otherwise every second.
+///
+/// Returns only if stdout fails.
 pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -16,7 +18,7 @@ pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io:
         ticks.tick().await;
         let Snapshot { granted, queued, available, .. } = snapshot();
         let seconds = start.elapsed().as_secs_f64();
-        let line = format!("{seconds:>5.1} s  granted {granted}, waiting {queued}, available {available}");
+        let line = format!("{seconds:>5.1} s  granted {granted}, queued {queued}, available {available}");
         let written = match terminal {
             true => write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()),
             false => writeln!(out, "{line}"),
@@ -27,7 +29,7 @@ pub(crate) async fn show(start: Instant, snapshot: impl Fn() -> Snapshot) -> io:
     }
 }
 
-/// Takes the changing line away.
+/// Erases the progress from a terminal.
 pub(crate) fn clear() -> io::Result<()> {
     let mut out = io::stdout();
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }

@@ -5,64 +5,65 @@ use crate::{
     load::{Grant, Run},
 };
 
-/// The report, and whether the quota was kept.
-pub(crate) fn of(arguments: &Arguments, run: &Run) -> (String, bool) {
+/// Returns the text of the report, and whether every window was within the quota.
+pub(crate) fn create(arguments: &Arguments, run: &Run) -> (String, bool) {
     let mut text = String::new();
-    let mut line = |title: &str, value: String| {
-        // Writing into a string can't fail.
+    let mut row = |title: &str, value: String| {
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{title:<14}{value}");
     };
     let granted = run.grants.len();
-    let took = if run.cut_short { run.took } else { arguments.lasting };
+    let took = if run.cut_short { run.took } else { arguments.duration };
     let allowed = allowed(arguments, took);
-    let kept = granted as f64 * 100.0 / allowed as f64;
+    let percent = granted as f64 * 100.0 / allowed as f64;
     let rate = granted as f64 / took.as_secs_f64();
-    line(
-        "rate kept",
-        format!("{kept:.2} %: {granted} granted of {allowed} in {took:.3?}, {rate:.1} a second"),
+    row(
+        "throughput",
+        format!("{percent:.2} %: {granted} of {allowed} permits in {took:.3?}, {rate:.1} per second"),
     );
 
-    let mut waits: Vec<_> = run.grants.iter().map(|grant| grant.stamp.granted - grant.stamp.asked).collect();
+    let mut waits: Vec<_> =
+        run.grants.iter().map(|grant| grant.time.granted - grant.time.requested).collect();
     waits.sort_unstable();
-    let [half, most, all] = [50, 99, 100].map(|percent| percentile(&waits, percent));
-    line("waits", format!("p50 {half:.1?}, p99 {most:.1?}, max {all:.1?}"));
+    let [p50, p99, max] = [50, 99, 100].map(|percent| percentile(&waits, percent));
+    row("waits", format!("p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?}"));
 
-    line(
+    row(
         "order",
-        match displacement(&run.grants, |grant| grant.stamp.earliest) {
-            0 => "first come, first served, without exception".to_owned(),
-            worst => format!("the worst was granted {worst} places before or after its turn"),
+        match displacement(&run.grants, |grant| grant.time.earliest) {
+            0 => "every grant in FIFO order".to_owned(),
+            worst => format!("a grant was up to {worst} positions away from FIFO order"),
         },
     );
-    // Those who are granted together go on as their tasks have their turn, among others who need not wait.
-    match displacement(&run.grants, |grant| grant.granted_as) {
+    // The scheduler decides in which order tasks with simultaneous grants continue.
+    match displacement(&run.grants, |grant| grant.grant_index) {
         0 => {}
-        worst => line("", format!("the worst went on {worst} places before or after its turn")),
+        worst => row("", format!("a task continued up to {worst} positions away from FIFO order")),
     }
 
     if let Some(cpu) = run.cpu.filter(|_| granted > 0) {
         let micros = cpu.as_secs_f64() * 1e6 / granted as f64;
-        line("cpu", format!("{micros:.2} µs a grant, the tasks and this measurement counted"));
+        row("cpu", format!("{micros:.2} µs per grant, including the tasks and this measurement"));
     }
 
     let (limit, window) = (arguments.quota.limit() as usize, arguments.quota.window());
     let fullest = fullest_window(&run.grants, window);
-    let verdict = if fullest <= limit { "kept" } else { "BROKEN" };
-    line("worst window", format!("{fullest} in {window:?}, of {limit}: {verdict}"));
+    let verdict = if fullest <= limit { "within the quota" } else { "QUOTA EXCEEDED" };
+    row("worst window", format!("{fullest} grants in {window:?}, limit {limit}: {verdict}"));
 
-    for note in notes(arguments, run, kept) {
+    for note in notes(arguments, run, percent) {
         let _ = write!(text, "\n{note}\n");
     }
     (text, fullest <= limit)
 }
 
-/// The most that the strategy can grant in a closed interval of this length, from its start.
+/// Returns the most permits that the limiter can grant in a closed interval of this length after its start.
 fn allowed(arguments: &Arguments, length: Duration) -> u64 {
     let quota = &arguments.quota;
     let fit = |interval: Duration| (length.as_nanos() / interval.as_nanos()) as u64;
     match arguments.strategy {
         Strategy::Token => u64::from(quota.burst()) + fit(quota.refill_interval()),
-        // Both ends of a window count in it, so that the next begins a nanosecond later.
+        // Both ends belong to a window, so the next window begins a nanosecond later.
         Strategy::Window => {
             let window = quota.window() + quota.margin() + Duration::from_nanos(1);
             u64::from(quota.limit()) * (1 + fit(window))
@@ -75,27 +76,28 @@ fn percentile(sorted: &[u64], percent: usize) -> Duration {
     Duration::from_nanos(sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default())
 }
 
-/// By how many places the worst off was before or after its turn, when they are lined up by `served`.
+/// Returns the largest difference between the positions of a grant in request order and in the order of `served`.
 fn displacement(grants: &[Grant], served: impl Fn(&Grant) -> u64) -> usize {
-    // Those who asked and were not granted before the end came after all of these, or are left out.
-    let mut line: Vec<_> = grants.iter().map(|grant| (grant.asked_as, served(grant), 0)).collect();
-    line.sort_unstable();
-    for (turn, (_, _, place)) in line.iter_mut().enumerate() {
-        *place = turn;
+    // Requests that were not granted before the end of the run are left out.
+    let mut order: Vec<_> = grants.iter().map(|grant| (grant.request_index, served(grant), 0)).collect();
+    order.sort_unstable();
+    for (index, (_, _, position)) in order.iter_mut().enumerate() {
+        *position = index;
     }
-    line.sort_unstable_by_key(|(asked_as, served, _)| (*served, *asked_as));
-    line.iter().enumerate().map(|(at, (_, _, turn))| at.abs_diff(*turn)).max().unwrap_or(0)
+    order.sort_unstable_by_key(|(request_index, served, _)| (*served, *request_index));
+    order.iter().enumerate().map(|(index, (_, _, position))| index.abs_diff(*position)).max().unwrap_or(0)
 }
 
-/// The most grants that certainly happened within one closed window: from the moment before which each can't
-/// have been given, to the one at which its task had it.
+/// Returns the most grants that certainly happened within one closed window.
+///
+/// A grant is certainly in a window if both its earliest time and the time when its task resumed are in it.
 fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     let window = window.as_nanos() as u64;
-    // One that may have taken longer than the window is in none for certain. Of the others, those in a window
-    // are those that ended by its end, less those that began before it.
-    let certain = grants.iter().filter(|grant| grant.stamp.granted - grant.stamp.earliest <= window);
+    // A grant with a longer interval is certainly in no window. The count of a window is the number of other grants
+    // that ended by its end, minus those that began before it.
+    let certain = grants.iter().filter(|grant| grant.time.granted - grant.time.earliest <= window);
     let (mut begins, mut ends): (Vec<_>, Vec<_>) =
-        certain.map(|grant| (grant.stamp.earliest, grant.stamp.granted)).unzip();
+        certain.map(|grant| (grant.time.earliest, grant.time.granted)).unzip();
     begins.sort_unstable();
     ends.sort_unstable();
     let mut ended = 0;
@@ -108,28 +110,28 @@ fn fullest_window(grants: &[Grant], window: Duration) -> usize {
     counts.max().unwrap_or(0)
 }
 
-fn notes(arguments: &Arguments, run: &Run, kept: f64) -> Vec<String> {
-    let Arguments { quota, strategy, lasting, .. } = arguments;
+fn notes(arguments: &Arguments, run: &Run, percent: f64) -> Vec<String> {
+    let Arguments { quota, strategy, duration, .. } = arguments;
     let mut notes = Vec::new();
     if run.cut_short && run.interrupted.is_none() {
-        notes.push("Ended early: no more grants than these are kept in memory.".to_owned());
+        notes.push("Ended early: the run reached the largest number of grants that it stores.".to_owned());
     }
-    if quota.window() > *lasting && !run.cut_short {
+    if quota.window() > *duration && !run.cut_short {
         notes.push(format!(
-            "The run was shorter than the window: --seconds {} would show a whole one.",
+            "The run was shorter than the window. --seconds {} covers a whole window.",
             quota.window().as_secs() + 1
         ));
     }
-    // What is refilled in two ticks of tokio's timer, a millisecond each, and the permit that is waited for.
+    // The permits that are refilled in two ticks of tokio's timer, of a millisecond each, and one for the first waiter.
     let enough = 2_000_000_u128.div_ceil(quota.refill_interval().as_nanos().max(1)) + 1;
-    if *strategy == Strategy::Token && u128::from(quota.burst()) < enough && kept < 99.0 {
+    if *strategy == Strategy::Token && u128::from(quota.burst()) < enough && percent < 99.0 {
         notes.push(format!(
-            "Timers tick in milliseconds, and this burst has no room for what is refilled in two of them: with\n\
-             --burst {enough} or more the rate can be kept."
+            "Timers tick in milliseconds, and the burst is smaller than the refill of two ticks.\n\
+             --burst {enough} or more allows the full rate."
         ));
     }
-    if cfg!(debug_assertions) && kept < 99.0 && notes.is_empty() {
-        notes.push("This is a build without optimisation: try cargo run --release.".to_owned());
+    if cfg!(debug_assertions) && percent < 99.0 && notes.is_empty() {
+        notes.push("This build is not optimised. Use `cargo run --release`.".to_owned());
     }
     notes
 }

@@ -7,14 +7,14 @@ use tower_outbound_examples::chain;
 
 use crate::targets::Target;
 
-/// A call that has ended.
+/// A finished call.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) number: usize,
     pub(crate) method: Method,
     pub(crate) took: Duration,
     pub(crate) report: Option<Report>,
-    /// The answer's status, or why there was none.
+    /// The status of the response, or the error.
     pub(crate) result: Result<StatusCode, String>,
 }
 
@@ -24,24 +24,24 @@ impl Call {
     }
 }
 
-/// Calls all targets concurrently, each from several tasks, and stores the calls in their target.
+/// Calls all targets concurrently, each from several tasks. Each target stores its calls.
 pub(crate) async fn run(targets: &[Arc<Target>]) -> Result<(), BoxError> {
     let mut tasks = JoinSet::new();
     for target in targets {
         for _ in 0..target.load.tasks {
             let target = Arc::clone(target);
-            tasks.spawn(async move { work(&target).await });
+            tasks.spawn(async move { call_repeatedly(&target).await });
         }
     }
-    while let Some(worked) = tasks.join_next().await {
-        worked?;
+    while let Some(joined) = tasks.join_next().await {
+        joined?;
     }
     Ok(())
 }
 
-async fn work(target: &Target) {
-    let until = Instant::now() + target.load.lasting;
-    while Instant::now() < until {
+async fn call_repeatedly(target: &Target) {
+    let end = Instant::now() + target.load.duration;
+    while Instant::now() < end {
         let Some(number) = target.next() else { break };
         target.finish(call(target, number).await);
         tokio::time::sleep(target.load.pause).await;
@@ -49,18 +49,18 @@ async fn work(target: &Target) {
 }
 
 async fn call(target: &Target, number: usize) -> Call {
-    let post = target.load.posts.is_some_and(|posts| number % posts == 0);
-    let path = match target.stand_in {
+    let post = target.load.post_every.is_some_and(|every| number % every == 0);
+    let path = match target.mock {
         Some(_) => format!("{}{}", target.path, query(number)),
         None => target.path.clone(),
     };
     let started = Instant::now();
-    let (method, answer) = if post {
+    let (method, response) = if post {
         (Method::POST, target.client.post(&path, format!(r#"{{"number":{number}}}"#)).await)
     } else {
         (Method::GET, target.client.get(&path).await)
     };
-    let (report, result) = match answer {
+    let (report, result) = match response {
         Ok(response) => {
             let (head, body) = response.into_parts();
             (head.extensions.get().cloned(), read(body).await.map(|()| head.status))
@@ -70,14 +70,15 @@ async fn call(target: &Target, number: usize) -> Call {
     Call { number, method, took: started.elapsed(), report, result }
 }
 
-/// To the end, or its connection could not be used again.
+/// Reads the body to its end, so that the pool can reuse the connection.
 async fn read(body: Body) -> Result<(), String> {
     const LIMIT: usize = 1024 * 1024;
     body.collect(LIMIT).await.map(drop).map_err(|error| chain(&*error))
 }
 
-/// Tells the stand-in which call a request belongs to by something else than the request id, which is to be
-/// checked.
+/// Returns the query that identifies the call at the mock server.
+///
+/// The request id does not identify it, because the program checks that id.
 pub(crate) fn query(number: usize) -> String {
     format!("?call={number}")
 }

@@ -1,9 +1,10 @@
-//! The three presets at work: against stand-ins on loopback, or against the real services whose addresses and
-//! keys are in the environment. `--help` says more.
+//! Calls three services through the presets, and prints a table of the calls. `--help` shows more.
+//!
+//! The services are mock servers on loopback, or the real services whose base URLs and keys are in the environment.
 
+mod guarantees;
 mod load;
 mod progress;
-mod promises;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
@@ -17,28 +18,27 @@ use std::{
 
 use tokio::time::Instant;
 use tower_outbound::BoxError;
-use tower_outbound_examples::{Interrupt, arguments, chain, exit_code, reject, report, unknown};
+use tower_outbound_examples::{Interrupt, arguments, chain, exit_code, reject, reject_unknown, report};
 
 const HELP: &str = "\
-Calls three services through the presets of tower-outbound and prints what happened.
+Calls three services through the presets of tower-outbound, and prints a table of the calls.
 
 Usage: cargo run --example quickstart [-- --log]
 
-  --log   write the crate's log to stderr: one event a call, and one for every pause that a server requests
+  --log   write the crate's log to stderr: one event per call, and one for every pause that a server requests
   --help  this text
 
-Without further settings the services are stand-ins on loopback. They check the key, hold us to the documented
-limit in a sliding window, and now and then answer 503, answer 429 with Retry-After, or drop the connection.
-It takes about 7 seconds.
+By default the services are mock servers on loopback. They check the key and enforce the documented limit in a sliding
+window. Now and then they respond 503, respond 429 with Retry-After, or drop the connection. It takes about 7 seconds.
 
-A service whose base URL is in the environment is called itself, by three GETs and nothing else:
+If the base URL of a service is in the environment, the program sends three GETs to the real service instead:
 
   CURRENCY_RATES_BASE_URL       CURRENCY_RATES_API_KEY       CURRENCY_RATES_PATH      (/v1/resources)
   EMAIL_DELIVERY_BASE_URL       EMAIL_DELIVERY_API_KEY       EMAIL_DELIVERY_PATH      (/v1/resources)
-  REALTIME_MESSAGING_BASE_URL   REALTIME_MESSAGING_API_KEY   REALTIME_MESSAGING_PATH  (the base URL itself)
+  REALTIME_MESSAGING_BASE_URL   REALTIME_MESSAGING_API_KEY   REALTIME_MESSAGING_PATH  (no path)
 
-Exit status: 0, 1 if a guarantee was broken or a service never responded, 2 for a wrong argument or setting, 130 after
-Ctrl-C, which prints the table of the calls so far.
+Exit status: 0, 1 if a guarantee was broken or a service never responded, 2 for an invalid argument or setting, 130
+after Ctrl-C, which prints the table of the calls so far.
 ";
 
 #[tokio::main]
@@ -47,7 +47,7 @@ async fn main() -> ExitCode {
     for argument in arguments(HELP) {
         match argument.as_str() {
             "--log" => log = true,
-            _ => unknown(&argument, "--log or --help"),
+            _ => reject_unknown(&argument, "--log or --help"),
         }
     }
     let mut interrupt = Interrupt::listen();
@@ -66,8 +66,8 @@ async fn run(targets: &[Arc<targets::Target>], interrupt: &mut Interrupt) -> Res
     let started = Instant::now();
     let mut out = io::stdout();
     for target in targets {
-        let who = if target.stand_in.is_some() { "a stand-in" } else { "the service itself" };
-        writeln!(out, "{:<20} {who} at {}, {}", target.name, target.base_url, target.limit)?;
+        let kind = if target.mock.is_some() { "a mock server" } else { "the real service" };
+        writeln!(out, "{:<20} {kind} at {}, {}", target.name, target.base_url, target.limit)?;
     }
     writeln!(out)?;
     // Dropping the load stops it before the table is printed.
@@ -79,24 +79,24 @@ async fn run(targets: &[Arc<targets::Target>], interrupt: &mut Interrupt) -> Res
     let calls: Vec<_> = targets.iter().map(|target| target.calls()).collect();
     progress::clear(&mut out)?;
 
-    let ledgers: Vec<_> =
-        targets.iter().map(|target| target.stand_in.as_ref().map(support::StandIn::ledger)).collect();
+    let logs: Vec<_> =
+        targets.iter().map(|target| target.mock.as_ref().map(support::MockServer::request_log)).collect();
     let columns: Vec<_> = targets
         .iter()
         .zip(&calls)
-        .zip(&ledgers)
-        .map(|((target, calls), ledger)| table::Column { name: &target.name, calls, ledger: ledger.as_ref() })
+        .zip(&logs)
+        .map(|((target, calls), log)| table::Column { name: &target.name, calls, server: log.as_ref() })
         .collect();
     out.write_all(table::summary(&columns).as_bytes())?;
     out.write_all(table::failures(&columns).as_bytes())?;
 
     if let Some(code) = interrupted {
         let count: usize = calls.iter().map(Vec::len).sum();
-        writeln!(out, "{}{count} calls had ended, no guarantee was checked", interrupt.title())?;
+        writeln!(out, "{}{count} calls have finished, the guarantees were not checked", interrupt.title())?;
         return Ok(code);
     }
-    let broken: Vec<_> = columns.iter().flat_map(promises::broken).collect();
-    let verdict = if broken.is_empty() { "every guarantee was kept" } else { "guarantees were broken:" };
+    let broken: Vec<_> = columns.iter().flat_map(guarantees::broken).collect();
+    let verdict = if broken.is_empty() { "all guarantees held" } else { "guarantees were broken:" };
     writeln!(out, "\n{:.1} s, {verdict}", started.elapsed().as_secs_f64())?;
     broken.iter().for_each(report);
     Ok(if broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -8,7 +8,9 @@ use tokio::time::Instant;
 
 use crate::targets::Target;
 
-/// One line that changes on a terminal, a line every 2 s elsewhere. Ends only when it can't be written.
+/// Prints the progress every 200 ms on a terminal, replacing the previous output, and otherwise every 2 s.
+///
+/// Returns only if stdout fails.
 pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error {
     let mut out = io::stdout();
     let terminal = out.is_terminal();
@@ -17,7 +19,7 @@ pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error
     loop {
         ticks.tick().await;
         let calls: Vec<_> =
-            targets.iter().map(|target| format!("{} {}", target.name, target.finished())).collect();
+            targets.iter().map(|target| format!("{} {}", target.name, target.finished_count())).collect();
         let line = format!("{:>3} s  calls: {}", started.elapsed().as_secs(), calls.join(", "));
         let written = match terminal {
             true => write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()),
@@ -29,7 +31,7 @@ pub(crate) async fn show(targets: &[Arc<Target>], started: Instant) -> io::Error
     }
 }
 
-/// Takes the changing line away.
+/// Erases the progress from a terminal.
 pub(crate) fn clear(out: &mut io::Stdout) -> io::Result<()> {
     if out.is_terminal() { write!(out, "\r\x1b[2K") } else { writeln!(out) }
 }

@@ -6,13 +6,14 @@ use tower_outbound::{
     call::{AttemptReport, Outcome},
 };
 
-use crate::{load::Call, support::Ledger};
+use crate::{load::Call, support::RequestLog};
 
-/// What is known of one service: the calls from our side, the ledger from the server's.
+/// The calls to one service, and the log of its mock server.
 pub(crate) struct Column<'a> {
     pub(crate) name: &'a str,
     pub(crate) calls: &'a [Call],
-    pub(crate) ledger: Option<&'a Ledger>,
+    /// `None` for a real service.
+    pub(crate) server: Option<&'a RequestLog>,
 }
 
 impl Column<'_> {
@@ -24,71 +25,69 @@ impl Column<'_> {
         self.reports().flat_map(Report::attempts).collect()
     }
 
-    /// How often each status was answered; under 0, how often none was.
-    fn answers(&self) -> BTreeMap<u16, usize> {
-        let mut answers = BTreeMap::new();
+    /// Returns the number of attempts by status. Attempts without a response count as status 0.
+    fn statuses(&self) -> BTreeMap<u16, usize> {
+        let mut statuses = BTreeMap::new();
         for attempt in self.attempts() {
             let status = match attempt.outcome {
                 Some(Outcome::Response(status)) => status.as_u16(),
                 _ => 0,
             };
-            *answers.entry(status).or_default() += 1;
+            *statuses.entry(status).or_default() += 1;
         }
-        answers
+        statuses
     }
 
     fn waited(&self) -> Duration {
         self.reports().map(Report::waited).sum()
     }
 
-    /// The time that `percent` of the calls stayed within.
+    /// Returns the percentile of the duration of a call.
     fn percentile(&self, percent: usize) -> Duration {
-        let mut took: Vec<_> = self.calls.iter().map(|call| call.took).collect();
-        took.sort_unstable();
-        let rank = (took.len() * percent).div_ceil(100);
-        took.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+        let mut durations: Vec<_> = self.calls.iter().map(|call| call.took).collect();
+        durations.sort_unstable();
+        let rank = (durations.len() * percent).div_ceil(100);
+        durations.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 
-    fn on_server(&self, count: impl Fn(&Ledger) -> usize) -> String {
-        self.ledger.map_or("-".to_owned(), |ledger| count(ledger).to_string())
+    fn server_count(&self, count: impl Fn(&RequestLog) -> usize) -> String {
+        self.server.map_or("-".to_owned(), |log| count(log).to_string())
     }
 }
 
-/// A line for each figure, a column for each service.
+/// Returns the table, with one row per figure and one column per service.
 pub(crate) fn summary(columns: &[Column<'_>]) -> String {
     let mut text = String::new();
-    let mut line = |title: &str, cell: &dyn Fn(&Column<'_>) -> String| {
+    let mut row = |title: &str, cell: &dyn Fn(&Column<'_>) -> String| {
         let cells: String = columns.iter().map(|column| format!("{:>20}", cell(column))).collect();
-        // Writing into a string can't fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{title:<28}{cells}");
     };
-    line("", &|column| column.name.to_owned());
-    line("calls", &|column| column.calls.len().to_string());
-    line("attempts", &|column| column.attempts().len().to_string());
-    line("retries", &|column| {
+    row("", &|column| column.name.to_owned());
+    row("calls", &|column| column.calls.len().to_string());
+    row("attempts", &|column| column.attempts().len().to_string());
+    row("retries", &|column| {
         column.reports().map(|r| r.attempt_count().saturating_sub(1)).sum::<usize>().to_string()
     });
-    let statuses = columns.iter().flat_map(|column| column.answers().into_keys());
+    let statuses = columns.iter().flat_map(|column| column.statuses().into_keys());
     for status in statuses.collect::<std::collections::BTreeSet<_>>() {
         let title = if status == 0 {
-            "attempts without an answer".to_owned()
+            "attempts without a response".to_owned()
         } else {
-            format!("attempts answered {status}")
+            format!("attempts with status {status}")
         };
-        line(&title, &|column| column.answers().get(&status).unwrap_or(&0).to_string());
+        row(&title, &|column| column.statuses().get(&status).unwrap_or(&0).to_string());
     }
-    line("calls failed in the end", &|column| {
-        column.calls.iter().filter(|call| call.failed()).count().to_string()
-    });
-    line("requests at the server", &|column| column.on_server(|ledger| ledger.requests.len()));
-    line("connections at the server", &|column| column.on_server(|ledger| ledger.connections));
-    line("violations of its limit", &|column| column.on_server(Ledger::violations));
-    line("waited for the limiter", &|column| seconds(column.waited()));
-    line("  a call on average", &|column| {
+    row("failed calls", &|column| column.calls.iter().filter(|call| call.failed()).count().to_string());
+    row("requests at the server", &|column| column.server_count(|log| log.requests.len()));
+    row("connections at the server", &|column| column.server_count(|log| log.connections));
+    row("violations of the limit", &|column| column.server_count(RequestLog::violations));
+    row("waited for the limiter", &|column| seconds(column.waited()));
+    row("  average per call", &|column| {
         seconds(column.waited() / u32::try_from(column.calls.len().max(1)).unwrap_or(u32::MAX))
     });
-    line("p50 of a call", &|column| seconds(column.percentile(50)));
-    line("p99 of a call", &|column| seconds(column.percentile(99)));
+    row("p50 of a call", &|column| seconds(column.percentile(50)));
+    row("p99 of a call", &|column| seconds(column.percentile(99)));
     text
 }
 
@@ -96,28 +95,28 @@ fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// So many failures of a service are listed.
-const SHOWN: usize = 10;
+/// The most failed calls that are listed for each service.
+const MAX_LISTED: usize = 10;
 
-/// The calls that failed in the end, by the ids to ask the service about; nothing when there were none.
+/// Lists the failed calls with their request ids. Returns an empty string if no call failed.
 pub(crate) fn failures(columns: &[Column<'_>]) -> String {
     let mut text = String::new();
     for column in columns {
         let failed: Vec<_> = column.calls.iter().filter(|call| call.failed()).collect();
         if text.is_empty() && !failed.is_empty() {
-            text.push_str("\nCalls that failed in the end, with their request ids, ours and the server's:\n");
+            text.push_str("\nFailed calls, with the request ids of the client and of the server:\n");
         }
-        for call in failed.iter().take(SHOWN) {
+        for call in failed.iter().take(MAX_LISTED) {
             let _ = writeln!(text, "  {:<18} {}", column.name, failure(call));
         }
-        if failed.len() > SHOWN {
-            let _ = writeln!(text, "  {:<18} and {} more", column.name, failed.len() - SHOWN);
+        if failed.len() > MAX_LISTED {
+            let _ = writeln!(text, "  {:<18} and {} more", column.name, failed.len() - MAX_LISTED);
         }
     }
-    let posts = columns.iter().flat_map(|column| column.calls);
-    if posts.into_iter().any(|call| call.failed() && call.method == Method::POST) {
+    let mut calls = columns.iter().flat_map(|column| column.calls);
+    if calls.any(|call| call.failed() && call.method == Method::POST) {
         text.push_str(
-            "A POST that may have been processed is not sent twice: what to do is yours to decide.\n",
+            "A POST that the server may have processed is not retried. The application decides what to do.\n",
         );
     }
     text
@@ -129,14 +128,14 @@ fn failure(call: &Call) -> String {
         None => "-".to_owned(),
     };
     let report = call.report.as_ref();
-    let own = show(report.and_then(Report::request_id));
+    let client = show(report.and_then(Report::request_id));
     let server = show(report.and_then(Report::server_request_id));
     let attempts = report.map_or(0, Report::attempt_count);
-    let ended = report.and_then(Report::stop_reason).map_or("-", |ended| ended.as_str());
+    let reason = report.and_then(Report::stop_reason).map_or("-", |reason| reason.as_str());
     let result = match &call.result {
         Ok(status) => format!(" {}", status.as_u16()),
         Err(error) => format!("\n    {error}"),
     };
-    let times = if attempts == 1 { "attempt" } else { "attempts" };
-    format!("{own} {server:<7} {:<4} {attempts} {times}, {ended}:{result}", call.method)
+    let noun = if attempts == 1 { "attempt" } else { "attempts" };
+    format!("{client} {server:<7} {:<4} {attempts} {noun}, {reason}:{result}", call.method)
 }

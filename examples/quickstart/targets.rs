@@ -14,46 +14,47 @@ use tower_outbound::{
 
 use crate::{
     load::Call,
-    support::{Plan, Scripted, StandIn, When},
+    support::{MockConfig, MockResponse, MockServer, Trigger},
 };
 
-/// A service to call, and how.
+/// A service that the program calls, and the load on it.
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// In words.
+    /// A description of the limit.
     pub(crate) limit: &'static str,
     pub(crate) base_url: String,
     pub(crate) client: Client,
     pub(crate) path: String,
     pub(crate) load: Load,
-    /// None when it is the service itself that is called.
-    pub(crate) stand_in: Option<StandIn>,
+    /// `None` for a real service.
+    pub(crate) mock: Option<MockServer>,
     started: AtomicUsize,
     finished: Mutex<Vec<Call>>,
 }
 
-/// How much to call it.
+/// The calls to a target.
 pub(crate) struct Load {
+    /// The largest number of calls.
     pub(crate) calls: usize,
-    pub(crate) lasting: Duration,
+    pub(crate) duration: Duration,
     pub(crate) tasks: usize,
-    /// What each task does between two calls.
+    /// The time that each task sleeps between two calls.
     pub(crate) pause: Duration,
-    /// Every so many calls one is a POST.
-    pub(crate) posts: Option<usize>,
+    /// Every n-th call is a POST. The other calls are GETs.
+    pub(crate) post_every: Option<usize>,
 }
 
 impl Load {
-    /// Long enough for the limiters to be waited for, and short enough that all is over within 8 s.
-    const LASTING: Duration = Duration::from_secs(5);
+    /// Long enough that calls wait for the limiters, and short enough that the program ends within 8 s.
+    const DURATION: Duration = Duration::from_secs(5);
 
-    fn stand_in(tasks: usize, pause: Duration) -> Self {
-        Self { calls: usize::MAX, lasting: Self::LASTING, tasks, pause, posts: None }
+    fn mock(tasks: usize, pause: Duration) -> Self {
+        Self { calls: usize::MAX, duration: Self::DURATION, tasks, pause, post_every: None }
     }
 
-    /// Somebody pays for these.
+    /// Makes three calls only, because calls of a real service may cost money.
     fn real() -> Self {
-        Self { calls: 3, lasting: Self::LASTING, tasks: 1, pause: Duration::ZERO, posts: None }
+        Self { calls: 3, duration: Self::DURATION, tasks: 1, pause: Duration::ZERO, post_every: None }
     }
 }
 
@@ -66,17 +67,17 @@ impl Target {
             base_url,
             path,
             load: Load::real(),
-            stand_in: None,
+            mock: None,
             started: AtomicUsize::new(0),
             finished: Mutex::default(),
         })
     }
 
-    fn with_stand_in(self, stand_in: StandIn, load: Load) -> Self {
-        Self { stand_in: Some(stand_in), load, ..self }
+    fn with_mock(self, mock: MockServer, load: Load) -> Self {
+        Self { mock: Some(mock), load, ..self }
     }
 
-    /// The number of the next call, from 1; none when there were enough.
+    /// Returns the number of the next call, from 1, or `None` if all calls of the load were made.
     pub(crate) fn next(&self) -> Option<usize> {
         let number = self.started.fetch_add(1, Ordering::Relaxed) + 1;
         (number <= self.load.calls).then_some(number)
@@ -86,11 +87,11 @@ impl Target {
         self.locked().push(call);
     }
 
-    pub(crate) fn finished(&self) -> usize {
+    pub(crate) fn finished_count(&self) -> usize {
         self.locked().len()
     }
 
-    /// Returns the calls that have ended, in the order of their numbers.
+    /// Returns the finished calls in the order of their numbers.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut calls = self.locked().clone();
         calls.sort_by_key(|call| call.number);
@@ -117,20 +118,20 @@ async fn currency_rates() -> Built {
         return Target::new(&preset::currency_rates(&base_url)?, LIMIT, base_url, path);
     }
     let key = "rates-key";
-    let stand_in = StandIn::start(Plan {
+    let mock = MockServer::start(MockConfig {
         quota: Some((100, MINUTE)),
         faults: vec![
-            (When::Every(11), Scripted::Unavailable),
-            (When::Every(13), Scripted::Dropped),
-            (When::Every(15), Scripted::Throttled),
+            (Trigger::EveryNth(11), MockResponse::Unavailable),
+            (Trigger::EveryNth(13), MockResponse::Dropped),
+            (Trigger::EveryNth(15), MockResponse::Throttled),
         ],
         latency: Duration::from_millis(40),
-        ..Plan::new("currency rates", key)
+        ..MockConfig::new("currency rates", key)
     })
     .await?;
-    let preset = preset::currency_rates(&stand_in.base_url())?.with_api_key(ApiKey::new(key)?);
-    let target = Target::new(&preset, LIMIT, stand_in.base_url(), "/v1/resources".to_owned())?;
-    Ok(target.with_stand_in(stand_in, Load::stand_in(3, Duration::ZERO)))
+    let preset = preset::currency_rates(&mock.base_url())?.with_api_key(ApiKey::new(key)?);
+    let target = Target::new(&preset, LIMIT, mock.base_url(), "/v1/resources".to_owned())?;
+    Ok(target.with_mock(mock, Load::mock(3, Duration::ZERO)))
 }
 
 async fn email_delivery() -> Built {
@@ -140,45 +141,45 @@ async fn email_delivery() -> Built {
         return Target::new(&preset::email_delivery(&base_url)?, LIMIT, base_url, path);
     }
     let key = "email-key";
-    let stand_in = StandIn::start(Plan {
+    let mock = MockServer::start(MockConfig {
         quota: Some((1000, MINUTE)),
         faults: vec![
-            (When::Every(29), Scripted::Unavailable),
-            (When::Every(53), Scripted::Dropped),
-            (When::Every(97), Scripted::Throttled),
+            (Trigger::EveryNth(29), MockResponse::Unavailable),
+            (Trigger::EveryNth(53), MockResponse::Dropped),
+            (Trigger::EveryNth(97), MockResponse::Throttled),
         ],
         latency: Duration::from_millis(60),
-        ..Plan::new("email delivery", key)
+        ..MockConfig::new("email delivery", key)
     })
     .await?;
-    let preset = preset::email_delivery(&stand_in.base_url())?.with_api_key(ApiKey::new(key)?);
-    let target = Target::new(&preset, LIMIT, stand_in.base_url(), "/v1/resources".to_owned())?;
-    Ok(target.with_stand_in(stand_in, Load { posts: Some(5), ..Load::stand_in(8, Duration::ZERO) }))
+    let preset = preset::email_delivery(&mock.base_url())?.with_api_key(ApiKey::new(key)?);
+    let target = Target::new(&preset, LIMIT, mock.base_url(), "/v1/resources".to_owned())?;
+    Ok(target.with_mock(mock, Load { post_every: Some(5), ..Load::mock(8, Duration::ZERO) }))
 }
 
 async fn realtime_messaging() -> Built {
-    const LIMIT: &str = "no published limit, its asks to pause are obeyed";
+    const LIMIT: &str = "no published limit, requested delays apply";
     if let Some(base_url) = variable("REALTIME_MESSAGING_BASE_URL")? {
-        // The bearer form of the service's samples.
+        // Without `with_authorize`, the preset sends a bearer token, as in the service's samples.
         let path = variable("REALTIME_MESSAGING_PATH")?.unwrap_or_default();
         return Target::new(&preset::realtime_messaging(&base_url)?, LIMIT, base_url, path);
     }
     let (key, secret) = ("realtime-key", "realtime-secret");
-    let stand_in = StandIn::start(Plan {
+    let mock = MockServer::start(MockConfig {
         headers: vec![("x-app-id", "quickstart".to_owned()), ("x-app-secret", secret.to_owned())],
         faults: vec![
-            (When::Every(43), Scripted::Throttled),
-            (When::Every(31), Scripted::Unavailable),
-            (When::Every(71), Scripted::Dropped),
+            (Trigger::EveryNth(43), MockResponse::Throttled),
+            (Trigger::EveryNth(31), MockResponse::Unavailable),
+            (Trigger::EveryNth(71), MockResponse::Dropped),
         ],
         latency: Duration::from_millis(25),
-        ..Plan::new("realtime messaging", key)
+        ..MockConfig::new("realtime messaging", key)
     })
     .await?;
     let credentials = AppCredentials::new("quickstart", ApiKey::new(key)?, ApiKey::new(secret)?)?;
-    let preset = preset::realtime_messaging(&stand_in.base_url())?.with_authorize(
-        // The bearer header is the one of the service's samples. The other two are made up for the stand-in:
-        // yours are in the service's manual.
+    let preset = preset::realtime_messaging(&mock.base_url())?.with_authorize(
+        // The service's samples use the bearer header. The other two headers are made up for the mock server. See the
+        // service's manual for the real ones.
         move |head| {
             let bearer = format!("Bearer {}", credentials.key().expose());
             head.headers.insert(AUTHORIZATION, sensitive(&bearer)?);
@@ -187,22 +188,22 @@ async fn realtime_messaging() -> Built {
             Ok(())
         },
     );
-    let target = Target::new(&preset, LIMIT, stand_in.base_url(), String::new())?;
-    Ok(target.with_stand_in(stand_in, Load::stand_in(4, Duration::from_millis(120))))
+    let target = Target::new(&preset, LIMIT, mock.base_url(), String::new())?;
+    Ok(target.with_mock(mock, Load::mock(4, Duration::from_millis(120))))
 }
 
-/// A value that `Debug` hides.
+/// Returns a header value whose `Debug` output is redacted.
 fn sensitive(value: &str) -> Result<HeaderValue, http::Error> {
     let mut value = HeaderValue::try_from(value)?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// An environment variable; one that is empty counts as not set.
+/// Reads an environment variable. An empty variable counts as not set.
 fn variable(name: &'static str) -> Result<Option<String>, InvalidConfig> {
     match env::var(name) {
         Ok(value) if !value.trim().is_empty() => Ok(Some(value.trim().to_owned())),
         Ok(_) | Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => Err(InvalidConfig::new(name, "", "text in utf-8")),
+        Err(env::VarError::NotUnicode(_)) => Err(InvalidConfig::new(name, "", "UTF-8 text")),
     }
 }

@@ -1,4 +1,4 @@
-//! Four processes that share one quota through Redis, which is stopped and started in the middle. `--help` says more.
+//! Shares one quota between four processes through Redis, which is killed and restarted meanwhile. `--help` shows more.
 
 #[path = "../support/fleet/mod.rs"]
 mod fleet;
@@ -13,74 +13,74 @@ use std::{
     time::Duration,
 };
 
-use fleet::{Count, Counter, Job, Kind, Members};
+use fleet::{Algorithm, ArrivalLog, CountingServer, WorkerConfig, Workers};
 use tokio::{
     process::Command,
     time::{Instant, sleep_until, timeout},
 };
 use tower_outbound::{BoxError, InvalidConfig, Quota, adapter::RedisLimiter};
-use tower_outbound_examples::{Interrupt, arguments, exit_code, reject, unknown};
+use tower_outbound_examples::{Interrupt, arguments, exit_code, reject, reject_unknown};
 
 use self::{report::Run, store::Store};
 
 const HELP: &str = "\
-Four processes of sixteen tasks each share 200 requests a second through Redis, and call a server that counts.
+Four processes of sixteen tasks each share a quota of 200 requests per second through Redis, and call a server that counts.
 
 Usage: cargo run --example shared_limit [-- [--refuse] [URL]]
 
-  URL       of a Redis or Valkey that runs already, such as redis://127.0.0.1:6379/; REDIS_URL does the same.
-            It is not stopped. Without one a redis-server is started, killed in the middle, and started again.
-  --refuse  reject every request while Redis does not respond; otherwise each process keeps to a quarter of the quota
+  URL       the URL of a running Redis or Valkey, such as redis://127.0.0.1:6379/, which is not stopped. The variable
+            REDIS_URL does the same. By default the program starts a redis-server, kills it, and restarts it.
+  --refuse  refuse every request while Redis does not reply. By default each process then uses a quarter of the quota
   --help    this text
 
 It takes about 11 seconds.
 
-Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for a wrong argument,
+Exit status: 0, 1 if more requests arrived than the quota allows or the program cannot start, 2 for an invalid argument,
 130 after Ctrl-C, which prints the summary of the run so far.
 ";
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-/// One line of the table.
+/// The time that one row of the table covers.
 const STEP: Duration = Duration::from_millis(500);
-/// Lines until redis is stopped, while it is away, and after it.
+/// The number of rows before Redis is killed, while it is down, and after its restart.
 const STEPS: [u32; 3] = [9, 4, 7];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    // This program is also what it starts.
-    match Job::given() {
+    // The worker processes run this same executable.
+    match WorkerConfig::from_env() {
         Ok(None) => {}
-        Ok(Some((number, job))) => return exit_code(fleet::run(number, job).await),
+        Ok(Some((number, config))) => return exit_code(fleet::run(number, config).await),
         Err(error) => return exit_code(Err(error)),
     }
-    let (mut url, mut parts) =
+    let (mut url, mut fallback_share) =
         (std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty()), PROCESSES as u32);
     for argument in arguments(HELP) {
         match argument.as_str() {
-            "--refuse" => parts = 0,
+            "--refuse" => fallback_share = 0,
             _ if argument.contains("://") => {
-                // Only reads the URL: the limiter connects with its first request.
-                let read =
+                // Only parses the URL, because the limiter connects with its first request.
+                let parsed =
                     quota().and_then(|quota| RedisLimiter::token_bucket(&argument, "argument", [quota]));
-                if let Err(error) = read {
+                if let Err(error) = parsed {
                     reject(error);
                 }
                 url = Some(argument);
             }
-            _ => unknown(&argument, "--refuse, --help or the URL of a Redis"),
+            _ => reject_unknown(&argument, "--refuse, --help or the URL of a Redis"),
         }
     }
     let mut interrupt = Interrupt::listen();
-    let error = match run(url, parts, &mut interrupt).await {
+    let error = match run(url, fallback_share, &mut interrupt).await {
         Ok(code) => return code,
         Err(error) => error,
     };
-    // A terminal sends Ctrl-C to redis-server and the processes, too. Their end is no error then.
+    // A terminal also sends Ctrl-C to redis-server and the workers. Their exit is then no error.
     match timeout(Duration::from_millis(500), interrupt.received()).await {
         Ok(code) => {
-            println!("{}the run was not over", interrupt.title());
+            println!("{}the run was not complete", interrupt.title());
             code
         }
         Err(_) => exit_code(Err(error)),
@@ -92,43 +92,50 @@ fn quota() -> Result<Quota, InvalidConfig> {
     Quota::per_second(200)?.with_margin(Duration::from_millis(200))
 }
 
-/// Starts the counting server and the processes, which wait for the start signal.
-async fn start(url: Option<String>, parts: u32) -> Result<(Store, Counter, Job, Members), BoxError> {
+/// Starts the counting server and the workers, which send no requests yet.
+async fn start(
+    url: Option<String>,
+    fallback_share: u32,
+) -> Result<(Store, CountingServer, WorkerConfig, Workers), BoxError> {
     let store = Store::find(url)?;
-    let counter = Counter::start()?;
-    let job = Job {
-        server: counter.address(),
+    let server = CountingServer::start()?;
+    let config = WorkerConfig {
+        server: server.address(),
         redis: store.url(),
         name: "shared_limit".to_owned(),
-        kind: Kind::TokenBucket,
+        algorithm: Algorithm::TokenBucket,
         quota: quota()?,
-        parts,
+        fallback_share,
         tasks: TASKS,
     };
-    store.check(&job).await?;
-    print(&report::title(&job, &store))?;
-    let members = Members::start(PROCESSES, &job, || Ok(Command::new(std::env::current_exe()?))).await?;
-    Ok((store, counter, job, members))
+    store.check(&config).await?;
+    print(&report::title(&config, &store))?;
+    let workers = Workers::start(PROCESSES, &config, || Ok(Command::new(std::env::current_exe()?))).await?;
+    Ok((store, server, config, workers))
 }
 
-/// Prints a line for each step and the summary. Redis and the processes end with it, Ctrl-C or not.
-async fn run(url: Option<String>, parts: u32, interrupt: &mut Interrupt) -> Result<ExitCode, BoxError> {
-    let (mut store, counter, job, mut members) = tokio::select! {
-        started = start(url, parts) => started?,
+/// Prints a row for each step, and the summary. Stops Redis and the workers in any case.
+async fn run(
+    url: Option<String>,
+    fallback_share: u32,
+    interrupt: &mut Interrupt,
+) -> Result<ExitCode, BoxError> {
+    let (mut store, server, config, mut workers) = tokio::select! {
+        started = start(url, fallback_share) => started?,
         code = interrupt.received() => {
-            print(&format!("{}the processes had not started\n", interrupt.title()))?;
+            print(&format!("{}the workers had not started\n", interrupt.title()))?;
             return Ok(code);
         }
     };
-    let asked = store.questions()?;
-    members.go().await?;
+    let calls_before = store.script_calls()?;
+    workers.go().await?;
 
     let start = Instant::now();
-    let mut run = Run { start, killed: None, restarted: None, end: start, questions: None, job };
-    let [before, away, after] = STEPS;
-    print(report::HEAD)?;
+    let mut run = Run { start, killed: None, restarted: None, end: start, script_calls: None, config };
+    let [before, down, after] = STEPS;
+    print(report::HEADING)?;
     let mut interrupted = None;
-    for step in 0..before + away + after {
+    for step in 0..before + down + after {
         tokio::select! {
             () = sleep_until(start + STEP * (step + 1)) => {}
             code = interrupt.received() => {
@@ -137,20 +144,20 @@ async fn run(url: Option<String>, parts: u32, interrupt: &mut Interrupt) -> Resu
             }
         }
         let (from, to) = (start + STEP * step, start + STEP * (step + 1));
-        let count = Count::new(counter.arrivals(), run.job.quota).between(from, to);
-        print(&report::line(from - start, &count, &store, &members.states()))?;
+        let arrivals = ArrivalLog::new(server.arrivals(), run.config.quota).between(from, to);
+        print(&report::row(from - start, &arrivals, &store, &workers.states()))?;
         if step + 1 == before {
-            run.questions = store.questions()?.zip(asked).map(|(now, before)| now - before);
+            run.script_calls = store.script_calls()?.zip(calls_before).map(|(now, before)| now - before);
             if store.kill()? {
                 run.killed = Some(Instant::now());
             }
-        } else if step + 1 == before + away && store.restart()? {
+        } else if step + 1 == before + down && store.restart()? {
             run.restarted = Some(Instant::now());
         }
     }
     run.end = Instant::now();
-    let events = members.stop().await?;
-    let all = Count::new(counter.arrivals(), run.job.quota);
+    let events = workers.stop().await?;
+    let all = ArrivalLog::new(server.arrivals(), run.config.quota);
     print(&run.summary(&all, &events))?;
     if let Some(code) = interrupted {
         print(&format!("{}{} requests had arrived\n", interrupt.title(), all.total()))?;

@@ -4,89 +4,91 @@ use tokio::time::Instant;
 
 use crate::{
     PROCESSES, STEP, TASKS,
-    fleet::{Count, Event, Job, Said, saw},
+    fleet::{ArrivalLog, Event, Message, WorkerConfig, first_seen},
     store::Store,
 };
 
-pub(crate) const HEAD: &str = "\nfrom second   arrivals   of each process   redis   state of the processes\n";
+pub(crate) const HEADING: &str =
+    "\nfrom second   arrivals   by process        redis   state of the limiters\n";
 
-/// What happened when.
+/// The times and counts of a run.
 pub(crate) struct Run {
-    pub(crate) job: Job,
+    pub(crate) config: WorkerConfig,
     pub(crate) start: Instant,
     pub(crate) killed: Option<Instant>,
     pub(crate) restarted: Option<Instant>,
     pub(crate) end: Instant,
-    /// Until it was killed.
-    pub(crate) questions: Option<u64>,
+    /// The number of scripts that Redis ran before it was killed.
+    pub(crate) script_calls: Option<u64>,
 }
 
-pub(crate) fn title(job: &Job, store: &Store) -> String {
-    let (quota, length) = (job.quota, Job::length(job.quota));
-    let whose = if store.is_own() {
-        "a redis-server of this run, which is killed in the middle and started again"
+pub(crate) fn title(config: &WorkerConfig, store: &Store) -> String {
+    let (quota, window) = (config.quota, WorkerConfig::enforced_window(config.quota));
+    let lifetime = if store.is_own() {
+        "which this program started, and will kill and restart"
     } else {
-        "which is yours, and so not stopped"
+        "which was already running and is not stopped"
     };
     format!(
         "{PROCESSES} processes of {TASKS} tasks share one quota: {quota}.\n\
-         Each asks redis at {}, {whose}.\n\
-         While redis does not answer, each {}.\n\
-         With the margin, and the {:?} for which a permit is held, a window is of {length:?}: of its {} permits {} are \
-         refilled in it,\nwhich allows {:.1} requests a second, and {:.0} in each line below.\n",
+         They use the redis at {}, {lifetime}.\n\
+         While redis does not reply, each process {}.\n\
+         Margin and hold time ({:?}) extend the window to {window:?}. {} of the {} permits are refilled in each window.\n\
+         This allows {:.1} requests per second, or {:.0} in each row below.\n",
         store.address(),
-        if job.parts == 0 {
-            "refuses".to_owned()
+        if config.fallback_share == 0 {
+            "refuses every request".to_owned()
         } else {
-            format!("keeps to one part in {} of it", job.parts)
+            format!("uses 1/{} of the quota", config.fallback_share)
         },
-        Job::HOLD,
-        quota.limit(),
+        WorkerConfig::HOLD,
         quota.limit() - quota.burst(),
-        job.rate(),
-        job.rate() * STEP.as_secs_f64(),
+        quota.limit(),
+        config.rate(),
+        config.rate() * STEP.as_secs_f64(),
     )
 }
 
-/// One step of the run.
-pub(crate) fn line(from: Duration, count: &Count, store: &Store, states: &[String]) -> String {
-    let each: String = (0..PROCESSES).map(|process| format!("{:>4}", count.of(process))).collect();
-    let mut line = format!(
-        "{:>11.1} {:>10}   {each:<16}  {:<5}   {:<24}",
+/// Formats one step of the run.
+pub(crate) fn row(from: Duration, arrivals: &ArrivalLog, store: &Store, states: &[String]) -> String {
+    let by_process: String =
+        (0..PROCESSES).map(|process| format!("{:>4}", arrivals.count_of(process))).collect();
+    let mut row = format!(
+        "{:>11.1} {:>10}   {by_process:<16}  {:<5}   {:<24}",
         from.as_secs_f64(),
-        count.total(),
-        if store.is_away() { "away" } else { "up" },
-        tally(states),
+        arrivals.total(),
+        if store.is_down() { "down" } else { "up" },
+        count_states(states),
     );
-    line.push_str(&"#".repeat(count.total() / 4));
-    line.truncate(line.trim_end().len());
-    line.push('\n');
-    line
+    row.push_str(&"#".repeat(arrivals.total() / 4));
+    row.truncate(row.trim_end().len());
+    row.push('\n');
+    row
 }
 
-/// `shared`, or `3 shared, 1 refusing`.
-fn tally(states: &[String]) -> String {
-    let mut tally = BTreeMap::new();
+/// Returns the number of processes in each state, such as `3 shared, 1 refusing`, or the one state of all processes.
+fn count_states(states: &[String]) -> String {
+    let mut counts = BTreeMap::new();
     for state in states {
-        *tally.entry(state.as_str()).or_insert(0) += 1;
+        *counts.entry(state.as_str()).or_insert(0) += 1;
     }
-    if let [(state, _)] = tally.iter().collect::<Vec<_>>()[..] {
+    if let [(state, _)] = counts.iter().collect::<Vec<_>>()[..] {
         return (*state).to_owned();
     }
-    tally.iter().map(|(state, count)| format!("{count} {state}")).collect::<Vec<_>>().join(", ")
+    counts.iter().map(|(state, count)| format!("{count} {state}")).collect::<Vec<_>>().join(", ")
 }
 
 impl Run {
-    /// Redis takes a window for spent when it has just begun, so the shares are counted from here on.
-    fn settled(&self) -> Instant {
+    /// Returns the start of the measurement. A fresh Redis counts the first window as spent.
+    fn measured_from(&self) -> Instant {
         self.start + STEP * 3
     }
 
-    pub(crate) fn summary(&self, all: &Count, events: &[Event]) -> String {
+    pub(crate) fn summary(&self, all: &ArrivalLog, events: &[Event]) -> String {
         let until = self.killed.unwrap_or(self.end);
         let mut text = String::new();
-        // An interrupted run may have no share to show.
-        if until > self.settled() {
+        // An interrupted run may have ended before the measurement.
+        if until > self.measured_from() {
             text.push_str(&self.shares(all, events, until));
         }
         if let (Some(killed), Some(restarted)) = (self.killed, self.restarted) {
@@ -94,69 +96,70 @@ impl Run {
         }
         let _ = writeln!(
             text,
-            "\nThe server counted {} requests, at most {} of {} in any second: {} violations",
+            "\nThe server counted {} requests, at most {} in any second (limit {}): {} violations",
             all.total(),
-            all.fullest(),
-            self.job.quota.limit(),
+            all.most_in_window(),
+            self.config.quota.limit(),
             all.violations()
         );
         text
     }
 
-    fn shares(&self, all: &Count, events: &[Event], until: Instant) -> String {
-        let seconds = (until - self.settled()).as_secs_f64();
-        let (shared, allowed) = (all.between(self.settled(), until), self.job.rate() * seconds);
-        let part = |count: usize, of: f64| count as f64 * 100.0 / of;
-        let mut text = format!("\n{seconds:.1} s of the quota as it is shared, from second 1.5 on:\n");
+    fn shares(&self, all: &ArrivalLog, events: &[Event], until: Instant) -> String {
+        let seconds = (until - self.measured_from()).as_secs_f64();
+        let (shared, allowed) = (all.between(self.measured_from(), until), self.config.rate() * seconds);
+        let percent = |count: usize, of: f64| count as f64 * 100.0 / of;
+        let mut text = format!("\nShares of the quota, measured for {seconds:.1} s from second 1.5:\n");
         for process in 0..PROCESSES {
-            let (count, fair) = (shared.of(process), shared.total() as f64 / PROCESSES as f64);
+            let (count, fair) = (shared.count_of(process), shared.total() as f64 / PROCESSES as f64);
             let _ = writeln!(
                 text,
                 "  process {process} {count:>6} requests {:>6.1} % of its fair share   {}",
-                part(count, fair),
+                percent(count, fair),
                 states(events, process)
             );
         }
         let _ = writeln!(
             text,
-            "  in all    {:>6} requests {:>6.1} % of the {allowed:.0} that the quota allows",
+            "  total     {:>6} requests {:>6.1} % of the {allowed:.0} that the quota allows",
             shared.total(),
-            part(shared.total(), allowed)
+            percent(shared.total(), allowed)
         );
-        if let Some(questions) = self.questions {
+        if let Some(calls) = self.script_calls {
             let seconds = (until - self.start).as_secs_f64();
-            let _ = writeln!(text, "  redis was asked {:.0} times a second", questions as f64 / seconds);
+            let _ = writeln!(text, "  redis ran {:.0} scripts per second", calls as f64 / seconds);
         }
         text
     }
 
-    fn outage(&self, all: &Count, events: &[Event], killed: Instant, restarted: Instant) -> String {
+    fn outage(&self, all: &ArrivalLog, events: &[Event], killed: Instant, restarted: Instant) -> String {
         let without = all.between(killed, restarted);
         let mut text = format!(
-            "\nRedis was away for {:.1} s, in which {} requests arrived.",
+            "\nRedis was down for {:.1} s. During that time {} requests arrived.",
             (restarted - killed).as_secs_f64(),
             without.total()
         );
-        let back = (0..PROCESSES).map(|process| {
-            let shared = saw(events, process, "shared", restarted..self.end)?;
+        let first_grants = (0..PROCESSES).map(|process| {
+            let shared = first_seen(events, process, "shared", restarted..self.end)?;
             all.arrivals().find(|arrival| arrival.process == process && arrival.at > shared)
         });
-        match back.collect::<Option<Vec<_>>>().and_then(|back| back.iter().map(|arrival| arrival.at).max()) {
+        let first_grants: Option<Vec<_>> = first_grants.collect();
+        match first_grants.and_then(|grants| grants.iter().map(|arrival| arrival.at).max()) {
             Some(last) => {
                 let after = (last - restarted).as_secs_f64();
-                let _ = writeln!(text, " Started again, it served every process after {after:.2} s.");
+                let _ = writeln!(text, " Every process got a permit {after:.2} s after the restart.");
             }
-            None => text.push_str(" Started again, it has not served every process until the end.\n"),
+            None => text.push_str(" Not every process got a permit after the restart.\n"),
         }
         text
     }
 }
 
-/// Those that a process went through.
+/// Lists the states of a process in their order.
 fn states(events: &[Event], process: usize) -> String {
     let states =
-        events.iter().filter(|event| event.process == process).filter_map(|event| match &event.said {
-            Said::State(state) => Some(state.as_str()),
+        events.iter().filter(|event| event.process == process).filter_map(|event| match &event.message {
+            Message::State(state) => Some(state.as_str()),
             _ => None,
         });
     states.collect::<Vec<_>>().join(" > ")

@@ -8,80 +8,82 @@ use tower_outbound::{
 };
 
 use crate::{
-    fleet::{Job, questions},
+    fleet::{WorkerConfig, script_calls},
     redis_server::RedisServer,
 };
 
-/// The redis of this run.
+/// The Redis server of this run.
 pub(crate) enum Store {
-    /// Its URL.
-    Yours(String),
+    /// The URL of a server that was already running.
+    External(String),
     Own {
         server: RedisServer,
-        away: bool,
+        down: bool,
     },
 }
 
 impl Store {
     pub(crate) fn find(url: Option<String>) -> io::Result<Self> {
         Ok(match url {
-            Some(url) => Self::Yours(url),
-            None => Self::Own { server: RedisServer::start(&[])?, away: false },
+            Some(url) => Self::External(url),
+            None => Self::Own { server: RedisServer::start(&[])?, down: false },
         })
     }
 
     pub(crate) fn url(&self) -> String {
         match self {
-            Self::Yours(url) => url.clone(),
+            Self::External(url) => url.clone(),
             Self::Own { server, .. } => server.url(),
         }
     }
 
-    /// Without the credentials in it.
+    /// Returns the address without credentials.
     pub(crate) fn address(&self) -> String {
         let url = self.url();
         let rest = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
         rest.rsplit('@').next().unwrap_or_default().trim_end_matches('/').to_owned()
     }
 
-    /// Asks it once, so that nobody looks at a table of refusals.
-    pub(crate) async fn check(&self, job: &Job) -> Result<(), BoxError> {
-        let limiter = Job { parts: 0, ..job.clone() }.limiter()?;
-        let ask = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(3));
-        // What the quota has left does not matter here.
-        let _ = limiter.acquire_with(&ask).await;
+    /// Fails if Redis does not reply. Otherwise the table would show refusals only.
+    pub(crate) async fn check(&self, config: &WorkerConfig) -> Result<(), BoxError> {
+        let limiter = WorkerConfig { fallback_share: 0, ..config.clone() }.limiter()?;
+        let request = PermitRequest::new().with_deadline(Instant::now() + Duration::from_secs(3));
+        // A refusal because the quota is spent also shows that Redis replies.
+        let _ = limiter.acquire_with(&request).await;
         if limiter.store() == State::Shared {
             return Ok(());
         }
-        Err(format!("no answer from redis at {}", self.address()).into())
+        Err(format!("no reply from redis at {}", self.address()).into())
     }
 
     pub(crate) fn is_own(&self) -> bool {
         matches!(self, Self::Own { .. })
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        matches!(self, Self::Own { away: true, .. })
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self, Self::Own { down: true, .. })
     }
 
-    /// Whether it is ours to kill.
+    /// Kills the server and returns `true`, unless it is an external one.
     pub(crate) fn kill(&mut self) -> io::Result<bool> {
-        let Self::Own { server, away } = self else { return Ok(false) };
-        *away = true;
+        let Self::Own { server, down } = self else { return Ok(false) };
+        *down = true;
         server.kill().map(|()| true)
     }
 
+    /// Restarts the server and returns `true`, unless it is an external one.
     pub(crate) fn restart(&mut self) -> io::Result<bool> {
-        let Self::Own { server, away } = self else { return Ok(false) };
-        *away = false;
+        let Self::Own { server, down } = self else { return Ok(false) };
+        *down = false;
         server.restart().map(|()| true)
     }
 
-    /// How many it was asked since it began; others may ask yours.
-    pub(crate) fn questions(&self) -> io::Result<Option<u64>> {
+    /// Returns the number of scripts that the server has run, or `None` for an external one, which may have other
+    /// clients.
+    pub(crate) fn script_calls(&self) -> io::Result<Option<u64>> {
         match self {
-            Self::Own { server, .. } => questions(server.port()).map(Some),
-            Self::Yours(_) => Ok(None),
+            Self::Own { server, .. } => script_calls(server.port()).map(Some),
+            Self::External(_) => Ok(None),
         }
     }
 }

@@ -1,11 +1,12 @@
-//! A stand-in for somebody else's service: a real hyper server on loopback, HTTP/1.1 and HTTP/2, that checks
-//! the key, holds callers to the quota, fails as planned, and keeps a ledger of all that reached it.
+//! A mock of a third-party service: a hyper server on loopback that speaks HTTP/1.1 and HTTP/2.
 //!
-//! For the examples, and for tests: `#[path = "../examples/support/mod.rs"] mod support;`
-#![allow(dead_code, unused_imports, reason = "each example and test uses its own part of it")]
+//! It checks the key, enforces a quota, injects the configured faults, and records every request.
+//!
+//! Examples and tests include it with `#[path = "../examples/support/mod.rs"] mod support;`.
+#![allow(dead_code, unused_imports, reason = "each example and test uses a part of it")]
 
-mod answer;
-mod ledger;
+mod request_log;
+mod response;
 
 use std::{
     collections::BTreeMap,
@@ -28,36 +29,38 @@ use tokio::{
 };
 
 pub(crate) use self::{
-    answer::Scripted,
-    ledger::{Ledger, Seen},
+    request_log::{ReceivedRequest, RequestLog},
+    response::MockResponse,
 };
 
-/// What the service is to do.
+/// The configuration of a mock server.
 #[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    /// Stands in its answers as `service`.
+pub(crate) struct MockConfig {
+    /// The field `service` in the body of each response.
     pub(crate) name: &'static str,
-    /// `Authorization: Bearer <key>` is asked for, with 401 for anything else.
+    /// The bearer token that `Authorization` must contain. Any other request gets a 401.
     pub(crate) key: String,
-    /// Further headers that are asked for.
+    /// Further required headers. A request without them gets a 401.
     pub(crate) headers: Vec<(&'static str, String)>,
-    /// At most so many arrivals in any window, those that were turned away counted.
+    /// The largest number of requests in any window. Rejected requests count, too.
     pub(crate) quota: Option<(usize, Duration)>,
-    /// What goes wrong, and when; the first entry that fits counts.
-    pub(crate) faults: Vec<(When, Scripted)>,
-    /// The time from a request's head to its answer.
+    /// The injected faults. The first entry whose trigger matches applies.
+    pub(crate) faults: Vec<(Trigger, MockResponse)>,
+    /// The time between the end of the request's body and its response.
     pub(crate) latency: Duration,
 }
 
-/// Which requests a fault is for: they are numbered from 1 as they arrive, so that runs repeat.
+/// Selects the requests that get a fault, by their number.
+///
+/// Requests are numbered from 1 in the order of arrival, so that every run has the same faults.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum When {
+pub(crate) enum Trigger {
     Nth(usize),
-    Every(usize),
+    EveryNth(usize),
 }
 
-impl Plan {
-    /// No quota, no faults, no latency.
+impl MockConfig {
+    /// Returns a configuration without quota, faults and latency.
     pub(crate) fn new(name: &'static str, key: impl Into<String>) -> Self {
         Self {
             name,
@@ -69,42 +72,44 @@ impl Plan {
         }
     }
 
-    /// 200, unless something is amiss.
-    fn answer(&self, ledger: &Ledger, seen: &Seen) -> Scripted {
-        if let Some(pause) = self.quota.and_then(|(limit, window)| ledger.over(limit, window, seen.at)) {
-            return Scripted::OverQuota { retry_after: pause };
+    /// Returns 200, unless the quota is exceeded, a header is wrong, or a fault is triggered.
+    fn response(&self, log: &RequestLog, request: &ReceivedRequest) -> MockResponse {
+        let over_quota = |(limit, window)| log.retry_after_if_over(limit, window, request.at);
+        if let Some(retry_after) = self.quota.and_then(over_quota) {
+            return MockResponse::OverQuota { retry_after };
         }
-        let has = |name: &str, value: &str| seen.headers.get(name).is_some_and(|given| given == value);
+        let has = |name: &str, value: &str| request.headers.get(name).is_some_and(|given| given == value);
         if !has("authorization", &format!("Bearer {}", self.key))
             || !self.headers.iter().all(|(name, value)| has(name, value))
         {
-            return Scripted::Unauthorized;
+            return MockResponse::Unauthorized;
         }
-        self.faults.iter().find(|(when, _)| when.is(seen.number)).map_or(Scripted::Ok, |(_, answer)| *answer)
+        let fault = self.faults.iter().find(|(trigger, _)| trigger.matches(request.number));
+        fault.map_or(MockResponse::Ok, |(_, response)| *response)
     }
 }
 
-impl When {
-    fn is(self, number: usize) -> bool {
+impl Trigger {
+    fn matches(self, number: usize) -> bool {
         match self {
             Self::Nth(nth) => number == nth,
-            Self::Every(every) => number.checked_rem(every) == Some(0),
+            Self::EveryNth(every) => number.checked_rem(every) == Some(0),
         }
     }
 }
 
-/// The responses of all stand-ins of this program, by status. Dropped requests count under 0.
+/// The number of responses of all mock servers of this program, by status. Dropped requests count as status 0.
 static SERVED: Mutex<BTreeMap<u16, usize>> = Mutex::new(BTreeMap::new());
 
-/// Returns what the stand-ins have served so far, for the summary of an interrupted program.
-pub(crate) fn so_far() -> String {
+/// Returns the requests of all mock servers so far, for the summary of an interrupted program.
+pub(crate) fn partial_summary() -> String {
     let served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
-    format!("the server saw {} requests, by status: {served:?}", served.values().sum::<usize>())
+    format!("the server received {} requests, by status: {served:?}", served.values().sum::<usize>())
 }
 
-/// The running service; it and its connections end when this is dropped.
+/// A running mock server. Dropping it stops the server and closes its connections.
 #[derive(Debug)]
-pub(crate) struct StandIn {
+pub(crate) struct MockServer {
     address: SocketAddr,
     shared: Arc<Shared>,
     server: JoinHandle<()>,
@@ -112,20 +117,20 @@ pub(crate) struct StandIn {
 
 #[derive(Debug)]
 struct Shared {
-    plan: Plan,
-    ledger: Mutex<Ledger>,
+    config: MockConfig,
+    log: Mutex<RequestLog>,
 }
 
-impl StandIn {
-    pub(crate) async fn start(plan: Plan) -> io::Result<Self> {
+impl MockServer {
+    pub(crate) async fn start(config: MockConfig) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared { plan, ledger: Mutex::default() });
+        let shared = Arc::new(Shared { config, log: Mutex::default() });
         let server = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, server })
     }
 
-    /// Such as `http://127.0.0.1:34567`.
+    /// Returns the base URL, such as `http://127.0.0.1:34567`.
     pub(crate) fn base_url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -134,57 +139,57 @@ impl StandIn {
         self.address
     }
 
-    /// What has reached the service so far.
-    pub(crate) fn ledger(&self) -> Ledger {
-        self.shared.ledger().clone()
+    /// Returns the requests that have arrived so far.
+    pub(crate) fn request_log(&self) -> RequestLog {
+        self.shared.log().clone()
     }
 }
 
-impl Drop for StandIn {
+impl Drop for MockServer {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
 impl Shared {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn log(&self) -> MutexGuard<'_, RequestLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Dropped with this task, and every connection with it.
+    // Dropping the set with this task closes every connection.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        shared.ledger().connections += 1;
+        shared.log().connections += 1;
         while connections.try_join_next().is_some() {}
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
             let service = service_fn(move |request| serve(Arc::clone(&shared), request));
             let builder = auto::Builder::new(TokioExecutor::new());
-            // It ends in an error whenever the plan was to drop it.
+            // A configured drop of the connection ends it with an error.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<answer::Response> {
+async fn serve(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<response::Response> {
     let (head, body) = request.into_parts();
-    let (number, answer) = {
-        let mut ledger = shared.ledger();
-        let number = ledger.requests.len() + 1;
-        let mut seen = Seen::new(number, Instant::now(), head);
-        seen.answer = shared.plan.answer(&ledger, &seen);
-        let answer = seen.answer;
-        ledger.requests.push(seen);
-        let status = answer.status().map_or(0, |status| status.as_u16());
+    let (number, response) = {
+        let mut log = shared.log();
+        let number = log.requests.len() + 1;
+        let mut received = ReceivedRequest::new(number, Instant::now(), head);
+        received.response = shared.config.response(&log, &received);
+        let response = received.response;
+        log.requests.push(received);
+        let status = response.status().map_or(0, |status| status.as_u16());
         *SERVED.lock().unwrap_or_else(PoisonError::into_inner).entry(status).or_default() += 1;
-        (number, answer)
+        (number, response)
     };
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-    shared.ledger().requests[number - 1].body = body;
-    tokio::time::sleep(shared.plan.latency).await;
-    shared.ledger().requests[number - 1].answered = Some(Instant::now());
-    answer.response(shared.plan.name, number)
+    shared.log().requests[number - 1].body = body;
+    tokio::time::sleep(shared.config.latency).await;
+    shared.log().requests[number - 1].responded_at = Some(Instant::now());
+    response.into_http(shared.config.name, number)
 }

@@ -1,5 +1,5 @@
-//! A real redis-server on loopback, of its own.
-#![allow(dead_code, reason = "each example and test uses its own part of it")]
+//! Starts a redis-server on loopback.
+#![allow(dead_code, reason = "each example and test uses a part of it")]
 
 use std::{
     fs, io,
@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-/// How often it is looked whether one has started, every 10 ms: for longer than a busy machine takes.
-const LOOKS: u32 = 6_000;
+/// The number of checks whether the server has started, one every 10 ms. A busy machine takes less than a minute.
+const STARTUP_CHECKS: u32 = 6_000;
 
-/// What a server says in its log when it listens.
+/// The line that redis-server logs when it listens.
 const READY: &str = "Ready to accept connections";
 
-/// Killed when it is dropped. It keeps nothing over a restart.
+/// A redis-server without persistence. Dropping the value kills the server.
 pub(crate) struct RedisServer {
     child: Child,
     port: u16,
@@ -26,7 +26,7 @@ pub(crate) struct RedisServer {
 }
 
 impl RedisServer {
-    /// On a free port, with these arguments besides, in which `{port}` stands for it.
+    /// Starts a server on a free port with additional arguments. `{port}` in an argument is replaced by the port.
     pub(crate) fn start(arguments: &[&str]) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -36,11 +36,11 @@ impl RedisServer {
         let mut tries = 0;
         loop {
             let port = free_port()?;
-            let fill = |argument: &&str| argument.replace("{port}", &port.to_string());
-            let arguments: Vec<_> = arguments.iter().map(fill).collect();
+            let with_port = |argument: &&str| argument.replace("{port}", &port.to_string());
+            let arguments: Vec<_> = arguments.iter().map(with_port).collect();
             match run(port, &directory, &arguments) {
                 Ok(child) => return Ok(Self { child, port, directory, arguments }),
-                // Another process was faster.
+                // Another process has taken the port.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < 10 => tries += 1,
                 Err(error) => {
                     let _ = fs::remove_dir_all(&directory);
@@ -63,7 +63,7 @@ impl RedisServer {
         self.child.wait().map(drop)
     }
 
-    /// On the same port, with nothing of what it knew.
+    /// Restarts the server on the same port, without its data.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         self.child = run(self.port, &self.directory, &self.arguments)?;
@@ -82,11 +82,13 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that nobody has. Not one of those that systems give away by themselves, of which any connection of another
-/// test may be given the same before the server has it, or while the server restarts.
+/// Returns a free port outside the ephemeral range.
+///
+/// The operating system could assign an ephemeral port to a connection of another test before the server binds it, or
+/// while the server restarts.
 pub(crate) fn free_port() -> io::Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Processes that run together begin far from one another.
+    // Concurrent processes start at distant ports.
     let first = std::process::id().wrapping_mul(37);
     for _ in 0..1_000 {
         let number = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -115,22 +117,25 @@ fn run(port: u16, directory: &Path, arguments: &[String]) -> io::Result<Child> {
         ),
         _ => error,
     })?;
-    // By its own word: whoever answers on the port may be another one.
-    for _ in 0..LOOKS {
+    // The log proves that this server is ready. A connection to the port could reach another process.
+    for _ in 0..STARTUP_CHECKS {
         let ended = child.try_wait()?;
-        let said = fs::read_to_string(&log).unwrap_or_default();
+        let logged = fs::read_to_string(&log).unwrap_or_default();
         match ended {
-            None if said.contains(READY) => return Ok(child),
+            None if logged.contains(READY) => return Ok(child),
             None => thread::sleep(Duration::from_millis(10)),
-            Some(_) if said.contains("already in use") => {
+            Some(_) if logged.contains("already in use") => {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("port {port} is taken")));
             }
             Some(status) => {
-                return Err(io::Error::other(format!("redis-server ended as it began: {status}\n{said}")));
+                return Err(io::Error::other(format!(
+                    "redis-server ended during startup: {status}\n{logged}"
+                )));
             }
         }
     }
     let _ = child.kill();
     let _ = child.wait();
-    Err(io::Error::other(format!("redis-server does not listen on port {port} after {} s", LOOKS / 100)))
+    let seconds = STARTUP_CHECKS / 100;
+    Err(io::Error::other(format!("redis-server does not listen on port {port} after {seconds} s")))
 }

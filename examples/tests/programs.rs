@@ -1,4 +1,4 @@
-//! Runs the examples as programs: `--help`, wrong arguments, Ctrl-C, and their output.
+//! Runs the examples as programs and checks `--help`, invalid arguments, Ctrl-C and their output.
 //!
 //! `cargo test` builds the examples first. `cargo test --test programs` alone does not: run `cargo build --examples`
 //! before it.
@@ -41,7 +41,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn prints_help_and_exits_with_0() {
+fn help_prints_usage_and_exits_with_0() {
     let names = names();
     assert_eq!(names.len(), 9);
     for name in names {
@@ -50,14 +50,14 @@ fn prints_help_and_exits_with_0() {
             let (help, errors) = (text(&output.stdout), text(&output.stderr));
             assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{name} {flag}");
             for part in ["Usage: cargo run ", &name, "--help", "second", "Exit status: 0, 1 if", "130"] {
-                assert!(help.contains(part), "{name} {flag} does not say `{part}`: {help}");
+                assert!(help.contains(part), "{name} {flag} does not print `{part}`: {help}");
             }
         }
     }
 }
 
 #[test]
-fn rejects_wrong_arguments_with_2() {
+fn rejects_invalid_arguments_with_exit_code_2() {
     let mut cases: Vec<(String, Vec<&str>, &str)> = Vec::new();
     for name in names() {
         cases.push((name.clone(), vec!["--no-such"], "unknown argument `--no-such`: expected "));
@@ -88,7 +88,7 @@ fn rejects_wrong_arguments_with_2() {
     }
 }
 
-/// A program that printed its first line.
+/// A running program that has printed its first line.
 struct Started {
     name: &'static str,
     child: Child,
@@ -104,7 +104,7 @@ fn start(name: &'static str) -> Started {
     Started { name, child, output, printed }
 }
 
-/// Sends Ctrl-C's signal. Returns the exit code and the whole output.
+/// Sends SIGINT. Returns the exit code and the whole output.
 fn interrupt(started: Started) -> (Option<i32>, String) {
     let Started { name, child, mut output, mut printed } = started;
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
@@ -120,7 +120,7 @@ fn ctrl_c_exits_with_130_and_prints_the_partial_summary() {
         ("compose", "requests, by status: {"),
         ("limiter_throughput", "worst window"),
         ("observe", "requests, by status: {"),
-        ("quickstart", "calls failed in the end"),
+        ("quickstart", "failed calls"),
         ("websocket", " of 9 messages came back"),
         ("wrap_reqwest", "requests, by status: {"),
     ];
@@ -148,7 +148,7 @@ fn run_with_redis_server(name: &str, script: &str) -> Output {
 }
 
 #[test]
-fn ctrl_c_that_ends_redis_server_first_exits_with_130() {
+fn ctrl_c_exits_with_130_if_redis_server_ends_first() {
     let output = run_with_redis_server("ends", "kill -INT $PPID; exit 1");
     let (printed, errors) = (text(&output.stdout), text(&output.stderr));
     assert_eq!((output.status.code(), errors.as_str()), (Some(130), ""), "{printed}");
@@ -156,8 +156,8 @@ fn ctrl_c_that_ends_redis_server_first_exits_with_130() {
 }
 
 #[test]
-fn second_ctrl_c_ends_a_program_that_hangs() {
-    // The program waits for this server for a minute.
+fn second_ctrl_c_ends_a_hanging_program() {
+    // The program waits a minute for this server to start.
     let started = Instant::now();
     let output = run_with_redis_server("hangs", "while kill -INT $PPID; do sleep 0.1; done 2>/dev/null");
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
@@ -165,13 +165,13 @@ fn second_ctrl_c_ends_a_program_that_hangs() {
 }
 
 #[test]
-fn ctrl_c_ends_shared_limit_with_its_redis_server() {
+fn ctrl_c_ends_shared_limit_and_its_redis_server() {
     if Command::new("redis-server").arg("--version").output().is_err() {
-        eprintln!("not checked: redis-server was not found in PATH: `bash .ci/test` installs it");
+        eprintln!("skipped, because redis-server was not found in PATH: `bash .ci/test` installs it");
         return;
     }
     let mut started = start("shared_limit");
-    // The processes have started when the first line of the table is printed.
+    // The first row of the table shows that the workers have started.
     while !started.printed.contains("\n        0.0") {
         assert!(started.output.read_line(&mut started.printed).unwrap() > 0, "{}", started.printed);
     }
@@ -191,7 +191,7 @@ fn observe_prints_at_most_60_lines() {
 }
 
 #[test]
-fn settings_names_the_file_that_it_cannot_open() {
+fn settings_names_a_file_that_it_cannot_open() {
     let output = run("settings", &["no/such.toml"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(

@@ -1,8 +1,9 @@
 //! Opens a WebSocket through the whole stack, and reopens it after the connection drops.
 //!
-//! The opening request is a call: it carries the key and the request id, waits for its permit, and is retried while the
-//! server rejects it. tokio-tungstenite uses the connection of the 101 response. `reconnect.rs` decides whether and
-//! when to open it again. The path and the messages are made up, because the service does not publish them.
+//! The opening handshake is a call like any other: it sends the key and the request id, waits for its permit, and is
+//! retried while the server responds 503 or 429. tokio-tungstenite uses the connection of the 101 response.
+//! `reconnect.rs` decides whether and when to reconnect. The path and the messages are examples, because the service
+//! does not publish its own.
 //!
 //! `cargo run --example websocket`. `--help` shows more.
 
@@ -19,7 +20,7 @@ use http::{
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use reconnect::Reconnect;
-use server::{Opening, Server};
+use server::{Handshake, Server};
 use tokio::time::Instant;
 use tokio_tungstenite::{
     WebSocketStream,
@@ -39,9 +40,9 @@ Usage: cargo run --example websocket
 
   --help  this text
 
-The server is on loopback: it rejects some openings and drops two connections. It takes about 4 seconds.
+The server on loopback rejects some handshakes and drops two connections. It takes about 4 seconds.
 
-Exit status: 0, 1 if a connection cannot be opened again, 2 for a wrong argument, 130 after Ctrl-C.
+Exit status: 0, 1 if it cannot reconnect, 2 for an invalid argument, 130 after Ctrl-C.
 ";
 
 const KEY: &str = "k3y-of-the-example";
@@ -50,69 +51,69 @@ const MESSAGES: usize = 9;
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(HELP);
-    let heard = Cell::new(0);
-    run(converse(&heard), || format!("{} of {MESSAGES} messages came back", heard.get())).await
+    let echoed = Cell::new(0);
+    run(exchange_all(&echoed), || format!("{} of {MESSAGES} messages came back", echoed.get())).await
 }
 
-async fn converse(heard: &Cell<usize>) -> Result<(), BoxError> {
+async fn exchange_all(echoed: &Cell<usize>) -> Result<(), BoxError> {
     let server = Server::start(
         KEY,
         [
-            // For longer than one call tries.
-            Opening::Unavailable,
-            Opening::Unavailable,
-            Opening::Unavailable,
-            Opening::Accepted { messages: 3 },
-            Opening::Throttled,
-            Opening::Accepted { messages: 3 },
-            Opening::Accepted { messages: 9 },
+            // All three attempts of the first call fail.
+            Handshake::Unavailable,
+            Handshake::Unavailable,
+            Handshake::Unavailable,
+            Handshake::Accepted { messages: 3 },
+            Handshake::Throttled,
+            Handshake::Accepted { messages: 3 },
+            Handshake::Accepted { messages: 9 },
         ],
     )
     .await?;
     let messaging = preset::realtime_messaging(&server.base_url())?
         .with_api_key(ApiKey::new(KEY)?)
         .with_quota(Quota::per_second(5)?.with_burst(2)?)
-        // Over TLS a server may choose HTTP/2, which has no upgrade.
+        // Over TLS a server may negotiate HTTP/2, which has no `Upgrade` header.
         .client_with_transport(Transport::new().with_http1_only())?;
-    // Shorter than the defaults, for nobody waits for an example.
+    // Shorter than the defaults, so that the example ends soon.
     let backoff = ExponentialBackoff::new(Duration::from_millis(200), Duration::from_secs(2))?;
     let mut reconnect = Reconnect::new(backoff);
 
     let start = Instant::now();
-    while heard.get() < MESSAGES {
+    while echoed.get() < MESSAGES {
         let key = generate_key();
-        let again = match messaging.request(opening(&key)?).await {
-            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                println!("         open, after {} attempts", attempts(&answer));
+        let delay = match messaging.request(handshake(&key)?).await {
+            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                println!("         connected, attempts: {}", attempts(&response));
                 reconnect.connected();
-                if let Err(error) = talk(accepted(answer, &key)?, heard).await {
-                    println!("{:5.2} s  lost: {error}", start.elapsed().as_secs_f64());
+                if let Err(error) = exchange(accepted(response, &key)?, echoed).await {
+                    println!("{:5.2} s  connection lost: {error}", start.elapsed().as_secs_f64());
                 }
                 Some(reconnect.lost())
             }
-            Ok(refusal) => {
-                println!("         {} after {} attempts", refusal.status(), attempts(&refusal));
-                reconnect.refused(&refusal)
+            Ok(rejection) => {
+                println!("         {}, attempts: {}", rejection.status(), attempts(&rejection));
+                reconnect.rejected(&rejection)
             }
             Err(error) => {
-                println!("         not opened: {error:#}");
+                println!("         not connected: {error:#}");
                 reconnect.failed(&error)
             }
         };
-        if heard.get() < MESSAGES {
-            // A key that is refused, say, is refused again.
-            let wait = again.ok_or("not to be opened by asking again")?;
-            println!("{:5.2} s  back in {wait:.0?}", start.elapsed().as_secs_f64());
-            tokio::time::sleep(wait).await;
+        if echoed.get() < MESSAGES {
+            // There is no delay if reconnecting cannot help, for example if the server rejected the key.
+            let delay = delay.ok_or("the failure is permanent")?;
+            println!("{:5.2} s  reconnecting in {delay:.0?}", start.elapsed().as_secs_f64());
+            tokio::time::sleep(delay).await;
         }
     }
-    println!("\n{} messages; the server saw {} openings:", heard.get(), server.seen().len());
-    for seen in server.seen() {
+    println!("\n{} messages; the server received {} handshakes:", echoed.get(), server.requests().len());
+    for request in server.requests() {
         println!(
             "  {:5.2} s  {}  request id {}",
-            (seen.at - start).as_secs_f64(),
-            seen.status,
-            seen.request_id
+            (request.at - start).as_secs_f64(),
+            request.status,
+            request.request_id
         );
     }
     Ok(())
@@ -120,8 +121,8 @@ async fn converse(heard: &Cell<usize>) -> Result<(), BoxError> {
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// Asks for the WebSocket at `/socket`.
-fn opening(key: &str) -> http::Result<Request<Body>> {
+/// Builds the request that opens a WebSocket at `/socket`.
+fn handshake(key: &str) -> http::Result<Request<Body>> {
     Request::get("/socket")
         .header(CONNECTION, "upgrade")
         .header(UPGRADE, "websocket")
@@ -130,27 +131,27 @@ fn opening(key: &str) -> http::Result<Request<Body>> {
         .body(Body::empty())
 }
 
-fn attempts(answer: &Response<Body>) -> usize {
-    Report::from_response(answer).map_or(0, Report::attempt_count)
+fn attempts(response: &Response<Body>) -> usize {
+    Report::from_response(response).map_or(0, Report::attempt_count)
 }
 
-/// The connection to come, when the server has accepted this key.
-fn accepted(answer: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> {
-    let accept = answer.headers().get(SEC_WEBSOCKET_ACCEPT);
+/// Checks `Sec-WebSocket-Accept` against the key of the handshake, and returns the upgrade of the connection.
+fn accepted(response: Response<Body>, key: &str) -> Result<OnUpgrade, BoxError> {
+    let accept = response.headers().get(SEC_WEBSOCKET_ACCEPT);
     if accept.is_none_or(|accept| accept != &derive_accept_key(key.as_bytes())) {
-        return Err("the server has not accepted this key".into());
+        return Err("Sec-WebSocket-Accept is missing or wrong".into());
     }
-    Ok(hyper::upgrade::on(answer))
+    Ok(hyper::upgrade::on(response))
 }
 
-/// Until the connection ends, or enough was heard.
-async fn talk(connection: OnUpgrade, heard: &Cell<usize>) -> Result<(), BoxError> {
+/// Sends messages and reads their echoes until all came back, or until the connection ends.
+async fn exchange(connection: OnUpgrade, echoed: &Cell<usize>) -> Result<(), BoxError> {
     let connection = TokioIo::new(connection.await?);
     let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
-    while heard.get() < MESSAGES {
-        socket.send(Message::text(format!("hello {}", heard.get() + 1))).await?;
+    while echoed.get() < MESSAGES {
+        socket.send(Message::text(format!("hello {}", echoed.get() + 1))).await?;
         println!("         {}", next_text(&mut socket).await?);
-        heard.set(heard.get() + 1);
+        echoed.set(echoed.get() + 1);
     }
     Ok(socket.close(None).await?)
 }
@@ -159,7 +160,7 @@ async fn next_text(socket: &mut Socket) -> Result<Utf8Bytes, BoxError> {
     loop {
         match socket.next().await.ok_or("the stream has ended")?? {
             Message::Text(text) => return Ok(text),
-            // tungstenite answers a ping by itself.
+            // tungstenite replies to pings automatically.
             Message::Ping(_) | Message::Pong(_) => {}
             other => return Err(format!("{other:?}").into()),
         }

@@ -1,4 +1,4 @@
-//! The waits between the connections of one WebSocket.
+//! The delay before a WebSocket reconnects.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -9,10 +9,10 @@ use http::Response;
 use tokio::time::Instant;
 use tower_outbound::{Body, Error, ExponentialBackoff, Report, call::StopReason};
 
-/// A connection that held this long resets the backoff.
+/// A connection that was open for this long resets the backoff.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Counts lost connections, and returns how long to wait before the next one.
+/// Counts connections that failed or were lost, and returns the delay before the next one.
 pub(crate) struct Reconnect {
     backoff: ExponentialBackoff,
     random: RandomState,
@@ -30,40 +30,44 @@ impl Reconnect {
         self.connected = Some(Instant::now());
     }
 
-    /// Returns the wait after the connection was lost.
+    /// Returns the delay after the connection was lost.
     pub(crate) fn lost(&mut self) -> Duration {
         self.after(Duration::ZERO)
     }
 
-    /// Returns the wait after a response without a connection, or `None` if the next call would end in the same way.
+    /// Returns the delay after the server rejected the handshake, or `None` if the failure is permanent.
     ///
-    /// The stack has retried the call already, so only the wait for the next call is left.
-    pub(crate) fn refused(&mut self, response: &Response<Body>) -> Option<Duration> {
+    /// The stack has already retried the call, so this is the delay before the next call.
+    pub(crate) fn rejected(&mut self, response: &Response<Body>) -> Option<Duration> {
         let report = Report::from_response(response);
         let requested = report.and_then(|report| report.attempts().last()?.requested_delay);
-        let unmade = report.and_then(Report::retry_after);
+        let retry_after = report.and_then(Report::retry_after);
         let temporary = matches!(response.status().as_u16(), 408 | 425 | 429 | 500..600);
-        temporary.then(|| self.after(requested.max(unmade).unwrap_or_default()))
+        temporary.then(|| self.after(requested.max(retry_after).unwrap_or_default()))
     }
 
-    /// Returns the wait after an error, or `None` if the next call would fail in the same way.
+    /// Returns the delay after an error, or `None` if the failure is permanent.
     pub(crate) fn failed(&mut self, error: &Error) -> Option<Duration> {
         let stop = error.report().and_then(Report::stop_reason);
-        let lasting = stop == Some(StopReason::NotRetryable) && !error.is_rate_limited();
+        let permanent = stop == Some(StopReason::NotRetryable) && !error.is_rate_limited();
         match error.retry_after() {
-            None if lasting => None,
-            wait => Some(self.after(wait.unwrap_or_default())),
+            None if permanent => None,
+            requested => Some(self.after(requested.unwrap_or_default())),
         }
     }
 
-    /// Returns the backoff, or a longer wait of at least `requested`.
+    /// Returns the backoff, or `requested` with jitter if that is longer.
     fn after(&mut self, requested: Duration) -> Duration {
         if self.connected.take().is_some_and(|since| since.elapsed() >= STABLE_AFTER) {
             self.losses = 0;
         }
         let (loss, random) = (self.losses, self.random.hash_one(Instant::now()));
         self.losses = self.losses.saturating_add(1);
-        let own = self.backoff.delay(loss, random);
-        if requested > own { requested.saturating_add(self.backoff.spread(loss, random)) } else { own }
+        let backoff = self.backoff.delay(loss, random);
+        if requested > backoff {
+            requested.saturating_add(self.backoff.spread(loss, random))
+        } else {
+            backoff
+        }
     }
 }

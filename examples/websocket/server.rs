@@ -1,4 +1,4 @@
-//! A real WebSocket server on loopback that refuses and drops by plan.
+//! A WebSocket server on loopback that rejects handshakes and drops connections in a configured order.
 
 use std::{
     convert::Infallible,
@@ -25,26 +25,26 @@ use tokio_tungstenite::{
     tungstenite::{Message, handshake::derive_accept_key, protocol::Role},
 };
 
-/// What comes of a request for a WebSocket.
+/// The response to a handshake.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Opening {
+pub(crate) enum Handshake {
     /// 503.
     Unavailable,
     /// 429 with `Retry-After: 1`.
     Throttled,
-    /// 101; each message is sent back, and after so many the connection drops.
+    /// 101. The server echoes this number of messages, then drops the connection.
     Accepted { messages: usize },
 }
 
-/// One request for a WebSocket.
+/// A handshake that the server received.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) at: Instant,
     pub(crate) status: StatusCode,
     pub(crate) request_id: String,
 }
 
-/// Ends when it is dropped.
+/// A running server. Dropping it stops accepting connections.
 pub(crate) struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -53,18 +53,21 @@ pub(crate) struct Server {
 
 struct Shared {
     key: HeaderValue,
-    /// In turn; the last one for ever.
-    plan: Vec<Opening>,
-    seen: Mutex<Vec<Seen>>,
+    /// The responses to the handshakes, in order. The last one applies to all later handshakes.
+    handshakes: Vec<Handshake>,
+    requests: Mutex<Vec<ReceivedRequest>>,
 }
 
 impl Server {
-    pub(crate) async fn start(key: &str, plan: impl IntoIterator<Item = Opening>) -> io::Result<Self> {
+    pub(crate) async fn start(
+        key: &str,
+        handshakes: impl IntoIterator<Item = Handshake>,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let key = HeaderValue::try_from(format!("Bearer {key}")).map_err(io::Error::other)?;
-        let plan = plan.into_iter().collect();
-        let shared = Arc::new(Shared { key, plan, seen: Mutex::default() });
+        let handshakes = handshakes.into_iter().collect();
+        let shared = Arc::new(Shared { key, handshakes, requests: Mutex::default() });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, task })
     }
@@ -73,8 +76,9 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.shared.seen().clone()
+    /// Returns the handshakes that have arrived so far.
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.shared.requests().clone()
     }
 }
 
@@ -85,8 +89,8 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn seen(&self) -> MutexGuard<'_, Vec<Seen>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn requests(&self) -> MutexGuard<'_, Vec<ReceivedRequest>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -96,58 +100,58 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             let service = service_fn(|request| {
-                let response = answer(&shared, request);
+                let response = respond(&shared, request);
                 async { Ok::<_, Infallible>(response) }
             });
-            // It ends in an error whenever the client is gone.
+            // A client that disconnects ends the connection with an error.
             let _ =
                 http1::Builder::new().serve_connection(TokioIo::new(stream), service).with_upgrades().await;
         });
     }
 }
 
-fn answer(shared: &Shared, request: Request<Incoming>) -> Response<Empty<Bytes>> {
+fn respond(shared: &Shared, request: Request<Incoming>) -> Response<Empty<Bytes>> {
     let mut response = Response::new(Empty::new());
     let headers = response.headers_mut();
-    let mut seen = shared.seen();
-    let opening = shared.plan.get(seen.len()).or(shared.plan.last()).copied();
+    let mut requests = shared.requests();
+    let handshake = shared.handshakes.get(requests.len()).or(shared.handshakes.last()).copied();
     let authorized = request.headers().get(AUTHORIZATION) == Some(&shared.key);
     let key = request.headers().get(SEC_WEBSOCKET_KEY);
-    let status = match (opening, key) {
+    let status = match (handshake, key) {
         _ if !authorized => StatusCode::UNAUTHORIZED,
-        (Some(Opening::Accepted { messages }), Some(key)) => {
+        (Some(Handshake::Accepted { messages }), Some(key)) => {
             let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()));
             headers.extend(accept.map(|accept| (SEC_WEBSOCKET_ACCEPT, accept)));
             headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
             let request_id = request.headers().get("x-request-id").cloned();
-            record(&mut seen, StatusCode::SWITCHING_PROTOCOLS, request_id.as_ref());
+            record(&mut requests, StatusCode::SWITCHING_PROTOCOLS, request_id.as_ref());
             tokio::spawn(echo(request, messages));
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
             return response;
         }
-        (Some(Opening::Throttled), _) => {
+        (Some(Handshake::Throttled), _) => {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             StatusCode::TOO_MANY_REQUESTS
         }
-        (Some(Opening::Unavailable) | None, _) => StatusCode::SERVICE_UNAVAILABLE,
-        (Some(Opening::Accepted { .. }), None) => StatusCode::BAD_REQUEST,
+        (Some(Handshake::Unavailable) | None, _) => StatusCode::SERVICE_UNAVAILABLE,
+        (Some(Handshake::Accepted { .. }), None) => StatusCode::BAD_REQUEST,
     };
-    record(&mut seen, status, request.headers().get("x-request-id"));
+    record(&mut requests, status, request.headers().get("x-request-id"));
     *response.status_mut() = status;
     response
 }
 
-fn record(seen: &mut Vec<Seen>, status: StatusCode, request_id: Option<&HeaderValue>) {
+fn record(requests: &mut Vec<ReceivedRequest>, status: StatusCode, request_id: Option<&HeaderValue>) {
     let request_id = request_id.and_then(|id| id.to_str().ok()).unwrap_or("none").to_owned();
-    seen.push(Seen { at: Instant::now(), status, request_id });
+    requests.push(ReceivedRequest { at: Instant::now(), status, request_id });
 }
 
-/// Sends so many messages back, and drops the connection without a word.
+/// Echoes this number of messages, then drops the connection without a close frame.
 async fn echo(request: Request<Incoming>, messages: usize) {
     let Ok(upgraded) = hyper::upgrade::on(request).await else { return };
     let mut socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, None).await;
-    // As servers do to find out who is gone.
+    // Servers send pings to detect dead connections.
     if socket.send(Message::Ping(Bytes::new())).await.is_err() {
         return;
     }
@@ -160,7 +164,7 @@ async fn echo(request: Request<Incoming>, messages: usize) {
                     return;
                 }
             }
-            // The answer to the ping.
+            // The pong.
             Some(Ok(_)) => {}
             _ => return,
         }

@@ -23,7 +23,7 @@ use std::{
     thread,
 };
 
-use fleet::{Count, Counter, Event, Job, Kind, Members, Said, questions};
+use fleet::{Algorithm, ArrivalLog, CountingServer, Event, Message, WorkerConfig, Workers, script_calls};
 use tokio::{
     process::Command,
     time::{Instant, sleep, sleep_until},
@@ -47,9 +47,9 @@ fn quota() -> Quota {
     Quota::per_second(200).unwrap().with_margin(millis(200)).unwrap()
 }
 
-fn job(redis: &RedisServer, counter: &Counter, kind: Kind, parts: u32) -> Job {
+fn job(redis: &RedisServer, counter: &CountingServer, kind: Algorithm, parts: u32) -> WorkerConfig {
     let (redis, name, server) = (redis.url(), "fleet".to_owned(), counter.address());
-    Job { server, redis, name, kind, quota: quota(), parts, tasks: TASKS }
+    WorkerConfig { server, redis, name, algorithm: kind, quota: quota(), fallback_share: parts, tasks: TASKS }
 }
 
 /// Runs only the test `child` of this binary.
@@ -62,7 +62,7 @@ fn child_command() -> Result<Command, BoxError> {
 #[tokio::test]
 #[ignore = "the process that the other tests start"]
 async fn child() {
-    if let Some((number, job)) = Job::given().unwrap() {
+    if let Some((number, job)) = WorkerConfig::from_env().unwrap() {
         fleet::run(number, job).await.unwrap();
     }
 }
@@ -70,62 +70,62 @@ async fn child() {
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_the_quota_of_a_token_bucket() {
-    steady(Kind::TokenBucket).await;
+    steady(Algorithm::TokenBucket).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 13 s; .ci/run runs it"]
 async fn four_processes_use_the_quota_of_a_sliding_window() {
-    steady(Kind::SlidingWindow).await;
+    steady(Algorithm::SlidingWindow).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn token_bucket_refuses_requests_while_its_store_is_down() {
-    outage(Kind::TokenBucket, 0).await;
+    outage(Algorithm::TokenBucket, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn token_bucket_grants_shares_while_its_store_is_down() {
-    outage(Kind::TokenBucket, PROCESSES as u32).await;
+    outage(Algorithm::TokenBucket, PROCESSES as u32).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn sliding_window_refuses_requests_while_its_store_is_down() {
-    outage(Kind::SlidingWindow, 0).await;
+    outage(Algorithm::SlidingWindow, 0).await;
 }
 
 #[tokio::test]
 #[ignore = "takes 12 s; .ci/run runs it"]
 async fn sliding_window_grants_shares_while_its_store_is_down() {
-    outage(Kind::SlidingWindow, PROCESSES as u32).await;
+    outage(Algorithm::SlidingWindow, PROCESSES as u32).await;
 }
 
-async fn steady(kind: Kind) {
+async fn steady(kind: Algorithm) {
     // A multiple of the window with margin and hold, because a sliding window grants its permits all at once.
-    let length = Job::length(quota()) * 10;
-    let (redis, counter) = (server(), Counter::start().unwrap());
+    let length = WorkerConfig::enforced_window(quota()) * 10;
+    let (redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, 0);
-    let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
+    let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
     // A server that has just started counts a window as spent.
     sleep(millis(2_300)).await;
-    let (start, queries_before) = (Instant::now(), questions(redis.port()).unwrap());
+    let (start, queries_before) = (Instant::now(), script_calls(redis.port()).unwrap());
     sleep_until(start + length).await;
     let end = start + length;
-    let query_rate = (questions(redis.port()).unwrap() - queries_before) as f64 / length.as_secs_f64();
+    let query_rate = (script_calls(redis.port()).unwrap() - queries_before) as f64 / length.as_secs_f64();
     let events = members.stop().await.unwrap();
 
-    let all = Count::new(counter.arrivals(), job.quota);
+    let all = ArrivalLog::new(counter.arrivals(), job.quota);
     let count = all.between(start, end);
     let allowed = job.rate() * length.as_secs_f64();
     let whole_quota = f64::from(job.quota.limit()) * length.as_secs_f64();
     let fraction = count.total() as f64 / allowed;
     let fair = count.total() as f64 / PROCESSES as f64;
-    let shares: Vec<_> = (0..PROCESSES).map(|process| count.of(process) as f64 / fair).collect();
+    let shares: Vec<_> = (0..PROCESSES).map(|process| count.count_of(process) as f64 / fair).collect();
     println!(
         "{kind:?}: {} requests, {:.1} % of the {allowed:.0} that the quota allows with margin and hold, {:.1} % of the \
          whole quota of {whole_quota:.0}; shares {shares:.3?}; {query_rate:.0} queries per second",
@@ -142,10 +142,10 @@ async fn steady(kind: Kind) {
     check_ends(&events, &machine);
 }
 
-async fn outage(kind: Kind, parts: u32) {
-    let (mut redis, counter) = (server(), Counter::start().unwrap());
+async fn outage(kind: Algorithm, parts: u32) {
+    let (mut redis, counter) = (server(), CountingServer::start().unwrap());
     let job = job(&redis, &counter, kind, parts);
-    let mut members = Members::start(PROCESSES, &job, child_command).await.unwrap();
+    let mut members = Workers::start(PROCESSES, &job, child_command).await.unwrap();
     members.go().await.unwrap();
     let machine = Machine::watch();
     sleep(millis(3_000)).await;
@@ -158,9 +158,9 @@ async fn outage(kind: Kind, parts: u32) {
     let end = Instant::now();
     let events = members.stop().await.unwrap();
 
-    let all = Count::new(counter.arrivals(), job.quota);
+    let all = ArrivalLog::new(counter.arrivals(), job.quota);
     let outage_state = if parts == 0 { "refusing" } else { "fallback" };
-    let saw = |process, state, from, to| fleet::saw(&events, process, state, from..to);
+    let saw = |process, state, from, to| fleet::first_seen(&events, process, state, from..to);
     let noticed: Vec<_> =
         (0..PROCESSES).map(|process| Some(saw(process, outage_state, killed, restarted)? - killed)).collect();
     // The time until the store replies again, and until its first grant.
@@ -174,7 +174,7 @@ async fn outage(kind: Kind, parts: u32) {
         .collect();
     // After 1.4 s the processes use their shares. A share starts empty and has permits by then.
     let during_outage = all.between(killed + millis(1_400), restarted);
-    let length = Job::length(job.quota) * 2;
+    let length = WorkerConfig::enforced_window(job.quota) * 2;
     let fraction = all.between(end - length, end).total() as f64 / (job.rate() * length.as_secs_f64());
     println!(
         "{kind:?}, {outage_state}: {} requests, {} of them in the last {:.1} s without redis; noticed after {noticed:.3?}, shared \
@@ -189,7 +189,7 @@ async fn outage(kind: Kind, parts: u32) {
     // After the last process has reconnected, the store grants nothing for half a second and then for a window.
     let last = back.iter().flatten().map(|(shared, _)| *shared).max().unwrap_or_default();
     let (back_by, served_by) = match machine.is_calm() {
-        true => (millis(1_000), last + millis(500) + Job::length(job.quota) + millis(250)),
+        true => (millis(1_000), last + millis(500) + WorkerConfig::enforced_window(job.quota) + millis(250)),
         false => (millis(5_000), millis(5_000)),
     };
     let soon = |back: &Option<(Duration, Duration)>| {
@@ -203,7 +203,7 @@ async fn outage(kind: Kind, parts: u32) {
         assert_eq!(during_outage.total(), 0, "permits granted without the store");
     } else {
         assert!(
-            (0..PROCESSES).all(|process| during_outage.of(process) > 0),
+            (0..PROCESSES).all(|process| during_outage.count_of(process) > 0),
             "a process granted no permit of its share"
         );
     }
@@ -233,18 +233,18 @@ impl Machine {
     }
 
     fn is_calm(&self) -> bool {
-        Duration::from_micros(self.0.load(Relaxed)) <= Job::HOLD
+        Duration::from_micros(self.0.load(Relaxed)) <= WorkerConfig::HOLD
     }
 }
 
 /// Asserts that no window exceeds the quota.
-fn check_window(all: &Count) {
+fn check_window(all: &ArrivalLog) {
     println!(
         "  fullest second {} of {}, {} violations, {:?} is the shortest time for one more request than the quota",
-        all.fullest(),
+        all.most_in_window(),
         quota().limit(),
         all.violations(),
-        all.closest().unwrap()
+        all.shortest_excess_span().unwrap()
     );
     all.times().assert_within(quota());
     assert_eq!(all.violations(), 0);
@@ -264,8 +264,8 @@ fn check_ends(events: &[Event], machine: &Machine) {
 
 /// Returns the completed, refused and failed calls of each process, and its longest call.
 fn ends(events: &[Event]) -> Vec<(u64, u64, u64, Duration)> {
-    let end = |event: &Event| match event.said {
-        Said::End { answered, refused, failed, longest } => Some((answered, refused, failed, longest)),
+    let end = |event: &Event| match event.message {
+        Message::End { completed, refused, failed, longest } => Some((completed, refused, failed, longest)),
         _ => None,
     };
     events.iter().filter_map(end).collect()

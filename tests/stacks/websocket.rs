@@ -16,7 +16,7 @@ use http::{
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use reconnect::Reconnect;
-use server::{Opening, Server};
+use server::{Handshake, Server};
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::{
     WebSocketStream,
@@ -30,7 +30,7 @@ use tower_outbound::{ApiKey, Body, Client, ExponentialBackoff, Quota, Report, pr
 
 const KEY: &str = "k3y";
 
-async fn start(openings: impl IntoIterator<Item = Opening>) -> (Server, StackBuilder) {
+async fn start(openings: impl IntoIterator<Item = Handshake>) -> (Server, StackBuilder) {
     let server = Server::start(KEY, openings).await.unwrap();
     let preset = preset::realtime_messaging(&server.base_url()).unwrap();
     let preset = preset.with_api_key(ApiKey::new(KEY).unwrap());
@@ -70,14 +70,14 @@ async fn receive(socket: &mut WebSocketStream<TokioIo<Upgraded>>) -> Option<Resu
 #[tokio::test]
 async fn opens_after_two_failures_and_carries_messages_both_ways() {
     let (server, preset) =
-        start([Opening::Unavailable, Opening::Throttled, Opening::Accepted { messages: 2 }]).await;
+        start([Handshake::Unavailable, Handshake::Throttled, Handshake::Accepted { messages: 2 }]).await;
     let mut socket = open(&preset.client().unwrap()).await;
     let long = "a".repeat(1 << 20);
     for text in ["hello", &long] {
         socket.send(Message::text(text)).await.unwrap();
         assert_eq!(receive(&mut socket).await.unwrap().unwrap(), Message::text(text));
     }
-    let seen = server.seen();
+    let seen = server.requests();
     let statuses: Vec<_> = seen.iter().map(|seen| seen.status.as_u16()).collect();
     assert_eq!(statuses, [503, 429, 101]);
     assert!(seen[2].at - seen[1].at >= Duration::from_secs(1), "earlier than Retry-After");
@@ -88,13 +88,13 @@ async fn opens_after_two_failures_and_carries_messages_both_ways() {
 
 #[tokio::test]
 async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
-    let (server, preset) = start([Opening::Accepted { messages: 1 }]).await;
+    let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
     let wrong = preset.clone().with_api_key(ApiKey::new("wrong").unwrap()).client().unwrap();
     let unauthorized = request_upgrade(&wrong).await;
     assert_eq!(unauthorized.status(), StatusCode::UNAUTHORIZED);
     assert_eq!(Report::from_response(&unauthorized).unwrap().attempt_count(), 1);
     assert_eq!(
-        Reconnect::new(ExponentialBackoff::throttled()).refused(&unauthorized),
+        Reconnect::new(ExponentialBackoff::throttled()).rejected(&unauthorized),
         None,
         "does not reconnect with a wrong key"
     );
@@ -106,12 +106,12 @@ async fn tries_a_wrong_key_once_and_takes_a_permit_for_each_opening() {
         open(&client).await;
     }
     assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
-    assert_eq!(server.seen().len(), 4);
+    assert_eq!(server.requests().len(), 4);
 }
 
 #[tokio::test]
 async fn reconnects_after_a_backoff_when_the_connection_drops() {
-    let (server, preset) = start([Opening::Accepted { messages: 1 }]).await;
+    let (server, preset) = start([Handshake::Accepted { messages: 1 }]).await;
     let client = preset.client().unwrap();
     let backoff = ExponentialBackoff::new(Duration::from_millis(40), Duration::from_millis(80)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
@@ -124,7 +124,7 @@ async fn reconnects_after_a_backoff_when_the_connection_drops() {
         assert!(socket.next().await.is_none_or(|message| message.is_err()));
         tokio::time::sleep(reconnect.lost()).await;
     }
-    let seen = server.seen();
+    let seen = server.requests();
     for (earlier, later, least) in [(0, 1, 20), (1, 2, 40)] {
         assert!(seen[later].at - seen[earlier].at >= Duration::from_millis(least));
     }
@@ -134,15 +134,15 @@ async fn reconnects_after_a_backoff_when_the_connection_drops() {
 /// it.
 #[tokio::test]
 async fn reconnects_no_earlier_than_a_requested_delay_past_the_deadline() {
-    let (server, preset) = start([Opening::Throttled]).await;
+    let (server, preset) = start([Handshake::Throttled]).await;
     // Shorter than the requested second, but long enough for a busy machine.
     let client = preset.clone().with_total_timeout(Duration::from_millis(900)).client().unwrap();
     let start = Instant::now();
     let throttled = request_upgrade(&client).await;
-    assert_eq!((throttled.status(), server.seen().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
+    assert_eq!((throttled.status(), server.requests().len()), (StatusCode::TOO_MANY_REQUESTS, 1));
     let backoff = ExponentialBackoff::new(Duration::from_millis(1), Duration::from_millis(2)).unwrap();
     let mut reconnect = Reconnect::new(backoff);
-    let wait = reconnect.refused(&throttled).unwrap();
+    let wait = reconnect.rejected(&throttled).unwrap();
     assert!(wait >= Duration::from_secs(1), "{wait:?}");
     // The limiter is paused, too. Its error carries the remaining wait.
     let request = Request::get("/socket").body(Body::empty()).unwrap();

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use example_support::{Plan, StandIn};
+use example_support::{MockConfig, MockServer};
 use tokio::{task::JoinSet, time::Instant};
 use tower_outbound::{
     ApiKey, Quota,
@@ -182,7 +182,9 @@ async fn load_server_from_four_clients() {
     const WINDOW: Duration = Duration::from_secs(3);
     let quota = Quota::new(100, WINDOW).unwrap().with_margin(Duration::from_secs(1)).unwrap();
     let server =
-        StandIn::start(Plan { quota: Some((100, WINDOW)), ..Plan::new("hammer", "k3y") }).await.unwrap();
+        MockServer::start(MockConfig { quota: Some((100, WINDOW)), ..MockConfig::new("hammer", "k3y") })
+            .await
+            .unwrap();
     let preset = StackBuilder::new(&server.base_url())
         .unwrap()
         .with_api_key(ApiKey::new("k3y").unwrap())
@@ -214,20 +216,20 @@ async fn load_server_from_four_clients() {
         }
     }
 
-    let ledger = server.ledger();
+    let log = server.request_log();
     // The timer that ends the load may fire late.
     let (allowed, upper_bound) = (allowed_in(duration), allowed_in(start.elapsed()));
     println!(
         "{} of {allowed} arrivals over {} connections, at most {} in a window, statuses {statuses:?}",
-        ledger.requests.len(),
-        ledger.connections,
-        ledger.most_in(WINDOW),
+        log.requests.len(),
+        log.connections,
+        log.most_in(WINDOW),
     );
-    assert_eq!(ledger.violations(), 0);
-    assert!(ledger.most_in(WINDOW) <= 100);
-    assert!(ledger.connections >= 4, "{}", ledger.connections);
+    assert_eq!(log.violations(), 0);
+    assert!(log.most_in(WINDOW) <= 100);
+    assert!(log.connections >= 4, "{}", log.connections);
     // An idle machine reaches all of it, a busy one at least half.
-    assert!(ledger.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", ledger.requests.len());
-    assert!(ledger.requests.len() as u128 <= upper_bound, "{} of {upper_bound}", ledger.requests.len());
+    assert!(log.requests.len() as u128 * 2 >= allowed, "{} of {allowed}", log.requests.len());
+    assert!(log.requests.len() as u128 <= upper_bound, "{} of {upper_bound}", log.requests.len());
     assert_eq!(statuses.keys().copied().collect::<Vec<_>>(), [200]);
 }

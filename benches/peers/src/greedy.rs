@@ -1,32 +1,35 @@
-//! A caller who takes whatever it gets, and looks how much that was in any window.
+//! A caller that acquires every permit that it can get, and measures the most in any window.
 
 use std::time::{Duration, Instant};
 
 use crate::{BoxError, now, runtime};
 
-/// When the greedy caller calls.
+/// The times at which the greedy caller calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// All the time, for next to five windows.
+    /// Calls continuously for almost five windows.
     Steady,
-    /// Not for three windows, then once, then not until shortly before a window is over, then all the time for
-    /// two windows: what a bucket that has filled up and a window that begins anew have least defence against.
-    Sly,
+    /// Calls across the boundary of a window, the worst case for full buckets and fixed windows.
+    ///
+    /// The caller sleeps for three windows and calls once. It sleeps again until shortly before that window ends, then
+    /// calls continuously for two windows.
+    Boundary,
 }
 
-/// What the greedy caller got.
+/// The permits that the greedy caller got.
 #[derive(Debug, Clone, Copy)]
 pub struct Greedy {
-    /// The most in any window. Each grant's moment is known to lie between two readings of the clock, and a
-    /// grant counts only where it lies in the window for certain.
+    /// The most grants in any window.
+    ///
+    /// Each grant happened between two readings of the clock. A grant counts only if it was certainly in the window.
     pub worst: usize,
     /// All grants.
     pub total: usize,
-    /// From the first grant to the last.
+    /// The time from the first grant to the last.
     pub took: Duration,
 }
 
-/// Asks a limiter, made within a runtime, for all that it gives.
+/// Acquires all permits of a limiter, which `make` creates within a runtime.
 pub fn greedy<O: FnMut() -> bool>(
     pattern: Pattern,
     window: Duration,
@@ -37,19 +40,19 @@ pub fn greedy<O: FnMut() -> bool>(
         let mut attempt = make()?;
         let idle = match pattern {
             Pattern::Steady => Duration::ZERO,
-            Pattern::Sly => {
+            Pattern::Boundary => {
                 tokio::time::sleep(window * 3).await;
-                ask(&mut attempt, &mut grants);
+                try_acquire(&mut attempt, &mut grants);
                 window - (window / 100).max(Duration::from_millis(3))
             }
         };
         tokio::time::sleep(idle).await;
-        let calling = if pattern == Pattern::Steady { 5 } else { 2 };
-        // Not quite, so that a sixth window doesn't begin.
-        let end = now() + window * calling - window / 50;
+        let windows = if pattern == Pattern::Steady { 5 } else { 2 };
+        // Slightly less than whole windows, so that no further window begins.
+        let end = now() + window * windows - window / 50;
         while now() < end {
-            if !ask(&mut attempt, &mut grants) {
-                // Timers fire only where the runtime gets to look at them.
+            if !try_acquire(&mut attempt, &mut grants) {
+                // The runtime fires timers only when the task yields.
                 tokio::task::yield_now().await;
             }
         }
@@ -58,7 +61,7 @@ pub fn greedy<O: FnMut() -> bool>(
     })
 }
 
-fn ask(attempt: &mut impl FnMut() -> bool, grants: &mut Vec<(Instant, Instant)>) -> bool {
+fn try_acquire(attempt: &mut impl FnMut() -> bool, grants: &mut Vec<(Instant, Instant)>) -> bool {
     let before = now();
     let granted = attempt();
     if granted {
@@ -67,7 +70,9 @@ fn ask(attempt: &mut impl FnMut() -> bool, grants: &mut Vec<(Instant, Instant)>)
     granted
 }
 
-/// The most grants that lie in one closed window for certain, each given as the moments before and after it.
+/// Returns the most grants that were certainly in one closed window.
+///
+/// Each grant is given as the clock readings before and after it.
 pub fn most_in_window(grants: &[(Instant, Instant)], window: Duration) -> usize {
     let mut first = 0;
     let counts = grants.iter().enumerate().map(|(last, (_, after))| {

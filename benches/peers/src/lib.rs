@@ -1,18 +1,18 @@
-//! How the benches measure: calls to a service, turns of a loop, crowds of waiting tasks, greedy callers, clients against
-//! a server of their own; and how they tell, the peers as they are configured, and the rows that need a server. What is
-//! measured is listed in the bench.
+//! Measures limiters, stacks and clients for the benches: this crate's and those of other crates, the peers.
+//!
+//! The package contains the measurements, the configured peers and the servers. The rows are in the benches.
 
-mod crowd;
-mod fleet;
 mod greedy;
-mod keys;
-mod made;
+mod interleaved;
+mod keyed;
+mod limiters;
+mod loopback;
+mod memory;
 #[path = "../../shared/mod.rs"]
 mod shared;
+mod shared_quota;
 mod stacks;
-mod turns;
-mod waiting;
-mod wire;
+mod waiters;
 
 use std::{
     future::Future,
@@ -21,20 +21,21 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-pub use self::crowd::{Crowd, Shares, crowd, loopers};
-pub use self::fleet::{Server, redis, redis_cost, redis_memory};
 pub use self::greedy::{Greedy, Pattern, greedy, most_in_window};
-pub use self::keys::Keys;
-pub use self::made::{
-    NoOp, bucket, leaky, let_through, no_op, ratelimit, resilience, resilience_layer, tower_limit, wait_for,
+pub use self::interleaved::{LimiterComparison, Settings};
+pub use self::keyed::KeyedComparison;
+pub use self::limiters::{
+    NoOp, governor_quota, is_admitted, leaky, no_op, ratelimit, resilience, resilience_layer, tower_limit,
+    wait_for,
 };
+pub use self::loopback::{BODY, BenchClient, ClientComparison, ServerProcess, serve};
+pub use self::memory::{QueuedMemory, idle_memory, queued_memory};
 pub use self::shared::*;
-pub use self::stacks::{tower_buffered, tower_outside, tower_resilience};
-pub use self::turns::{Contest, Settings};
-pub use self::waiting::{Held, held, idle};
-pub use self::wire::{BODY, Caller, OwnServer, Race, serve};
+pub use self::shared_quota::{Server, redis, redis_cost, redis_memory};
+pub use self::stacks::{tower_buffered, tower_resilience, tower_unlimited_retries};
+pub use self::waiters::{ServedWaiters, Shares, acquire_in_loops, serve_waiters};
 
-/// What the future is ready with when it is polled for the first time.
+/// Polls the future once. Returns its output if it is ready.
 #[inline]
 pub fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
@@ -43,7 +44,7 @@ pub fn poll_once<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// A runtime with so many workers; with one, it is the thread that blocks on it.
+/// Creates a runtime. With one worker, everything runs on the thread that calls `block_on`.
 pub fn runtime(workers: usize) -> io::Result<tokio::runtime::Runtime> {
     let mut builder = match workers {
         1 => tokio::runtime::Builder::new_current_thread(),

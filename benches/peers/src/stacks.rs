@@ -1,5 +1,6 @@
-//! The stacks that are built of the peers' layers, to do what ours does as far as they can: request id, log, limit,
-//! retry and key. None has a deadline or a report, none reads what the server says of its limits.
+//! Stacks of the peers' layers, as close to this crate's preset as possible: request id, log, limit, retry and key.
+//!
+//! Unlike the preset, they have no deadline and no report, and do not read rate-limit headers.
 
 use std::{error::Error, fmt::Display, time::Duration};
 
@@ -9,14 +10,14 @@ use tower::{Service, ServiceBuilder, limit::RateLimitLayer};
 use tower_resilience_ratelimiter::RateLimiterServiceError;
 use tower_resilience_retry::RetryLayer;
 
-use crate::{Attempts, BoxError, resilience_layer, their_key, their_log, tower_retry};
+use crate::{BoxError, RetryPolicy, resilience_layer, tower_http_auth, tower_http_log, tower_retry};
 
-/// Far above what any bench asks for: nothing waits.
-const PLENTY: u32 = 1_000_000_000;
+/// A limit that no bench reaches, so that no call waits.
+const UNREACHED_LIMIT: u32 = 1_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a stack is over.
-pub trait Bottom<B, R>:
+/// The innermost service of a stack.
+pub trait InnerService<B, R>:
     Service<Request<B>, Response = Response<R>, Error: Error + Send + Sync + 'static, Future: Send + 'static>
     + Clone
     + Send
@@ -24,7 +25,7 @@ pub trait Bottom<B, R>:
 {
 }
 
-impl<S, B, R> Bottom<B, R> for S
+impl<S, B, R> InnerService<B, R> for S
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Error: Error + Send + Sync + 'static,
@@ -32,30 +33,32 @@ where
 {
 }
 
-/// What a stack takes and gives.
+/// The body of a request or a response.
 pub trait Payload: Body<Data: Send, Error: Display> + Send + 'static {}
 
 impl<B: Body<Data: Send, Error: Display> + Send + 'static> Payload for B {}
 
-/// tower-http and tower. What is sent again is not limited, for tower's `RateLimit` is no `Clone`; so nor is the stack,
-/// and tasks can't share it.
-pub fn tower_outside<S, B, R>(
+/// Creates a stack of tower-http and tower that does not limit retries.
+///
+/// tower's `RateLimit` is not `Clone`, so it cannot be inside the retry layer. The stack is not `Clone` either, so
+/// tasks cannot share it.
+pub fn tower_unlimited_retries<S, B, R>(
     inner: S,
 ) -> impl Service<Request<B>, Response = Response<impl Payload>, Error: Into<BoxError>>
 where
-    S: Bottom<B, R>,
+    S: InnerService<B, R>,
     B: Payload + Clone,
     R: Payload,
 {
     ServiceBuilder::new()
-        .layer(their_log())
-        .layer(RateLimitLayer::new(u64::from(PLENTY), SECOND))
+        .layer(tower_http_log())
+        .layer(RateLimitLayer::new(u64::from(UNREACHED_LIMIT), SECOND))
         .layer(tower_retry(None))
-        .layer(their_key())
+        .layer(tower_http_auth())
         .service(inner)
 }
 
-/// tower-http and tower, the limit behind a `Buffer`, so that what is sent again is limited, too.
+/// Creates a stack of tower-http and tower with the limit behind a `Buffer`, so that it also limits retries.
 pub fn tower_buffered<S, B, R>(
     inner: S,
 ) -> impl Service<
@@ -67,20 +70,20 @@ pub fn tower_buffered<S, B, R>(
 + Send
 + 'static
 where
-    S: Bottom<B, R>,
+    S: InnerService<B, R>,
     B: Payload + Clone,
     R: Payload<Error: Into<BoxError>>,
 {
     ServiceBuilder::new()
-        .layer(their_log())
+        .layer(tower_http_log())
         .layer(tower_retry(None))
         .buffer(1_024)
-        .layer(RateLimitLayer::new(u64::from(PLENTY), SECOND))
-        .layer(their_key())
+        .layer(RateLimitLayer::new(u64::from(UNREACHED_LIMIT), SECOND))
+        .layer(tower_http_auth())
         .service(inner)
 }
 
-/// tower-http and tower-resilience.
+/// Creates a stack of tower-http and tower-resilience.
 pub fn tower_resilience<S, B, R>(
     inner: S,
 ) -> Result<
@@ -95,19 +98,19 @@ pub fn tower_resilience<S, B, R>(
     BoxError,
 >
 where
-    S: Bottom<B, R>,
+    S: InnerService<B, R>,
     B: Payload + Clone,
     R: Payload<Error: Into<BoxError>>,
 {
     let retry = RetryLayer::<Request<B>, Response<R>, RateLimiterServiceError<S::Error>>::builder()
         .max_attempts_fn(|request| if request.method().is_idempotent() { 3 } else { 1 })
-        .retry_on_response(|response| Attempts::fails(response.status().as_u16()))
+        .retry_on_response(|response| RetryPolicy::is_retryable(response.status().as_u16()))
         .exponential_backoff(Duration::from_millis(100))
         .build();
     Ok(ServiceBuilder::new()
-        .layer(their_log())
+        .layer(tower_http_log())
         .layer(retry)
-        .layer(resilience_layer(PLENTY as usize, SECOND, SECOND, Ok(0))?)
-        .layer(their_key())
+        .layer(resilience_layer(UNREACHED_LIMIT as usize, SECOND, SECOND, Ok(0))?)
+        .layer(tower_http_auth())
         .service(inner))
 }

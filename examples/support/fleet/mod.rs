@@ -1,21 +1,21 @@
-//! A fleet: some processes, each this program once more, that share a quota through Redis, and a server that counts
-//! what of them arrives.
+//! Several processes that share a quota through Redis, and a server that counts their requests.
 //!
-//! For an example, and for the tests: `#[path = "../../examples/support/fleet/mod.rs"] mod fleet;`
-#![allow(dead_code, unused_imports, reason = "the example and the tests each use their own part of it")]
+//! Each process runs the same executable as its parent. The example `shared_limit` and the tests include this module
+//! with `#[path = "../../examples/support/fleet/mod.rs"] mod fleet;`.
+#![allow(dead_code, unused_imports, reason = "the example and the tests each use a part of it")]
 
-mod count;
-mod counter;
-mod job;
-mod members;
-mod process;
-mod questions;
+mod arrivals;
+mod config;
+mod counting_server;
+mod script_calls;
+mod worker;
+mod workers;
 
 pub(crate) use self::{
-    count::Count,
-    counter::{Arrival, Counter},
-    job::{Job, Kind},
-    members::{Event, Members, Said, saw},
-    process::run,
-    questions::questions,
+    arrivals::ArrivalLog,
+    config::{Algorithm, WorkerConfig},
+    counting_server::{Arrival, CountingServer},
+    script_calls::script_calls,
+    worker::run,
+    workers::{Event, Message, Workers, first_seen},
 };

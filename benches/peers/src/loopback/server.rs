@@ -1,4 +1,4 @@
-//! A hyper server in a process of its own, so that it shares no allocator, thread or runtime with the clients.
+//! A hyper server in a separate process, so that it shares no allocator, thread or runtime with the clients.
 
 use std::{
     convert::Infallible,
@@ -18,30 +18,33 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{BoxError, runtime};
 
-/// What the server answers with.
+/// The body of every response.
 pub const BODY: &str =
     r#"{"base":"EUR","date":"2025-01-01","rates":{"USD":1.0353,"GBP":0.8292,"CHF":0.9412}}"#;
 
-/// The argument that makes a process of the bench the server.
+/// The argument that runs the bench as the server process.
 const SERVE: &str = "--serve";
 
-/// Ends when it is dropped, and with this process.
-pub struct OwnServer {
+/// The server process. It ends when the value is dropped or this process ends.
+pub struct ServerProcess {
     process: Child,
-    /// Where it speaks HTTP/1.1.
+    /// The address for HTTP/1.1.
     pub http1: SocketAddr,
-    /// Where it speaks HTTP/2, from the first byte.
+    /// The address for HTTP/2 with prior knowledge.
     pub http2: SocketAddr,
 }
 
-impl fmt::Debug for OwnServer {
+impl fmt::Debug for ServerProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnServer").field("http1", &self.http1).field("http2", &self.http2).finish()
+        f.debug_struct("ServerProcess")
+            .field("http1", &self.http1)
+            .field("http2", &self.http2)
+            .finish_non_exhaustive()
     }
 }
 
-impl OwnServer {
-    /// This program once more, which has to call [`serve`] before anything else.
+impl ServerProcess {
+    /// Starts this executable again. Its `main` must call [`serve`] first.
     pub fn start() -> Result<Self, BoxError> {
         let mut process = Command::new(env::current_exe()?)
             .arg(SERVE)
@@ -57,20 +60,20 @@ impl OwnServer {
     }
 }
 
-impl Drop for OwnServer {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         _ = self.process.kill();
         _ = self.process.wait();
     }
 }
 
-/// Serves until the parent is gone, if this process is to be the server; else there is nothing to do.
+/// Runs the server until the parent ends. Returns `false` immediately if this process is not the server.
 pub fn serve() -> Result<bool, BoxError> {
     if env::args().nth(1).as_deref() != Some(SERVE) {
         return Ok(false);
     }
     thread::spawn(|| {
-        // The parent never writes: what ends this is its end.
+        // The parent writes nothing. Its end closes stdin.
         _ = io::stdin().read(&mut [0]);
         std::process::exit(0);
     });
@@ -82,26 +85,26 @@ pub fn serve() -> Result<bool, BoxError> {
         loop {
             tokio::select! {
                 accepted = http1.accept() => {
-                    let io = ready(accepted?.0)?;
-                    let connection = conn::http1::Builder::new().serve_connection(io, service_fn(answer));
+                    let io = without_delay(accepted?.0)?;
+                    let connection = conn::http1::Builder::new().serve_connection(io, service_fn(respond));
                     tokio::spawn(connection);
                 }
                 accepted = http2.accept() => {
-                    let io = ready(accepted?.0)?;
+                    let io = without_delay(accepted?.0)?;
                     let builder = conn::http2::Builder::new(TokioExecutor::new());
-                    tokio::spawn(builder.serve_connection(io, service_fn(answer)));
+                    tokio::spawn(builder.serve_connection(io, service_fn(respond)));
                 }
             }
         }
     })
 }
 
-fn ready(stream: TcpStream) -> io::Result<TokioIo<TcpStream>> {
+fn without_delay(stream: TcpStream) -> io::Result<TokioIo<TcpStream>> {
     stream.set_nodelay(true)?;
     Ok(TokioIo::new(stream))
 }
 
-async fn answer(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let mut response = Response::new(Full::from(BODY));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

@@ -1,4 +1,4 @@
-//! The layers of tower and tower-http, made to do what ours do.
+//! The layers of tower and tower-http, configured like the layers of this crate.
 
 use http::{Request, Response};
 use tower::retry::{
@@ -13,30 +13,31 @@ use tower_http::{
 };
 use tracing::Level;
 
-/// What `tower::retry` leaves to its user, cut to what our layer does: what it sends again, how often, how late.
+/// A policy for `tower::retry` with the number of attempts, the idempotency rule and the common statuses of
+/// `RetryLayer`.
 #[derive(Debug, Clone)]
-pub struct Attempts {
+pub struct RetryPolicy {
     left: u32,
     backoff: ExponentialBackoff,
 }
 
-impl Attempts {
-    /// Three, the first counted.
+impl RetryPolicy {
+    /// Allows three attempts.
     pub fn new(backoff: &mut ExponentialBackoffMaker) -> Self {
         Self { left: 2, backoff: backoff.make_backoff() }
     }
 
-    /// Whether an answer of that status is a reason to try again.
-    pub fn fails(status: u16) -> bool {
+    /// Returns whether the status is retried.
+    pub fn is_retryable(status: u16) -> bool {
         matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
     }
 }
 
-impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for Attempts {
+impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
     type Future = <ExponentialBackoff as Backoff>::Future;
 
     fn retry(&mut self, _: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<Self::Future> {
-        let failed = result.as_ref().map_or(true, |response| Self::fails(response.status().as_u16()));
+        let failed = result.as_ref().map_or(true, |response| Self::is_retryable(response.status().as_u16()));
         self.left = self.left.checked_sub(1).filter(|_| failed)?;
         Some(self.backoff.next_backoff())
     }
@@ -46,36 +47,39 @@ impl<B: Clone, R, E> Policy<Request<B>, Response<R>, E> for Attempts {
     }
 }
 
-/// With that back-off, or with tower's own.
-pub fn tower_retry(backoff: Option<&mut ExponentialBackoffMaker>) -> RetryLayer<Attempts> {
-    RetryLayer::new(Attempts::new(backoff.unwrap_or(&mut ExponentialBackoffMaker::default())))
+/// Creates tower's retry layer with this backoff. The default is tower's own backoff.
+pub fn tower_retry(backoff: Option<&mut ExponentialBackoffMaker>) -> RetryLayer<RetryPolicy> {
+    RetryLayer::new(RetryPolicy::new(backoff.unwrap_or(&mut ExponentialBackoffMaker::default())))
 }
 
-/// Request id and log, outermost first.
-pub type TheirLog = (
+/// tower-http's layers for request id and log, outermost first.
+pub type TowerHttpLog = (
     SetRequestIdLayer<MakeRequestUuid>,
     TraceLayer<SharedClassifier<ServerErrorsAsFailures>>,
     PropagateRequestIdLayer,
 );
 
-/// A span and one line a call, at the level of ours. By default it is quiet at INFO.
-pub fn their_log() -> TheirLog {
+/// Creates tower-http's layers for request id and log.
+///
+/// They create a span and log an event for each call at INFO, as `RequestIdLayer` does. The default level of tower-http
+/// is DEBUG.
+pub fn tower_http_log() -> TowerHttpLog {
     let trace = TraceLayer::new_for_http()
         .make_span_with(DefaultMakeSpan::new().level(Level::INFO))
         .on_response(DefaultOnResponse::new().level(Level::INFO));
     (SetRequestIdLayer::x_request_id(MakeRequestUuid), trace, PropagateRequestIdLayer::x_request_id())
 }
 
-/// The key, not marked as sensitive unless it is asked to be.
-pub fn their_key() -> AddAuthorizationLayer {
+/// Creates tower-http's layer that sends a bearer token.
+pub fn tower_http_auth() -> AddAuthorizationLayer {
     AddAuthorizationLayer::bearer("s3cret")
 }
 
-/// Runs `work` with every line from INFO on written, as text, to nowhere.
+/// Runs `work` with a subscriber that formats all events from INFO on and discards them.
 pub fn at_info<T>(work: impl FnOnce() -> T) -> T {
     let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     let done = tracing::subscriber::with_default(subscriber, work);
-    // Or what comes after would still ask whether somebody listens.
+    // Clears the cached interest of the subscriber. Otherwise later rows would pay for a check of each event.
     tracing::callsite::rebuild_interest_cache();
     done
 }

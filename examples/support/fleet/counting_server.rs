@@ -13,21 +13,21 @@ use hyper::{Request, Response, body::Incoming, server::conn::http1, service::ser
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, runtime::Builder, time::Instant};
 
-/// The header by which a process says which one it is.
+/// The request header with the number of the process.
 pub(super) const PROCESS: &str = "x-process";
 
-/// The header by which it says when the request had its permit, by [`wall`].
-pub(super) const LEFT: &str = "x-left";
+/// The request header with the time of the grant, in microseconds of [`wall_clock`].
+pub(super) const GRANTED_AT: &str = "x-granted-at";
 
-/// The clock that all processes have in common.
-#[allow(clippy::disallowed_methods, reason = "the one that is not this process's own")]
-pub(super) fn wall() -> Duration {
+/// Reads the clock that all processes share.
+#[allow(clippy::disallowed_methods, reason = "tokio's clock differs between processes")]
+pub(super) fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A real hyper server on loopback that counts what arrives. On a thread of its own, which does nothing else.
+/// A hyper server on loopback that records the arrival of each request. It runs on a dedicated thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Counter {
+pub(crate) struct CountingServer {
     address: SocketAddr,
     arrivals: Arc<Mutex<Vec<Arrival>>>,
 }
@@ -35,53 +35,54 @@ pub(crate) struct Counter {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     pub(crate) at: Instant,
-    /// How long ago it had its permit. What was put aside on its way, or here, by the operating system arrived some time
-    /// in between.
-    pub(crate) way: Duration,
+    /// The time since the grant. The operating system may suspend the sender or the server, so the request arrived at
+    /// some moment in this interval.
+    pub(crate) transit: Duration,
     pub(crate) process: usize,
 }
 
-impl Counter {
-    /// Until the program ends.
+impl CountingServer {
+    /// Starts the server, which runs until the program ends.
     pub(crate) fn start() -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
-        let counter = Self { address: listener.local_addr()?, arrivals: Arc::default() };
+        let server = Self { address: listener.local_addr()?, arrivals: Arc::default() };
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let served = counter.clone();
-        thread::Builder::new().name("counter".to_owned()).spawn(move || {
+        let accepting = server.clone();
+        thread::Builder::new().name("counting-server".to_owned()).spawn(move || {
             runtime.block_on(async move {
                 let Ok(listener) = TcpListener::from_std(listener) else { return };
                 loop {
                     let Ok((stream, _)) = listener.accept().await else { continue };
                     let _ = stream.set_nodelay(true);
-                    let served = served.clone();
+                    let recording = accepting.clone();
                     let service = service_fn(move |request| {
-                        served.note(&request);
+                        recording.record(&request);
                         async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }
                     });
                     tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
                 }
             });
         })?;
-        Ok(counter)
+        Ok(server)
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// All so far, in the order of their arrival.
+    /// Returns the requests so far, in the order of arrival.
     pub(crate) fn arrivals(&self) -> Vec<Arrival> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, request: &Request<Incoming>) {
-        let (at, now) = (Instant::now(), wall());
+    fn record(&self, request: &Request<Incoming>) {
+        let (at, now) = (Instant::now(), wall_clock());
         let number = |name| request.headers().get(name).and_then(|value| value.to_str().ok()?.parse().ok());
-        let way = number(LEFT).map_or(Duration::ZERO, |left| now.saturating_sub(Duration::from_micros(left)));
+        let since_grant = |granted_at| now.saturating_sub(Duration::from_micros(granted_at));
+        let transit = number(GRANTED_AT).map_or(Duration::ZERO, since_grant);
         let process = number(PROCESS).and_then(|process| usize::try_from(process).ok());
-        let arrival = Arrival { at, way, process: process.unwrap_or(usize::MAX) };
+        let arrival = Arrival { at, transit, process: process.unwrap_or(usize::MAX) };
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(arrival);
     }
 }

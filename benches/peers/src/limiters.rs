@@ -1,4 +1,4 @@
-//! The peers, made to one measure.
+//! Creates the limiters of the peers with comparable configurations.
 
 use std::{
     convert::Infallible,
@@ -14,26 +14,26 @@ use tower_resilience_ratelimiter::{RateLimiter as Resilience, RateLimiterLayer, 
 
 use crate::{BoxError, poll_once};
 
-/// Answers at once.
+/// A service that responds immediately.
 pub type NoOp = tower::util::ServiceFn<fn(()) -> Ready<Result<(), Infallible>>>;
 
-/// A service that answers at once.
+/// Creates a service that responds immediately.
 pub fn no_op() -> NoOp {
     tower::service_fn(|()| ready(Ok(())))
 }
 
-/// So many permits at once, and one more in each interval.
-pub fn bucket(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
-    let burst = NonZeroU32::new(burst).ok_or("a burst of 0")?;
-    Ok(governor::Quota::with_period(interval).ok_or("an interval of 0")?.allow_burst(burst))
+/// Creates a quota of governor: `burst` permits immediately, and one more per interval.
+pub fn governor_quota(interval: Duration, burst: u32) -> Result<governor::Quota, BoxError> {
+    let burst = NonZeroU32::new(burst).ok_or("the burst is 0")?;
+    Ok(governor::Quota::with_period(interval).ok_or("the interval is 0")?.allow_burst(burst))
 }
 
-/// tower's own, around a service that does nothing.
+/// Creates tower's `RateLimit` around a service that does nothing.
 pub fn tower_limit(limit: u64, window: Duration) -> RateLimit<NoOp> {
     RateLimit::new(no_op(), tower::limit::rate::Rate::new(limit, window))
 }
 
-/// So many permits at once and again in each interval; the bucket holds `max`, or what it holds by default.
+/// Creates a leaky bucket with `refill` permits immediately and per interval. `max` overrides its default capacity.
 pub fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky_bucket::RateLimiter> {
     let mut builder = leaky_bucket::RateLimiter::builder();
     builder.initial(refill).refill(refill).interval(interval).fair(true);
@@ -43,13 +43,15 @@ pub fn leaky(refill: usize, interval: Duration, max: Option<usize>) -> Arc<leaky
     Arc::new(builder.build())
 }
 
-/// A full bucket of `limit`, refilled within the window.
+/// Creates a full bucket of `limit` permits that refills within the window.
 pub fn ratelimit(limit: u64, window: Duration) -> Result<Arc<ratelimit::Ratelimiter>, BoxError> {
     let builder = ratelimit::Ratelimiter::builder(limit).period(window).initial_available(limit);
     Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
 }
 
-/// A token bucket with a burst, else the strategy; around a service that does nothing.
+/// Creates a limiter of tower-resilience around a service that does nothing.
+///
+/// `Ok` is the burst of a token bucket, `Err` is another strategy.
 pub fn resilience(
     limit: usize,
     window: Duration,
@@ -59,7 +61,7 @@ pub fn resilience(
     Ok(resilience_layer(limit, window, timeout, strategy)?.layer(no_op()))
 }
 
-/// The same as a layer.
+/// Creates the same limiter as a layer.
 pub fn resilience_layer(
     limit: usize,
     window: Duration,
@@ -75,14 +77,14 @@ pub fn resilience_layer(
     Ok(builder.build().map_err(|error| error.to_string())?)
 }
 
-/// Whether the service lets a request through now.
-pub fn let_through<S: Service<(), Response = ()>>(service: &mut S) -> bool {
+/// Returns whether the service admits a request immediately.
+pub fn is_admitted<S: Service<(), Response = ()>>(service: &mut S) -> bool {
     let cx = &mut Context::from_waker(Waker::noop());
     matches!(service.poll_ready(cx), Poll::Ready(Ok(())))
         && matches!(poll_once(service.call(())), Some(Ok(())))
 }
 
-/// Waits until the service lets a request through.
+/// Waits until the service admits a request.
 pub async fn wait_for<S: Service<(), Response = ()>>(mut service: S) -> bool {
     match service.ready().await {
         Ok(service) => service.call(()).await.is_ok(),

@@ -1,4 +1,4 @@
-//! How each client sends a request and reads the answer.
+//! The clients under measurement: how each sends a request and reads the response.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, Version, header::HOST};
@@ -8,14 +8,14 @@ use hyper::client::conn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tower::{Service, ServiceExt};
-use tower_outbound_peers::{BODY, BoxError, Caller};
+use tower_outbound_peers::{BODY, BenchClient, BoxError};
 
 pub(super) type NoBody = Empty<Bytes>;
 
-fn checked(status: StatusCode, body: &Bytes) -> Result<(), BoxError> {
+fn check(status: StatusCode, body: &Bytes) -> Result<(), BoxError> {
     match status == StatusCode::OK && body == BODY {
         true => Ok(()),
-        false => Err(format!("an answer of {status} with {} bytes", body.len()).into()),
+        false => Err(format!("unexpected response: {status} with {} bytes", body.len()).into()),
     }
 }
 
@@ -24,14 +24,14 @@ where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     let status = response.status();
-    checked(status, &response.into_body().collect().await.map_err(Into::into)?.to_bytes())
+    check(status, &response.into_body().collect().await.map_err(Into::into)?.to_bytes())
 }
 
 fn get(uri: Uri) -> Result<Request<NoBody>, http::Error> {
     Request::get(uri).header("accept", "application/json").body(NoBody::new())
 }
 
-/// hyper's connection, without a pool: HTTP/1.1 one for each task, HTTP/2 one for all.
+/// hyper's connection without a pool: one per task with HTTP/1.1, one for all tasks with HTTP/2.
 pub(super) enum Connection {
     Http1(conn::http1::SendRequest<NoBody>, Uri),
     Http2(conn::http2::SendRequest<NoBody>, Uri),
@@ -39,7 +39,7 @@ pub(super) enum Connection {
 
 impl Connection {
     pub(super) async fn open(uri: Uri, version: Version) -> Result<Self, BoxError> {
-        let authority = uri.authority().ok_or("a URI without a host")?;
+        let authority = uri.authority().ok_or("the URI has no host")?;
         let stream = TcpStream::connect(authority.as_str()).await?;
         stream.set_nodelay(true)?;
         let io = TokioIo::new(stream);
@@ -53,7 +53,7 @@ impl Connection {
         Ok(Self::Http1(sender, uri))
     }
 
-    /// The same one, where a connection can be shared.
+    /// Returns another handle to an HTTP/2 connection, or `None` for HTTP/1.1.
     pub(super) fn shared(&self) -> Option<Self> {
         match self {
             Self::Http1(..) => None,
@@ -62,7 +62,7 @@ impl Connection {
     }
 }
 
-impl Caller for Connection {
+impl BenchClient for Connection {
     async fn call(&mut self) -> Result<(), BoxError> {
         match self {
             Self::Http1(sender, uri) => {
@@ -80,10 +80,10 @@ impl Caller for Connection {
     }
 }
 
-/// A service of requests with absolute URIs: hyper-util's client, and what is stacked on it.
-pub(super) struct Of<S>(pub(super) S, pub(super) Uri);
+/// A service that takes absolute URIs: hyper-util's client, or a stack over it.
+pub(super) struct ServiceClient<S>(pub(super) S, pub(super) Uri);
 
-impl<S, B> Caller for Of<S>
+impl<S, B> BenchClient for ServiceClient<S>
 where
     S: Service<Request<NoBody>, Response = Response<B>, Error: Into<BoxError>, Future: Send> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send,
@@ -97,34 +97,34 @@ where
 }
 
 /// This crate's ready client.
-pub(super) struct Ours(pub(super) tower_outbound::Client);
+pub(super) struct Outbound(pub(super) tower_outbound::Client);
 
-impl Caller for Ours {
+impl BenchClient for Outbound {
     async fn call(&mut self) -> Result<(), BoxError> {
         let request = Request::get("/v1/resources")
             .header("accept", "application/json")
             .body(tower_outbound::Body::empty())?;
         let response = self.0.request(request).await?;
-        checked(response.status(), &response.into_body().collect(1 << 20).await?)
+        check(response.status(), &response.into_body().collect(1 << 20).await?)
     }
 }
 
 pub(super) struct Reqwest(pub(super) reqwest::Client, pub(super) reqwest::Url);
 
-impl Caller for Reqwest {
+impl BenchClient for Reqwest {
     async fn call(&mut self) -> Result<(), BoxError> {
         let request = self.0.get(self.1.clone()).header("accept", "application/json");
         let response = request.send().await?;
-        checked(response.status(), &response.bytes().await?)
+        check(response.status(), &response.bytes().await?)
     }
 }
 
 pub(super) struct Middleware(pub(super) reqwest_middleware::ClientWithMiddleware, pub(super) reqwest::Url);
 
-impl Caller for Middleware {
+impl BenchClient for Middleware {
     async fn call(&mut self) -> Result<(), BoxError> {
         let request = self.0.get(self.1.clone()).header("accept", "application/json");
         let response = request.send().await?;
-        checked(response.status(), &response.bytes().await?)
+        check(response.status(), &response.bytes().await?)
     }
 }

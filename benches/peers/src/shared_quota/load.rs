@@ -1,4 +1,4 @@
-//! One way to ask: so many tasks, on a runtime of their own.
+//! Tasks that send queries to the Redis server, on their own runtime.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tower_outbound::{
 
 use crate::{BoxError, median, now, runtime};
 
-/// One round trip, or one permit.
+/// A bare round trip, or the acquisition of a permit.
 #[derive(Debug, Clone)]
 pub(super) enum Op {
     Incr(MultiplexedConnection),
@@ -30,31 +30,31 @@ impl Op {
     }
 }
 
-/// What was done in a turn.
+/// The figures of one sample.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct Sample {
     pub(super) calls: f64,
     pub(super) took: Duration,
-    /// Nanoseconds from asking to having, the middle one.
+    /// The median nanoseconds of a call.
     pub(super) median: f64,
 }
 
-impl Turn {
-    /// For each call; tasks that ask side by side share the time.
+impl Sample {
+    /// Returns the length of the sample divided by the calls of all tasks, in nanoseconds.
     pub(super) fn nanos(&self) -> f64 {
         self.took.as_nanos() as f64 / self.calls.max(1.0)
     }
 }
 
-pub(super) struct Lane {
+pub(super) struct Load {
     runtime: Runtime,
-    /// Each over a connection of its own, which lives on the runtime.
+    /// Each operation has its own connection, which is driven by the runtime.
     ops: Vec<Op>,
-    /// That share each of them.
+    /// The number of tasks that share each operation.
     tasks: usize,
 }
 
-impl Lane {
+impl Load {
     pub(super) fn new(
         workers: usize,
         tasks: usize,
@@ -65,16 +65,16 @@ impl Lane {
         Ok(Self { runtime, ops, tasks })
     }
 
-    /// On one thread, one task for each.
-    pub(super) fn apart(ops: Vec<Op>) -> Result<Self, BoxError> {
+    /// Creates a load with one task per operation, on one thread.
+    pub(super) fn separate(ops: Vec<Op>) -> Result<Self, BoxError> {
         Ok(Self { runtime: runtime(1)?, ops, tasks: 1 })
     }
 
-    /// Takes so many permits of each: many ask together, in few questions.
+    /// Acquires at least this number of permits from each limiter, from several tasks, so that few queries are needed.
     pub(super) fn fill(&self, permits: u32) -> Result<(), BoxError> {
         self.runtime.block_on(async {
-            let each = self.ops.iter().flat_map(|op| (0..64).map(|_| op.clone()));
-            let tasks: Vec<_> = each.map(|op| tokio::spawn(many(op, permits / 64 + 1))).collect();
+            let ops = self.ops.iter().flat_map(|op| (0..64).map(|_| op.clone()));
+            let tasks: Vec<_> = ops.map(|op| tokio::spawn(run_many(op, permits / 64 + 1))).collect();
             for task in tasks {
                 task.await??;
             }
@@ -82,28 +82,29 @@ impl Lane {
         })
     }
 
-    /// So many calls, of one task after another.
+    /// Makes sequential calls from one task.
     pub(super) fn calls(&self, calls: u32) -> Result<(), BoxError> {
-        self.runtime.block_on(many(self.ops[0].clone(), calls))
+        self.runtime.block_on(run_many(self.ops[0].clone(), calls))
     }
 
-    /// All tasks ask again and again for so long. What is done in the first `warm` does not count: a lease that nobody
-    /// has used meanwhile has shrunk.
-    pub(super) fn turn(&self, warm: Duration, length: Duration) -> Result<Turn, BoxError> {
-        let start = now() + warm;
+    /// Runs all tasks in loops for `length`, after a warm-up that does not count.
+    ///
+    /// The warm-up is needed because an unused lease shrinks.
+    pub(super) fn sample(&self, warm_up: Duration, length: Duration) -> Result<Sample, BoxError> {
+        let start = now() + warm_up;
         let stop = start + length;
         self.runtime.block_on(async {
-            let each = self.ops.iter().flat_map(|op| (0..self.tasks).map(move |_| op.clone()));
-            let tasks: Vec<_> = each.map(|op| tokio::spawn(again(op, start, stop))).collect();
+            let ops = self.ops.iter().flat_map(|op| (0..self.tasks).map(move |_| op.clone()));
+            let tasks: Vec<_> = ops.map(|op| tokio::spawn(run_until(op, start, stop))).collect();
             let mut latencies = Vec::new();
             for task in tasks {
                 latencies.extend(task.await??);
             }
-            Ok(Turn { calls: latencies.len() as f64, took: length, median: median(latencies) })
+            Ok(Sample { calls: latencies.len() as f64, took: length, median: median(latencies) })
         })
     }
 
-    /// For each call of one task on this thread, those of the task that asks the server among them.
+    /// Returns the allocations per call of one task, including those of the connection's task.
     pub(super) fn allocations(&self) -> Result<f64, BoxError> {
         const CALLS: u32 = 1_000;
         let mut outcome = Ok(());
@@ -112,15 +113,15 @@ impl Lane {
     }
 }
 
-async fn many(mut op: Op, calls: u32) -> Result<(), BoxError> {
+async fn run_many(mut op: Op, calls: u32) -> Result<(), BoxError> {
     for _ in 0..calls {
         op.run().await?;
     }
     Ok(())
 }
 
-/// How long each call took that began and ended between the two moments.
-async fn again(mut op: Op, start: Instant, stop: Instant) -> Result<Vec<f64>, BoxError> {
+/// Returns the durations of the calls that began and ended between `start` and `stop`.
+async fn run_until(mut op: Op, start: Instant, stop: Instant) -> Result<Vec<f64>, BoxError> {
     let (mut before, mut latencies) = (now(), Vec::new());
     loop {
         op.run().await?;

@@ -1,13 +1,13 @@
-//! What may stand after `--`, the same for every bench.
+//! The command-line arguments, which are the same for every bench.
 
 use std::path::PathBuf;
 
 use super::BoxError;
 
-/// How to run, and where the figures go besides the screen.
+/// The length of the run, its sections, and the files that receive the figures.
 #[derive(Debug, Clone, Default)]
 pub struct Arguments {
-    /// Short, to see that it works: the figures mean little.
+    /// Makes a short run that only checks that the bench works. Its figures mean little.
     pub quick: bool,
     only: Option<String>,
     pub(super) json: Option<PathBuf>,
@@ -16,38 +16,40 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Those of this process. `--only` takes one of the sections.
+    /// Parses the arguments of this process. `--only` accepts one of `sections`.
     pub fn parse(sections: &[&str]) -> Result<Self, BoxError> {
         let mut parsed = Self::default();
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
-            let mut value = || arguments.next().ok_or(format!("`{argument}` needs a value"));
+            let mut value = || arguments.next().ok_or(format!("`{argument}` has no value"));
             match argument.as_str() {
                 "--quick" => parsed.quick = true,
                 "--only" => parsed.only = Some(value()?),
                 "--json" => parsed.json = Some(value()?.into()),
                 "--svg" => parsed.svg = Some(value()?.into()),
                 "--markdown" => parsed.markdown = Some(value()?.into()),
-                // Cargo's own.
+                // Cargo adds this one.
                 "--bench" => {}
                 _ => return Err(format!("unknown argument `{argument}`").into()),
             }
         }
         if !sections.iter().any(|section| parsed.wants(section)) {
-            return Err(format!("`--only` takes one of {}", sections.join(", ")).into());
+            return Err(format!("`--only`: expected one of {}", sections.join(", ")).into());
         }
         if parsed.only.is_some() && parsed.markdown.is_some() {
-            return Err("`--markdown` replaces the tables of all sections: leave out `--only`".into());
+            return Err(
+                "`--markdown` replaces the tables of all sections and does not work with `--only`".into()
+            );
         }
         Ok(parsed)
     }
 
-    /// Whether the section is to run.
+    /// Returns whether to run the section.
     pub fn wants(&self, section: &str) -> bool {
         self.only.as_deref().is_none_or(|only| only == section)
     }
 
-    /// The first of the two, else, for a quick run, the second.
+    /// Returns `quick` for a quick run, otherwise `full`.
     pub fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }

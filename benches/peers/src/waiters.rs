@@ -1,4 +1,4 @@
-//! Many tasks that wait on one limiter.
+//! Measures many tasks that wait for the same limiter.
 
 use std::{
     fs,
@@ -14,31 +14,33 @@ use std::{
 
 use crate::{BoxError, median, now, runtime};
 
-/// Whoever has not been served by then never will be.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// A task that gets no permit within this time counts as hanging.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What became of a crowd that came at once.
+/// The result for tasks that all waited at once.
 #[derive(Debug, Clone, Copy)]
-pub struct Crowd {
-    /// From the first grant to the last.
+pub struct ServedWaiters {
+    /// The time from the first grant to the last.
     pub took: Duration,
-    /// Processor time of the process, in milliseconds, where the system tells.
+    /// The CPU time of the process in milliseconds, if the system reports it.
     pub cpu: Option<f64>,
-    /// By how many places a grant came earlier or later than its turn: the median, and the worst.
-    pub displaced: (f64, f64),
-    /// How often a waiting task was polled again, for each grant.
-    pub wakes: f64,
+    /// The distance of a grant from its position in FIFO order: the median and the maximum.
+    pub displacement: (f64, f64),
+    /// The number of times that a waiting task was polled again, per grant.
+    pub wakeups: f64,
 }
 
-/// Lets `tasks` tasks wait for one permit each, of a limiter made on a runtime of so many workers. They come in lots of
-/// `lot`, between which the runtime turns to those that were there before: of all at once its own queue is as long as the
-/// limiter's, and on one thread who was granted a permit comes behind those that have not asked yet.
-pub fn crowd<W, F>(
+/// Spawns tasks that wait for one permit each, on a runtime with `workers` workers.
+///
+/// The tasks start in batches, and the runtime runs earlier tasks between two batches. If all started at once, the
+/// runtime's queue would be as long as the limiter's. On one thread, a task with a permit would then run after all
+/// tasks that have not requested one yet.
+pub fn serve_waiters<W, F>(
     workers: usize,
     tasks: usize,
-    lot: usize,
+    batch: usize,
     make: impl Fn() -> Result<W, BoxError>,
-) -> Result<Crowd, BoxError>
+) -> Result<ServedWaiters, BoxError>
 where
     W: Fn() -> F + Clone + Send + 'static,
     F: Future<Output = bool> + Send,
@@ -51,65 +53,68 @@ where
         for task in 1..=tasks {
             let (wait, counters) = (wait.clone(), Arc::clone(&counters));
             waiting.push(tokio::spawn(async move {
-                let arrival = counters[0].fetch_add(1, Ordering::SeqCst);
+                let request_index = counters[0].fetch_add(1, Ordering::SeqCst);
                 let (granted, polls) = count_polls(wait()).await;
-                let turn = counters[1].fetch_add(1, Ordering::SeqCst);
-                granted.then(|| (arrival.abs_diff(turn) as f64, polls - 1, now()))
+                let grant_index = counters[1].fetch_add(1, Ordering::SeqCst);
+                granted.then(|| (request_index.abs_diff(grant_index) as f64, polls - 1, now()))
             }));
-            if task % lot == 0 {
+            if task % batch == 0 {
                 tokio::task::yield_now().await;
             }
         }
         let mut grants = Vec::with_capacity(tasks);
         for task in waiting {
-            let outcome =
-                tokio::time::timeout(PATIENCE, task).await.map_err(|_| "somebody still waits")??;
-            grants.push(outcome.ok_or("somebody was refused")?);
+            let outcome = tokio::time::timeout(TIMEOUT, task).await.map_err(|_| "a task still waits")??;
+            grants.push(outcome.ok_or("a task was refused")?);
         }
         let cpu = cpu.zip(cpu_millis()).map(|(before, after)| after - before);
-        let stamps = || grants.iter().map(|(_, _, stamp)| *stamp);
-        let (first, last) = stamps().min().zip(stamps().max()).ok_or("nobody came")?;
-        Ok(Crowd {
+        let times = || grants.iter().map(|(_, _, time)| *time);
+        let (first, last) = times().min().zip(times().max()).ok_or("no task was granted a permit")?;
+        Ok(ServedWaiters {
             took: last - first,
             cpu,
-            displaced: (
-                median(grants.iter().map(|(displaced, ..)| *displaced).collect()),
-                grants.iter().map(|(displaced, ..)| *displaced).fold(0.0, f64::max),
+            displacement: (
+                median(grants.iter().map(|(displacement, ..)| *displacement).collect()),
+                grants.iter().map(|(displacement, ..)| *displacement).fold(0.0, f64::max),
             ),
-            wakes: grants.iter().map(|(_, wakes, _)| *wakes as f64).sum::<f64>() / tasks as f64,
+            wakeups: grants.iter().map(|(_, wakeups, _)| *wakeups as f64).sum::<f64>() / tasks as f64,
         })
     })
 }
 
-/// Calls `$run!(name, make)` with each limiter that can be waited on: `$burst` at once, from then on `$rate` in every
-/// `$per`. Those that refill in lumps get them of the size of the burst.
+/// Calls `$run!(name, make)` for each limiter that can wait for a permit.
+///
+/// Each limiter grants `$burst` permits immediately, then `$rate` per `$per`. Limiters that refill in steps get steps
+/// of the size of the burst.
 #[macro_export]
-macro_rules! each_waiter {
+macro_rules! for_each_waiting_limiter {
     ($rate:expr, $per:expr, $burst:expr, $run:ident) => {{
-        const ROOM: usize = 200_000;
-        const PATIENCE: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
+        const MAX_QUEUE: usize = 200_000;
+        const TIMEOUT: ::std::time::Duration = ::std::time::Duration::from_secs(365 * 86_400);
         let (rate, per, burst): (u32, ::std::time::Duration, u32) = ($rate, $per, $burst);
-        // The burst counts in the quota: this refills `rate`.
+        // The burst counts against the quota, so this quota refills `rate`.
         let quota = ::tower_outbound::Quota::new(rate + burst, per)?.with_burst(burst)?.without_margin();
-        let lump = per * burst / rate;
-        let ask = ::tower_outbound::limit::PermitRequest::new().with_max_queue(ROOM);
+        let step = per * burst / rate;
+        let request = ::tower_outbound::limit::PermitRequest::new().with_max_queue(MAX_QUEUE);
         $run!("tower-outbound TokenBucket", || {
-            let ours = ::tower_outbound::limit::TokenBucket::new(quota);
+            let limiter = ::tower_outbound::limit::TokenBucket::new(quota);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &ask);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });
         $run!("tower-outbound TokenBucket, fast clock", || {
-            let ours = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
+            let limiter = ::tower_outbound::limit::TokenBucket::with_quanta_clock([quota]);
             Ok(move || {
-                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&ours, &ask);
+                let acquire = ::tower_outbound::limit::Limiter::acquire_with(&limiter, &request);
                 ::futures_util::FutureExt::map(acquire, |granted| granted.is_ok())
             })
         });
         $run!("governor until_ready", || {
-            let peer =
-                ::std::sync::Arc::new(::governor::RateLimiter::direct($crate::bucket(per / rate, burst)?));
+            let peer = ::std::sync::Arc::new(::governor::RateLimiter::direct($crate::governor_quota(
+                per / rate,
+                burst,
+            )?));
             Ok(move || {
                 let peer = ::std::sync::Arc::clone(&peer);
                 async move {
@@ -119,38 +124,38 @@ macro_rules! each_waiter {
             })
         });
         $run!("leaky-bucket, fair", || {
-            let peer = $crate::leaky(burst as usize, lump, Some(burst as usize));
+            let peer = $crate::leaky(burst as usize, step, Some(burst as usize));
             Ok(move || {
-                // Not awaited in a block, which would keep the future twice.
+                // An async block would store the future twice.
                 ::futures_util::FutureExt::map(::std::sync::Arc::clone(&peer).acquire_owned(1), |()| true)
             })
         });
         $run!("tower Buffer + RateLimit", || {
-            let peer = ::tower::buffer::Buffer::new($crate::tower_limit(u64::from(burst), lump), ROOM);
+            let peer = ::tower::buffer::Buffer::new($crate::tower_limit(u64::from(burst), step), MAX_QUEUE);
             Ok(move || $crate::wait_for(peer.clone()))
         });
         $run!("tower-resilience token bucket", || {
-            let peer = $crate::resilience(burst as usize, lump, PATIENCE, Ok(0))?;
+            let peer = $crate::resilience(burst as usize, step, TIMEOUT, Ok(0))?;
             Ok(move || $crate::wait_for(peer.clone()))
         });
     }};
 }
 
-/// How the grants were shared out among tasks that come again and again.
+/// The distribution of grants among tasks that acquire permits in a loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Shares {
-    /// Of the task with the fewest.
+    /// The fewest grants of a task.
     pub least: u64,
-    /// Of the task with the most.
+    /// The most grants of a task.
     pub most: u64,
-    /// Of all together.
+    /// The grants of all tasks.
     pub total: u64,
-    /// From the first arrival to the last look.
+    /// The length of the run.
     pub took: Duration,
 }
 
-/// Lets `tasks` tasks wait for a permit again and again, on two workers, for so long.
-pub fn loopers<W, F>(
+/// Runs tasks that acquire permits in a loop, on two workers, for `length`.
+pub fn acquire_in_loops<W, F>(
     tasks: usize,
     length: Duration,
     make: impl Fn() -> Result<W, BoxError>,
@@ -195,7 +200,7 @@ async fn count_polls<F: Future>(future: F) -> (F::Output, u64) {
     .await
 }
 
-/// Of all threads that live now. On Linux alone.
+/// Returns the CPU time of all running threads in milliseconds. Supports Linux only.
 pub(crate) fn cpu_millis() -> Option<f64> {
     let tasks = fs::read_dir("/proc/self/task").ok()?;
     let nanos = tasks.flatten().filter_map(|task| {

@@ -1,4 +1,4 @@
-//! A redis-server of its own, and what it says about itself.
+//! A redis-server for the benches, and its statistics.
 
 use std::{
     collections::HashMap,
@@ -10,15 +10,15 @@ use std::{
 use redis::{Client, Cmd, FromRedisValue, aio::MultiplexedConnection};
 use tokio::runtime::Runtime;
 
-use super::{Kind, lane::Op, redis_server::RedisServer};
+use super::{Algorithm, load::Op, redis_server::RedisServer};
 use crate::{BoxError, runtime};
 
-/// Killed when it is dropped.
+/// A running redis-server. Dropping the value kills it.
 pub struct Server {
     process: RedisServer,
     control: Runtime,
     connection: MultiplexedConnection,
-    names: AtomicU32,
+    namespaces: AtomicU32,
 }
 
 impl fmt::Debug for Server {
@@ -28,13 +28,15 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// When it has run for two seconds: of a younger one the limiter takes the quota for spent, as after a restart.
+    /// Starts a server and waits for two seconds.
+    ///
+    /// On a younger server the limiter counts the quota as spent, as after a restart.
     pub fn start() -> Result<Self, BoxError> {
         let process = RedisServer::start(&[])?;
         let control = runtime(1)?;
         let client = Client::open(process.url())?;
         let connection = control.block_on(client.get_multiplexed_async_connection())?;
-        let server = Self { process, control, connection, names: AtomicU32::new(0) };
+        let server = Self { process, control, connection, namespaces: AtomicU32::new(0) };
         while server.info()?.get("uptime_in_seconds").is_none_or(|seconds| *seconds < 2.0) {
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -45,19 +47,19 @@ impl Server {
         self.process.url()
     }
 
-    /// Given to nobody else.
-    pub(super) fn new_name(&self) -> String {
-        format!("bench-{}", self.names.fetch_add(1, Ordering::Relaxed))
+    /// Returns a unique namespace.
+    pub(super) fn new_namespace(&self) -> String {
+        format!("bench-{}", self.namespaces.fetch_add(1, Ordering::Relaxed))
     }
 
     pub(super) fn op(
         &self,
         runtime: &Runtime,
-        what: Option<(Kind, u32)>,
+        limiter: Option<(Algorithm, u32)>,
         tasks: usize,
     ) -> Result<Op, BoxError> {
-        Ok(match what {
-            Some((kind, lease)) => Op::Acquire(kind.plenty(self, tasks, lease)?),
+        Ok(match limiter {
+            Some((algorithm, lease)) => Op::Acquire(algorithm.with_ample_quota(self, tasks, lease)?),
             None => {
                 let client = Client::open(self.url())?;
                 Op::Incr(runtime.block_on(client.get_multiplexed_async_connection())?)
@@ -65,14 +67,14 @@ impl Server {
         })
     }
 
-    fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BoxError> {
+    fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BoxError> {
         let mut connection = self.connection.clone();
         Ok(self.control.block_on(command.query_async(&mut connection))?)
     }
 
-    /// All that is a number; of what a command has cost, `command.calls` and `command.usec`.
+    /// Returns the numeric fields of `INFO`. The statistics of a command are `<command>.calls` and `<command>.usec`.
     pub(super) fn info(&self) -> Result<HashMap<String, f64>, BoxError> {
-        let text: String = self.ask(redis::cmd("INFO").arg("all"))?;
+        let text: String = self.query(redis::cmd("INFO").arg("all"))?;
         let mut figures = HashMap::new();
         for (name, value) in text.lines().filter_map(|line| line.trim().split_once(':')) {
             if let Ok(value) = value.parse() {
@@ -87,12 +89,12 @@ impl Server {
         Ok(figures)
     }
 
-    /// The bytes of each key under the namespace that was given last, the shortest name first.
-    pub(super) fn weights(&self) -> Result<Vec<f64>, BoxError> {
-        let last = self.names.load(Ordering::Relaxed).saturating_sub(1);
-        let mut keys: Vec<String> = self.ask(redis::cmd("KEYS").arg(format!("bench-{last}:*")))?;
+    /// Returns the bytes of each key in the newest namespace, ordered by the length of the key's name.
+    pub(super) fn key_sizes(&self) -> Result<Vec<f64>, BoxError> {
+        let newest = self.namespaces.load(Ordering::Relaxed).saturating_sub(1);
+        let mut keys: Vec<String> = self.query(redis::cmd("KEYS").arg(format!("bench-{newest}:*")))?;
         keys.sort_by_key(String::len);
-        let weigh = |key| self.ask(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0));
-        keys.iter().map(weigh).collect()
+        let size = |key| self.query(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0));
+        keys.iter().map(size).collect()
     }
 }

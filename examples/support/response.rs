@@ -9,25 +9,25 @@ use hyper::{
 
 pub(super) type Response = hyper::Response<Full<Bytes>>;
 
-/// What the service makes of a request.
+/// The response to a request, or its absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scripted {
+pub(crate) enum MockResponse {
     /// 200.
     Ok,
-    /// 401: the key, or another header that is asked for, is missing or wrong.
+    /// 401, because the key or another required header is missing or wrong.
     Unauthorized,
-    /// 429: more arrivals than the quota lets into a window. Never planned; it happens.
+    /// 429, because the request exceeds the quota. Do not configure it as a fault.
     OverQuota { retry_after: Duration },
-    /// 429 with `Retry-After: 1` by plan, the quota notwithstanding.
+    /// A fault: 429 with `Retry-After: 1`, although the quota is not exceeded.
     Throttled,
-    /// 503 by plan.
+    /// A fault: 503.
     Unavailable,
-    /// The request is read, then its connection is dropped; in HTTP/2, its stream reset.
+    /// A fault: the server reads the request, then drops the connection, or resets the stream in HTTP/2.
     Dropped,
 }
 
-impl Scripted {
-    /// None where no answer was sent.
+impl MockResponse {
+    /// Returns the status, or `None` if the server sends no response.
     pub(crate) fn status(self) -> Option<StatusCode> {
         match self {
             Self::Ok => Some(StatusCode::OK),
@@ -38,7 +38,7 @@ impl Scripted {
         }
     }
 
-    /// The pause that the answer asks for.
+    /// Returns the delay that the response requests.
     pub(crate) fn retry_after(self) -> Option<Duration> {
         match self {
             Self::OverQuota { retry_after } => Some(retry_after),
@@ -47,9 +47,9 @@ impl Scripted {
         }
     }
 
-    pub(super) fn response(self, service: &str, number: usize) -> io::Result<Response> {
-        // Hyper drops the connection on which a service fails.
-        let status = self.status().ok_or_else(|| io::Error::other("dropped by plan"))?;
+    pub(super) fn into_http(self, service: &str, number: usize) -> io::Result<Response> {
+        // hyper drops the connection if the service returns an error.
+        let status = self.status().ok_or_else(|| io::Error::other("configured to drop the connection"))?;
         let mut response = hyper::Response::builder()
             .status(status)
             .header(CONTENT_TYPE, "application/json")

@@ -1,0 +1,109 @@
+//! Measures the time of a grant, between two bounds.
+//!
+//! - Upper bound: the time when the task resumes with its permit. Alone it is misleading. If the scheduler resumes the
+//!   first of two tasks late, two grants that are a window apart seem closer.
+//! - Lower bound: the start of the poll that woke the task. A limiter of this crate grants permits only while one of
+//!   its futures is polled, and then wakes the tasks that got them. Everything runs on one thread, so the grant did not
+//!   happen before that poll.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use tokio::time::Instant;
+
+/// The times of a grant, in nanoseconds since the start of the run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GrantTime {
+    /// The time of the request.
+    pub(crate) requested: u64,
+    /// The lower bound of the grant.
+    pub(crate) earliest: u64,
+    /// The upper bound of the grant: the task resumed with its permit.
+    pub(crate) granted: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Clock {
+    start: Instant,
+    /// The start of the current poll, or `NONE` between polls.
+    poll: AtomicU64,
+}
+
+const NONE: u64 = u64::MAX;
+
+impl Clock {
+    pub(crate) fn new(start: Instant) -> Self {
+        Self { start, poll: AtomicU64::new(NONE) }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// Measures the grants of one task.
+pub(crate) struct GrantTimer {
+    clock: Arc<Clock>,
+    waker: Arc<RecordingWaker>,
+}
+
+/// Wakes the task, and records the start of the poll that woke it.
+struct RecordingWaker {
+    clock: Arc<Clock>,
+    woken_by_poll: AtomicU64,
+    task: Waker,
+}
+
+impl Wake for RecordingWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let poll = self.clock.poll.load(Ordering::Relaxed);
+        // Outside of a poll the timer wakes the task. It grants nothing.
+        if poll != NONE {
+            self.woken_by_poll.store(poll, Ordering::Relaxed);
+        }
+        self.task.wake_by_ref();
+    }
+}
+
+impl GrantTimer {
+    /// Creates a timer for the current task.
+    pub(crate) async fn new(clock: &Arc<Clock>) -> Self {
+        let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+        let waker = RecordingWaker { clock: Arc::clone(clock), woken_by_poll: AtomicU64::new(NONE), task };
+        Self { clock: Arc::clone(clock), waker: Arc::new(waker) }
+    }
+
+    /// Waits for the grant. Returns its times, and whether the first poll was pending.
+    pub(crate) async fn measure<T, E>(
+        &self,
+        grant: impl Future<Output = Result<T, E>>,
+    ) -> Result<(GrantTime, bool), E> {
+        let mut grant = pin!(grant);
+        let waker = Waker::from(Arc::clone(&self.waker));
+        let mut first = None;
+        poll_fn(|_| {
+            let now = self.clock.now();
+            let waited = first.is_some();
+            let requested = *first.get_or_insert(now);
+            // If no poll woke the task, the grant did not happen before its own poll.
+            let woken = self.waker.woken_by_poll.swap(NONE, Ordering::Relaxed);
+            let earliest = if woken == NONE { now } else { woken.max(requested) };
+            self.clock.poll.store(now, Ordering::Relaxed);
+            let polled = grant.as_mut().poll(&mut Context::from_waker(&waker));
+            self.clock.poll.store(NONE, Ordering::Relaxed);
+            polled.map_ok(|_| (GrantTime { requested, earliest, granted: self.clock.now() }, waited))
+        })
+        .await
+    }
+}

@@ -1,0 +1,79 @@
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_outbound::{
+    Quota,
+    test_util::{self, Arrivals},
+};
+
+use super::Arrival;
+
+/// The requests that arrived at the server, compared with the quota.
+#[derive(Debug, Clone)]
+pub(crate) struct ArrivalLog {
+    arrivals: Vec<Arrival>,
+    quota: Quota,
+}
+
+impl ArrivalLog {
+    pub(crate) fn new(arrivals: Vec<Arrival>, quota: Quota) -> Self {
+        Self { arrivals, quota }
+    }
+
+    /// Returns the arrivals from `start` up to, but not including, `end`.
+    pub(crate) fn between(&self, start: Instant, end: Instant) -> Self {
+        let inside = self.arrivals.iter().filter(|arrival| start <= arrival.at && arrival.at < end);
+        Self { arrivals: inside.copied().collect(), quota: self.quota }
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// Returns the arrivals with the interval in which each happened.
+    pub(crate) fn times(&self) -> Arrivals {
+        let time = |arrival: &Arrival| test_util::Arrival::between(sent_at(arrival), arrival.at);
+        self.arrivals.iter().map(time).collect()
+    }
+
+    pub(crate) fn arrivals(&self) -> impl Iterator<Item = Arrival> {
+        self.arrivals.iter().copied()
+    }
+
+    pub(crate) fn count_of(&self, process: usize) -> usize {
+        self.arrivals.iter().filter(|arrival| arrival.process == process).count()
+    }
+
+    /// Returns the number of arrivals that certainly exceed the quota.
+    ///
+    /// A request counts from its grant to its arrival, so a slow network breaks no window. Both ends of a window belong
+    /// to it.
+    pub(crate) fn violations(&self) -> usize {
+        self.spans().filter(|span| *span <= self.quota.window()).count()
+    }
+
+    /// Returns the shortest interval that contains one request more than the limit.
+    ///
+    /// The difference to the window is the unused part of margin and hold.
+    pub(crate) fn shortest_excess_span(&self) -> Option<Duration> {
+        self.spans().min()
+    }
+
+    /// Returns the largest number of requests that certainly arrived in one window.
+    pub(crate) fn most_in_window(&self) -> u64 {
+        self.times().most_in(self.quota.window())
+    }
+
+    fn spans(&self) -> impl Iterator<Item = Duration> {
+        let excess = self.quota.limit() as usize + 1;
+        self.arrivals.windows(excess).map(|group| {
+            let first = group.iter().map(sent_at).min();
+            group.last().zip(first).map_or(Duration::ZERO, |(last, first)| last.at - first)
+        })
+    }
+}
+
+/// Returns the time of the grant.
+fn sent_at(arrival: &Arrival) -> Instant {
+    arrival.at.checked_sub(arrival.transit).unwrap_or(arrival.at)
+}
