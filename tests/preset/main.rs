@@ -2,6 +2,8 @@
 #![cfg(feature = "client")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[cfg(feature = "serde")]
+mod config;
 mod construction;
 mod credentials;
 mod default_headers;

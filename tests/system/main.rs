@@ -1,4 +1,4 @@
-//! Whole stacks: the guarantees, tower's contract, leaked keys, hostile servers and load tests. Also checks the order of
+//! Whole stacks: the guarantees, tower's contract, hostile servers and load tests. Also checks the order of
 //! the crate's modules.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -6,8 +6,6 @@ mod contract;
 mod guarantees;
 #[cfg(feature = "client")]
 mod hostile;
-#[cfg(feature = "client")]
-mod leaks;
 mod module_order;
 #[cfg(feature = "client")]
 mod soak;
@@ -15,8 +13,3 @@ mod soak;
 mod support;
 #[cfg(feature = "client")]
 mod threads;
-
-/// Returns the message of a panic. Returns `None` if the payload is not a string.
-fn panic_text(payload: &(dyn std::any::Any + Send)) -> Option<&str> {
-    payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied())
-}

@@ -16,7 +16,7 @@ use super::{
     faulty_service::{Fault, FaultyService},
     layer_case::LayerCase,
 };
-use crate::{panic_text, support::secs};
+use crate::support::{panic_text, secs};
 
 async fn poll_after_completion(case: &LayerCase, fault: Fault, responses: &str, failures: &mut Vec<String>) {
     let inner = FaultyService::faulty(0, u32::MAX, fault);

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{panic_text, support::secs};
+use crate::support::{panic_text, secs};
 
 pub(crate) type Task<T> = Pin<Box<dyn Future<Output = T>>>;
 

@@ -13,10 +13,7 @@ use super::{
     cancellation::DropAfter,
     executor::{Schedule, Task, run_tasks},
 };
-use crate::{
-    panic_text,
-    support::{Scripted::*, ScriptedService, get, secs},
-};
+use crate::support::{Scripted::*, ScriptedService, get, panic_text, secs};
 
 fn adapter() -> Reqwest {
     Reqwest::new(reqwest::Client::builder().no_proxy()).unwrap()

@@ -3,7 +3,7 @@
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tower_outbound::{Body, auth::KeySource, client::JsonError};
 
-use super::{search::base64, *};
+use super::{support::key_search::base64, *};
 
 type Encoding = fn(&str) -> String;
 

@@ -179,7 +179,7 @@ fn errors_about_environment_variables_do_not_show_their_value() {
     values.push(std::os::unix::ffi::OsStringExt::from_vec([KEY.as_bytes(), b"\xff"].concat()));
     for value in values {
         let mut child = Command::new(env::current_exe().unwrap());
-        let name = "leaks::settings::errors_about_environment_variables_do_not_show_their_value";
+        let name = "settings::errors_about_environment_variables_do_not_show_their_value";
         let output = child.args([name, "--exact", "--nocapture"]).env(VARIABLE, value).output().unwrap();
         let output = format!("{output:?}");
         assert!(output.contains("visible ascii") && output.contains(VARIABLE), "{output}");

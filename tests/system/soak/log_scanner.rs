@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use crate::leaks::search::Search;
+use crate::support::key_search::Search;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},

@@ -15,7 +15,7 @@ use tower_outbound::{
     timeout::TimeoutConfig,
 };
 
-use crate::{KEY, builder, parse, parse_with_defaults};
+use super::{KEY, builder, parse, parse_with_defaults};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -3,6 +3,9 @@
 //! The tests run whole stacks and capture the log events and spans of every crate at trace level. They search these for
 //! the key, and also `Debug` and `Display` of public types, error chains, reports and panic messages.
 
+#![cfg(feature = "client")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
 mod coverage;
 #[cfg(feature = "json")]
 mod echoed_keys;
@@ -10,8 +13,9 @@ mod failures;
 mod panics;
 mod public_types;
 mod responses;
-pub(crate) mod search;
 mod settings;
+#[path = "../../support/mod.rs"]
+mod support;
 #[cfg(feature = "rustls")]
 mod tls;
 
@@ -38,13 +42,11 @@ use tower_outbound::{
 use tracing::{level_filters::LevelFilter, subscriber::NoSubscriber};
 use tracing_subscriber::util::SubscriberInitExt;
 
-use self::search::Search;
-use crate::{
+use self::support::{
+    capture::Capture,
+    key_search::Search,
     panic_text,
-    support::{
-        capture::Capture,
-        server::{self, Seen, Server, Wire, reply},
-    },
+    server::{self, Seen, Server, Wire, reply},
 };
 
 /// Begins and ends with characters that base64, percent-encoding and `Debug` change.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use tower_outbound::{preset::StackConfig, stack::StackBuilder};
 
-const SAMPLE: &str = include_str!("../../src/preset/sample.toml");
+const SAMPLE: &str = include_str!("../../../src/preset/sample.toml");
 
 /// The file format of an application with several services.
 #[derive(Debug, Deserialize)]
@@ -60,7 +60,7 @@ fn the_sample_shows_every_field() {
 #[test]
 fn the_sample_shows_the_defaults() {
     let config: Services = toml::from_str(SAMPLE).unwrap();
-    let minimal = crate::parse("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
+    let minimal = super::parse("preset = 'currency_rates'\nbase_url = 'https://rates.example.com'");
     let settings = |config: &StackConfig| {
         let builder = StackBuilder::from_config(config).unwrap();
         let mut table: toml::Table = toml::from_str(&toml::to_string(config).unwrap()).unwrap();

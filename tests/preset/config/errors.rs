@@ -2,7 +2,7 @@
 
 use tower_outbound::preset::StackConfig;
 
-use crate::{parse, parse_with_defaults};
+use super::{parse, parse_with_defaults};
 
 /// Returns toml's error message, without its excerpt of the file.
 fn parse_error(text: &str) -> String {

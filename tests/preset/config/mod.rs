@@ -1,6 +1,4 @@
 //! Configuration from files: the effect of each field, errors, serialization, and the redaction of keys.
-#![cfg(feature = "serde")]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 mod errors;
 mod fields;

@@ -4,7 +4,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 use tower_outbound::{preset::StackConfig, retry::RetryLayer, stack::StackBuilder};
 
-use crate::{KEY, parse, parse_with_defaults};
+use super::{KEY, parse, parse_with_defaults};
 
 const EVERY_FIELD: &str = "
     preset = 'email_delivery'
