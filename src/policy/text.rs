@@ -1,4 +1,4 @@
-//! How configuration files write durations, quotas and jitters.
+//! Conversions of durations, quotas and jitters from and to configuration files.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The metrics, through the `metrics` facade. Until they are enabled, each costs one relaxed load.
+//! The metrics of the `metrics` facade. Until they are enabled, each costs one relaxed load.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -34,7 +34,8 @@ fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> V
     service.into_iter().chain(own).collect()
 }
 
-/// The label `error.type`, as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
+/// Returns the label `error.type`, which is the same as in the spans: the status of a 4xx or 5xx, gRPC's code, or the
+/// kind of the error.
 fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     Some(match result {
         Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
@@ -42,7 +43,7 @@ fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     })
 }
 
-/// The time of one attempt, by OpenTelemetry's attributes.
+/// Measures the duration of one attempt, with OpenTelemetry's attributes.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     started: Instant,
@@ -70,7 +71,7 @@ impl Stopwatch {
     }
 }
 
-/// Raises a gauge by one until this value is dropped.
+/// Increments a gauge, and decrements it when dropped.
 #[derive(Debug)]
 pub(crate) struct Raised(Gauge);
 

@@ -1,4 +1,4 @@
-//! The forms of the headers, and which of several forms is read.
+//! Tests that each form of the rate-limit headers is read, and which form takes precedence.
 
 use std::time::UNIX_EPOCH;
 
@@ -6,7 +6,7 @@ use super::{Lines, one, read};
 use crate::policy::{head_of, remaining};
 
 #[test]
-fn reads_every_form() {
+fn reads_every_form_of_the_headers() {
     type Case<'a> = (Lines<'a>, &'a [(u64, u64)]);
     let cases: [Case<'_>; 20] = [
         (&[], &[]),
@@ -22,7 +22,7 @@ fn reads_every_form() {
         ),
         (&[("ratelimit", "default;r=50;t=30")], &[(50, 30)]),
         (&[("ratelimit", "\t\"a\"; r=1;  t=2\t ,\t \"b\";x;r=3;t=4;y=?0 ")], &[(1, 2), (3, 4)]),
-        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last counts
+        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last value of a parameter counts
         (&[("ratelimit", r#""a";r=0;t=0"#)], &[(0, 0)]),
         (
             &[
@@ -31,7 +31,7 @@ fn reads_every_form() {
             ],
             &[(3, 7), (5, 3_600)],
         ),
-        // The longest window of a name, in any line.
+        // If a name appears in several lines, its longest window counts.
         (
             &[
                 ("ratelimit", r#"hour;r=5"#),
@@ -41,7 +41,7 @@ fn reads_every_form() {
             ],
             &[(5, 70)],
         ),
-        // draft -07, where a window is `limit;w=`
+        // draft -07, in which `limit;w=` is the window
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),
         (&[("ratelimit", "reset=4;x=1"), ("ratelimit", "remaining=9, also, limit=10")], &[(9, 4)]),
         // draft -06, as Kong sends it
@@ -79,7 +79,7 @@ fn reads_every_form() {
             ],
             &[(7, 5), (8, 6)],
         ),
-        // OpenAI's and Spring's headers report the reset in an unknown form, or not at all.
+        // Ignored: OpenAI reports the reset in another format, and Spring does not report it.
         (&[("x-ratelimit-remaining-requests", "59"), ("x-ratelimit-reset-requests", "1s")], &[]),
         (&[("x-ratelimit-remaining", "3"), ("x-ratelimit-burst-capacity", "4")], &[]),
     ];
@@ -103,7 +103,7 @@ fn ignores_a_malformed_field_as_a_whole() {
         }
         assert_eq!(read(&[("ratelimit", good), ("ratelimit", bad)]), [], "{bad}");
     }
-    // An item without a required parameter is skipped, and unknown parameters are ignored.
+    // Skips an item without a required parameter, and ignores unknown parameters.
     for text in ["x", "x;r=1", "x;t=2", "x;q=5;qu=\"bytes\";a=1.5;r=1", "x;remaining=1;reset=1"] {
         let text = format!("{text},{good}");
         assert_eq!(one("ratelimit", &text), [(1, 2)], "{text}");
@@ -156,7 +156,7 @@ fn reads_the_newest_valid_form() {
     assert_eq!(read(&[x[0], x[1], draft_6[0], draft_6[1]]), [(3, 3)]);
     assert_eq!(read(&x), [(4, 4)]);
 
-    // A form without a valid quota is skipped.
+    // A newer form without a valid quota is skipped.
     for text in ["", "x;r=1", "x;t=1", "x;r=1;t=1,", "remaining=1"] {
         assert_eq!(read(&[x[0], x[1], ("ratelimit", text)]), [(4, 4)], "{text}");
     }
