@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_a_field_up_to_the_capacity() {
+    fn adds_header_fields_up_to_the_capacity() {
         let mut headers = filled(CAPACITY - 1);
         assert_eq!(get_or_insert_with(&mut headers, &NAME, || HeaderValue::from(7)).unwrap(), "7");
         assert!(insert(&mut headers, &NAME, HeaderValue::from(8)).is_ok());
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_room_for_closures_and_clients() {
+    fn keeps_header_capacity_for_closures_and_clients() {
         assert!(check_room(&filled(6_000)).is_ok());
         let error = check_room(&filled(6_001)).unwrap_err();
         assert_eq!(

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_the_published_test_vector() {
+    fn splitmix64_matches_the_published_test_vector() {
         let random = Random::seeded(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);

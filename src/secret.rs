@@ -55,7 +55,7 @@ mod tests {
 
     /// Tests only this type, because the crate `zeroize` tests the overwriting itself.
     #[test]
-    fn overwrites_its_memory_when_dropped() {
+    fn secret_overwrites_its_memory_when_dropped() {
         fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
         overwritten(&*Secret::new("s3cret").0);
     }

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_differ() {
+    fn consecutive_uuids_differ() {
         let random = Random::from_entropy();
         let ids: std::collections::HashSet<_> = (0..10_000).map(|_| v7_header(&random)).collect();
         assert_eq!(ids.len(), 10_000);

@@ -66,8 +66,8 @@
 //! # Notes
 //!
 //! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the
-//!   feature. A disabled metric costs one load of a flag.
-//! - Calls that their caller drops are not part of the call duration. A call that the total deadline ends is part of
+//! - A call or attempt that its caller drops has no recorded duration. An attempt that the total deadline cancels has
+//!   one, with the `error.type` `deadline`.
 //!   it, with the `error.type` `deadline`.
 //! - A wait that ends in a refusal is part of the wait duration. A wait that its caller drops is not. The queue gauge
 //!   decreases in both cases.

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_its_own_display_output() {
+    fn key_placement_parses_from_its_display_output() {
         for text in ["bearer", "header:x-api-key", "basic:ann", "basic:", "query:api_key"] {
             let placement: KeyPlacement = text.parse().unwrap();
             assert_eq!((placement.to_string().as_str(), placement.clone()), (text, placement));

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn returns_none_after_an_error() {
+    async fn body_returns_none_after_an_error() {
         let mut body = Body::new(ReplayBody::new(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
         assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_content_and_the_body_is_send() {
+    fn body_is_send_and_debug_omits_its_content() {
         fn send<T: Send + Unpin>(value: T) -> T {
             value
         }

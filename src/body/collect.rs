@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn accepts_exactly_the_limit() {
+    async fn collects_a_body_of_exactly_the_limit() {
         for (limit, fits) in [(7, true), (6, false), (3, false), (0, false), (usize::MAX, true)] {
             let whole = boxed(Script::new([Step::data(4), Step::data(3)])).collect(limit).await;
             assert_eq!(whole.is_ok(), fits, "{limit}");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn returns_the_error_of_the_body() {
+    async fn collect_returns_the_error_of_the_body() {
         assert!(
             boxed(Script::new([Step::data(1), Step::Fail])).collect(9).await.unwrap_err().is::<Failure>()
         );
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_during_endless_empty_frames() {
+    fn collect_yields_during_endless_empty_frames() {
         let frames = std::iter::repeat_with(|| Ok::<_, Failure>(http_body::Frame::data(Bytes::new())));
         let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).collect(9));
         for _ in 0..3 {

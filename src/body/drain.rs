@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_true_at_the_end_of_a_body_within_the_limit() {
+    fn drain_returns_true_at_the_end_of_a_body_within_the_limit() {
         assert_eq!(drain(Script::new([Step::data(4), Step::Wait, Step::data(6)]), 10), (true, 2, 2));
         assert_eq!(drain(Script::new([Step::data(4), Step::data(7)]), 10), (false, 1, 2));
         assert_eq!(drain(Script::new([Step::data(10), Step::trailers(100)]), 10), (true, 1, 2));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_false_after_an_error() {
+    fn drain_returns_false_if_the_body_fails() {
         assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (false, 1, 1));
     }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn yields_during_endless_empty_frames_and_stops() {
+    fn drain_yields_and_stops_during_endless_empty_frames() {
         let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
         let script = endless();
         let given = script.given();

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn prefers_the_first_configured_header() {
+    fn prefers_the_server_id_of_the_first_configured_header() {
         let value = HeaderValue::from_static;
         let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
         assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));

@@ -156,7 +156,7 @@ struct Shard<K, L> {
     limiters: HashTable<(K, L)>,
     /// The slot to check next. Iterating over the slots needs no second list of the keys. When the table grows, some
     /// keys are checked too early and some too late.
-    hand: usize,
+    next_slot: usize,
 }
 
 impl<K, A> Keyed<K, LocalLimiter<A>>
@@ -181,7 +181,7 @@ where
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
     ) -> Self {
-        let shard = || Mutex::new(Shard { limiters: HashTable::new(), hand: 0 });
+        let shard = || Mutex::new(Shard { limiters: HashTable::new(), next_slot: 0 });
         Self {
             shared: Arc::new(Shared {
                 key: Box::new(key),
@@ -245,8 +245,8 @@ impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
         let mut checked = 0;
         for _ in 0..slots.min(checks * SLOTS_PER_CHECK) {
-            let slot = self.hand % slots;
-            self.hand = slot + 1;
+            let slot = self.next_slot % slots;
+            self.next_slot = slot + 1;
             let Some((_, limiter)) = self.limiters.get_bucket(slot) else { continue };
             checked += 1;
             if limiter.is_idle() {

@@ -220,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn ceilings_double(base in 1u64..=1_000_000_000, retry in 0u32..25) {
+        fn ceiling_doubles_with_each_retry(base in 1u64..=1_000_000_000, retry in 0u32..25) {
             let backoff = ExponentialBackoff::new(Duration::from_nanos(base), LONGEST).unwrap();
             let doubled = Duration::from_nanos(base << retry);
             prop_assert_eq!(backoff.ceiling(retry), doubled.min(LONGEST));

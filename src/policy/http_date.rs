@@ -169,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_causes_a_panic(
+        fn parsing_any_text_causes_no_panic(
             text in ".*", seconds in moments(), now in moments(),
             form in 0usize..3, cut in 0usize..40, put in ".{0,3}",
         ) {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_exactly_the_three_forms() {
+    fn accepts_only_the_three_http_date_formats() {
         let good = [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
             ("Mon, 06 Nov 1994 08:49:37 GMT", 784_111_777), // a Sunday, written as a Monday

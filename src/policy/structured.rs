@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_exactly_the_grammar() {
+    fn accepts_exactly_the_grammar_of_structured_fields() {
         let good = r#"
             a  *  A/b:c  a!#$%&'*+-.^_`|~:/1  ""  "a"  "\\\""  "~"  0  00  -0  -1
             123456789012345  -123456789012345  0.0  -0.123  123456789012.123  ?0  ?1  ::  :YQ==:  :+/aZ09=:

@@ -153,7 +153,7 @@ impl<B: Body> Attempts<B> {
         }
         self.call.retry(&retry, verdict == Verdict::KeyReplaced);
         telemetry::retry(&self.call, retry.delay, retry.reason);
-        Ok((Request::from_parts(self.head.again(&self.call), body), retry))
+        Ok((Request::from_parts(self.head.to_parts(&self.call), body), retry))
     }
 
     /// Returns the part of the decision that depends only on this result.

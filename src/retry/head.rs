@@ -39,7 +39,7 @@ impl Head {
     }
 
     /// Returns the head for the next attempt of this call.
-    pub(super) fn again(&self, call: &CallContext) -> request::Parts {
+    pub(super) fn to_parts(&self, call: &CallContext) -> request::Parts {
         match self {
             Self::Whole(head) => (**head).clone().into_parts().0,
             Self::Plain { method, uri, version, fields } => {

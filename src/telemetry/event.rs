@@ -37,8 +37,8 @@ impl Subject {
     /// Returns `None` if no subscriber and no recorder is active when the call starts. Boxed, so that the futures of
     /// such calls stay small. With tracing's feature `log`, the crate `log` may write even a disabled span.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
-        let heard = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
-        heard.then(|| {
+        let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
+        is_observed.then(|| {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             Box::new(Self { level, method, uri, started: clock::now() })
         })
@@ -59,7 +59,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
     let ended = report.stop_reason();
     let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
-    let failed = result.map_or(true, |answer| answer.has_failed(ended));
+    let failed = result.map_or(true, |response| response.has_failed(ended));
     // Omits the reason if the status of a completed call already shows it.
     let is_informative = |ended: &StopReason| match ended {
         StopReason::Success => false,
@@ -79,8 +79,8 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
                 server.address = unnamed.and_then(address).as_deref(),
                 server.port = unnamed.and_then(port),
                 url.path = subject.uri.path(),
-                http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
-                rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
+                http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+                rpc.response.status_code = result.ok().and_then(|response| response.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),
                 attempts = Some(report.attempt_count()).filter(|count| *count > 1),
                 ended = ended.filter(is_informative).map(|ended| ended.as_str()),
@@ -118,8 +118,8 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
         service = unshown.0.as_deref(),
         request_id = text(unshown.1.as_ref()),
         attempt = attempt.as_ref().map(|attempt| attempt.number),
-        http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
-        network.protocol.version = result.ok().and_then(|answer| answer.protocol()),
+        http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+        network.protocol.version = result.ok().and_then(|response| response.protocol()),
         error.type = result.err().map(|error| error.kind().as_str()),
         delivery = attempt.as_ref().and_then(|attempt| attempt.outcome).and_then(delivery),
         waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),

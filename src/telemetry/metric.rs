@@ -38,7 +38,7 @@ fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> V
 /// kind of the error.
 fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     Some(match result {
-        Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
+        Ok(response) => Label::new("error.type", response.failure()?.to_owned()),
         Err(kind) => Label::from_static_parts("error.type", kind.as_str()),
     })
 }
@@ -64,7 +64,7 @@ impl Stopwatch {
     }
 
     pub(super) fn stop(mut self, result: Result<ResponseSummary<'_>, ErrorKind>) {
-        let status = result.ok().map(|answer| answer.status.as_str().to_owned());
+        let status = result.ok().map(|response| response.status.as_str().to_owned());
         self.labels.extend(status.map(|status| Label::new("http.response.status_code", status)));
         self.labels.extend(failure(result));
         histogram!(REQUEST_DURATION, self.labels).record(self.started.elapsed());

@@ -10,8 +10,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// `INFO` with the feature `otel`, because exporters record client spans at that level. `DEBUG` for logs, where each
-/// attempt has an event.
+/// `INFO` with the feature `otel`, because exporters record client spans at that level. Otherwise `DEBUG`, because logs
+/// do not need these spans.
 const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
 /// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
@@ -83,8 +83,8 @@ impl Sending {
         let span = attempt_span(request);
         let call = request.extensions().get::<CallContext>();
         let stopwatch = Stopwatch::start(request, call);
-        let heard = numbered || stopwatch.is_some() || !span.is_disabled();
-        let call = call.filter(|_| heard).cloned();
+        let is_observed = numbered || stopwatch.is_some() || !span.is_disabled();
+        let call = call.filter(|_| is_observed).cloned();
         let (number, earlier) = call.as_ref().map_or((1, 0), CallContext::count_sent);
         if earlier > 0 {
             span.record("http.request.resend_count", i64::from(earlier));
@@ -100,10 +100,10 @@ impl Sending {
         if span.is_disabled() {
             return;
         }
-        if let Ok(answer) = result {
-            span.record("http.response.status_code", i64::from(answer.status.as_u16()));
-            span.record("network.protocol.version", answer.protocol());
-            if let Some(code) = answer.code() {
+        if let Ok(response) = result {
+            span.record("http.response.status_code", i64::from(response.status.as_u16()));
+            span.record("network.protocol.version", response.protocol());
+            if let Some(code) = response.code() {
                 span.record("rpc.response.status_code", code);
             }
         }
@@ -124,7 +124,7 @@ impl Sending {
 
 fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
     let failure = match &result {
-        Ok(answer) => answer.failure(),
+        Ok(response) => response.failure(),
         Err(kind) => Some(kind.as_str()),
     };
     if let Some(failure) = failure {

@@ -34,7 +34,7 @@ pub struct ScriptedResponse {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
     stalls: bool,
-    comes: Comes,
+    outcome: ScriptedOutcome,
 }
 
 /// How much of the request's body is read before the result.
@@ -48,7 +48,7 @@ pub(super) enum Reads {
 }
 
 #[derive(Clone)]
-enum Comes {
+enum ScriptedOutcome {
     Response(Response<Bytes>),
     Error(Arc<dyn Fn() -> BoxError + Send + Sync>),
     Never,
@@ -66,7 +66,7 @@ impl ScriptedResponse {
             .unwrap_or_else(|_| panic!("invalid status {status}: expected 100 to 999"));
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
-        Self::of(Comes::Response(response))
+        Self::of(ScriptedOutcome::Response(response))
     }
 
     /// Creates an I/O error of this kind, returned after the request was read, like the error of a broken connection.
@@ -81,12 +81,12 @@ impl ScriptedResponse {
 
     /// Creates a custom error, such as that of another client.
     pub fn error(make: impl Fn() -> BoxError + Send + Sync + 'static) -> Self {
-        Self::of(Comes::Error(Arc::new(make)))
+        Self::of(ScriptedOutcome::Error(Arc::new(make)))
     }
 
     /// Creates a result that never arrives.
     pub fn never() -> Self {
-        Self::of(Comes::Never)
+        Self::of(ScriptedOutcome::Never)
     }
 
     /// Adds a header field.
@@ -97,7 +97,7 @@ impl ScriptedResponse {
     #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
-        let Comes::Response(response) = &mut self.comes else {
+        let ScriptedOutcome::Response(response) = &mut self.outcome else {
             panic!("only an answer with a status has a header: {self:?}");
         };
         let Ok(name) = HeaderName::try_from(name) else { panic!("invalid header name {name:?}") };
@@ -114,8 +114,8 @@ impl ScriptedResponse {
     #[must_use]
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
-        match &mut self.comes {
-            Comes::Response(response) => *response.body_mut() = bytes.into(),
+        match &mut self.outcome {
+            ScriptedOutcome::Response(response) => *response.body_mut() = bytes.into(),
             _ => panic!("only an answer with a status has a body: {self:?}"),
         }
         self
@@ -157,20 +157,20 @@ impl ScriptedResponse {
         self
     }
 
-    pub(super) async fn come(self) -> Result<Response<Body>, BoxError> {
+    pub(super) async fn into_result(self) -> Result<Response<Body>, BoxError> {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
         }
-        match self.comes {
-            Comes::Response(response) if self.stalls => Ok(response.map(stalled)),
-            Comes::Response(response) => Ok(response.map(Body::from)),
-            Comes::Error(make) => Err(make()),
-            Comes::Never => std::future::pending().await,
+        match self.outcome {
+            ScriptedOutcome::Response(response) if self.stalls => Ok(response.map(stalled)),
+            ScriptedOutcome::Response(response) => Ok(response.map(Body::from)),
+            ScriptedOutcome::Error(make) => Err(make()),
+            ScriptedOutcome::Never => std::future::pending().await,
         }
     }
 
-    fn of(comes: Comes) -> Self {
-        Self { reads: Reads::All, delay: Duration::ZERO, stalls: false, comes }
+    fn of(outcome: ScriptedOutcome) -> Self {
+        Self { reads: Reads::All, delay: Duration::ZERO, stalls: false, outcome }
     }
 }
 
@@ -189,9 +189,9 @@ impl From<u16> for ScriptedResponse {
 /// Omits the values of headers and the body, because a test may put a key there.
 impl fmt::Debug for ScriptedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = match &self.comes {
-            Comes::Response(response) => Some(response.status()),
-            Comes::Error(_) | Comes::Never => None,
+        let status = match &self.outcome {
+            ScriptedOutcome::Response(response) => Some(response.status()),
+            ScriptedOutcome::Error(_) | ScriptedOutcome::Never => None,
         };
         f.debug_struct("ScriptedResponse")
             .field("status", &status)

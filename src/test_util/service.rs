@@ -180,7 +180,7 @@ where
                     (seen.body, seen.trailers) = (Some(read.to_bytes()), trailers);
                 }
             }
-            response.come().await
+            response.into_result().await
         })
     }
 }

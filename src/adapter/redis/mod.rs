@@ -1,4 +1,4 @@
-//! A limiter whose quota all processes share, through Redis or Valkey.
+//! A limiter whose quota several processes share through Redis or Valkey.
 
 mod connection;
 mod exchange;

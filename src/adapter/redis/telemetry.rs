@@ -14,7 +14,7 @@ use crate::{
 const DURATION: &str = "tower_outbound.limit.store.duration";
 const LOST: &str = "tower_outbound.limit.store.lost";
 
-/// Describes the metrics to the installed recorder.
+/// Registers descriptions of the metrics with the installed recorder.
 #[cfg(feature = "metrics")]
 pub(crate) fn describe() {
     use ::metrics::{Unit, describe_gauge, describe_histogram};
@@ -24,12 +24,12 @@ pub(crate) fn describe() {
     describe_gauge!(LOST, Unit::Count, "Shared limiters whose store does not reply.");
 }
 
-/// Records an exchange with the store.
+/// Records the duration of an exchange with the store.
 pub(super) fn exchanged(outcome: &'static str, took: Duration) {
     metric::record(DURATION, None, &[("outcome", outcome)], took);
 }
 
-/// The store does not reply, until this value is dropped.
+/// Counts the store as lost until this value is dropped.
 #[derive(Debug)]
 pub(super) struct StoreLost {
     since: Instant,
@@ -42,7 +42,7 @@ impl StoreLost {
         Self { since: clock::now(), _lost: Raised::new(LOST, None) }
     }
 
-    pub(super) fn back(self) {
+    pub(super) fn recovered(self) {
         tracing::info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store back");
     }
 }

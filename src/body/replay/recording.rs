@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_trailers_and_returns_them_last() {
+    fn recording_counts_trailers_and_returns_them_last() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("12345"));
         assert!(!Recording::new(9, false).push(&Frame::trailers(trailers.clone())));

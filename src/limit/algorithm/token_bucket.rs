@@ -74,13 +74,13 @@ impl Algorithm for Buckets {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
             // Also converts parts of a permit. Otherwise each change would lose the permit that is being refilled.
-            let owed = closed.iter().map(|(old, missing)| {
+            let spent_times = closed.iter().map(|(old, missing)| {
                 let left = old.whole.saturating_sub(*missing);
                 // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
                 let taken = whole.saturating_sub(scaled(left, interval, old.interval, u128::div_euclid));
                 scaled(*missing, interval, old.interval, u128::div_ceil).max(taken)
             });
-            now.saturating_add(owed.max().unwrap_or(0)).min(LATEST)
+            now.saturating_add(spent_times.max().unwrap_or(0)).min(LATEST)
         };
         self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
     }

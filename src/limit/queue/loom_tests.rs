@@ -6,7 +6,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use loom::thread;
 
 use super::{
-    AnyQueue, Joined, Queue, Standing, clock::Clock, fast_path::BUSY, sync::Ordering, waiter::Waiter,
+    Queue,
+    acquire::{AnyQueue, Joined, Standing},
+    clock::Clock,
+    fast_path::BUSY,
+    sync::Ordering,
+    waiter::Waiter,
 };
 use crate::{
     limit::{

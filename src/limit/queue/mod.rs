@@ -21,6 +21,7 @@ use std::{
 };
 
 use self::{
+    acquire::{AnyQueue, Joined, Standing},
     clock::Clock,
     fast_path::{Attempt, BUSY, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},
@@ -45,39 +46,6 @@ pub(crate) struct Queue<A> {
     fast: FastPath,
     /// Created when a request first has to wait. Most limiters of a [`Keyed`](super::Keyed) never create it.
     list: Mutex<Option<Box<WaitList<A>>>>,
-}
-
-enum Joined {
-    /// The permits were granted at this moment.
-    Granted(Instant),
-    /// The request is queued. A waiter that is granted already only yields once to the waiters that were woken before.
-    Queued(Arc<Waiter>),
-}
-
-enum Standing {
-    /// The permits were granted, and the task learned of them at this moment.
-    Granted(Instant),
-    /// The waiter is the head of the queue, and must be polled again at this moment.
-    Head {
-        poll_at: Instant,
-    },
-    Behind,
-}
-
-/// A queue with any algorithm, as seen by its waiters.
-trait AnyQueue: PermitIssuer {
-    /// Takes the permits now or joins the queue. Returns a refusal if the wait would exceed the request's bounds. Never
-    /// joins the queue without a waker.
-    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal>;
-
-    /// Returns the state of a waiter. If it is the head, first grants the permits that are available, to it and to
-    /// waiters behind it.
-    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
-
-    /// Removes a waiter from the queue. Permits that were already granted to it are wasted.
-    fn leave(&self, waiter: &Waiter);
-
-    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer>;
 }
 
 fn too_late() -> Refusal {
@@ -269,9 +237,9 @@ impl<A: Algorithm> Queue<A> {
         }
         self.locked(|list, _| {
             let now = self.fast.clock.now();
-            let owes =
+            let in_use =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
-            !owes && list.entries.is_empty()
+            !in_use && list.entries.is_empty()
         })
     }
 

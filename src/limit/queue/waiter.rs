@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_any_moment_of_a_grant() {
+    fn waiter_stores_any_moment_as_its_grant() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
             let waiter = Waiter::new(1, NonZeroU32::MIN, Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);

@@ -57,7 +57,8 @@ impl ServerLimits {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()));
             let (policy, reported_max) = (remaining.policy(), remaining.left());
-            let gate = Gate { policy, left, until, shut: reported_max == 0, reported_max, forecast_until: until };
+            let gate =
+                Gate { policy, left, until, shut: reported_max == 0, reported_max, forecast_until: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -126,7 +127,8 @@ impl ServerLimits {
         let start = now.max(self.paused_until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
-            let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.reported_max).due(total) };
+            let slow =
+                if self.has_quota { from } else { SlowStart::new(gate.until, gate.reported_max).due(total) };
             algorithm.forecast(from, total).max(slow)
         });
         let slow = self.slow_start().map_or(start, |slow| slow.due(total));
@@ -234,7 +236,10 @@ mod tests {
         assert!(!known.narrow(gate(5, 2 * SIGNIFICANT_CHANGE), 0), "end is already known");
         assert!(known.narrow(gate(4, SIGNIFICANT_CHANGE), 0));
         assert_eq!((known.left, known.until, known.reported_max), (4, 2 * SIGNIFICANT_CHANGE, 6));
-        assert!(known.narrow(gate(7, 3 * SIGNIFICANT_CHANGE), 2 * SIGNIFICANT_CHANGE), "any report replaces a gate that has ended");
+        assert!(
+            known.narrow(gate(7, 3 * SIGNIFICANT_CHANGE), 2 * SIGNIFICANT_CHANGE),
+            "any report replaces a gate that has ended"
+        );
         assert_eq!((known.left, known.until), (7, 3 * SIGNIFICANT_CHANGE));
     }
 
@@ -274,7 +279,11 @@ mod tests {
             limits.pause(pause_ends, 0);
             limits.add(gate(20, gate_ends));
             limits.tidy(gate_ends);
-            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one permit at the start");
+            assert_eq!(
+                limits.left(gate_ends),
+                Some(u64::from(gate_ends == pause_ends)),
+                "one permit at the start"
+            );
         }
         let mut limits = ServerLimits::new(false);
         limits.pause(50, 0);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn total_doubles_with_each_step() {
+    fn slow_start_doubles_with_each_step() {
         let start = SlowStart::new(7, 0);
         let times = [1, 2, 3, 4, 6, 8, 1_024].map(|total| (start.due(total) - 7) / 1_000_000);
         assert_eq!(times, [0, 100, 150, 200, 250, 300, 1_000]);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn uses_the_numbers_of_the_aws_sdks() {
+fn budget_defaults_are_those_of_the_aws_sdks() {
     let budget = Budget::new();
     assert_eq!((budget.left(), budget.capacity()), (500, 500));
     assert_eq!(budget.try_spend(RetryDecision::Transient), Some(14));
@@ -30,7 +30,7 @@ fn spends_nothing_if_the_credit_is_below_the_cost() {
 }
 
 #[test]
-fn clones_share_credit_and_setters_start_a_full_budget() {
+fn budget_clones_share_credit_and_setters_start_a_full_budget() {
     let budget = Budget::new();
     let clone = budget.clone();
     let _ = clone.try_spend(RetryDecision::Transient);
@@ -91,31 +91,31 @@ proptest! {
         let budget = Budget::new().with_capacity(capacity).unwrap();
         let budget = budget.with_retry_cost(retry).unwrap().with_throttled_cost(throttled).unwrap();
         let budget = budget.with_success_gain(gain).unwrap();
-        let (mut left, mut under_way) = (u64::from(capacity), Vec::new());
+        let (mut left, mut pending_costs) = (u64::from(capacity), Vec::new());
         for step in steps {
-            let back = match step {
+            let returned = match step {
                 Step::Spend(throttle) => {
                     let cost = if throttle { throttled } else { retry };
                     let spent = budget.try_spend(if throttle { RetryDecision::Throttled } else { RetryDecision::Transient });
                     prop_assert_eq!(spent.is_some(), left >= u64::from(cost));
                     left -= spent.map_or(0, |_| u64::from(cost));
-                    under_way.extend(spent);
+                    pending_costs.extend(spent);
                     0
                 }
                 Step::Succeed => {
                     budget.succeeded(None);
                     gain
                 }
-                Step::End(_, _) if under_way.is_empty() => 0,
+                Step::End(_, _) if pending_costs.is_empty() => 0,
                 Step::End(which, succeeds) => {
-                    let cost = under_way.swap_remove(which.index(under_way.len()));
+                    let cost = pending_costs.swap_remove(which.index(pending_costs.len()));
                     if succeeds {
                         budget.succeeded(Some(cost));
                     }
                     if succeeds { cost } else { 0 }
                 }
             };
-            left = (left + u64::from(back)).min(u64::from(capacity));
+            left = (left + u64::from(returned)).min(u64::from(capacity));
             prop_assert_eq!(u64::from(budget.left()), left);
         }
     }

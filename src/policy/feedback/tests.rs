@@ -116,7 +116,10 @@ fn prefers_valid_milliseconds_to_retry_after() {
 #[test]
 fn returns_the_longest_delay_of_several_fields() {
     let date = b"Sun, 06 Nov 1994 08:49:47 GMT";
-    assert_eq!(read_delay(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0, millis(10_000));
+    assert_eq!(
+        read_delay(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
+        millis(10_000)
+    );
     assert_eq!(read_delay(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
     assert_eq!(read_delay(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
     assert_eq!(read_delay(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
@@ -192,8 +195,8 @@ proptest! {
             let Ok(value) = HeaderValue::from_bytes(value) else { continue };
             for name in [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS] {
                 let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
-                let asked = retry_after(&headers, || UNIX_EPOCH);
-                prop_assert!(asked.is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
+                let delay = retry_after(&headers, || UNIX_EPOCH);
+                prop_assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
             }
         }
     }
@@ -208,7 +211,7 @@ proptest! {
         for (name, value) in fields {
             headers.append(names[name].clone(), HeaderValue::from_str(&value).unwrap());
         }
-        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
+        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
     }
 
     #[test]
@@ -227,7 +230,7 @@ proptest! {
             headers.append(name.clone(), HeaderValue::from_str(&texts.join(",")).unwrap());
             exact.extend(members);
         }
-        let asked = retry_after(&headers, || UNIX_EPOCH).unwrap();
+        let delay = retry_after(&headers, || UNIX_EPOCH).unwrap();
         let nanos = |duration: Duration| duration.as_nanos();
         let exact = exact.into_iter().map(|(whole, billionths)| {
             // A nanosecond is the smallest unit, so billionths of a millisecond are rounded up.
@@ -235,7 +238,7 @@ proptest! {
             u128::from(whole) * nanos(unit) + part.div_ceil(1_000_000_000)
         });
         let longest = exact.max().unwrap();
-        prop_assert!(nanos(asked) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
-        prop_assert!(nanos(asked) < longest + nanos(unit));
+        prop_assert!(nanos(delay) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
+        prop_assert!(nanos(delay) < longest + nanos(unit));
     }
 }

@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn every_valid_quota_fits_into_the_clock_of_a_limiter(
+    fn every_accepted_quota_fits_into_the_clock_of_a_limiter(
         limit: u32, burst: u32, window: Duration, margin: Duration,
     ) {
         let short = Duration::from_nanos(u64::from(window.subsec_nanos()) + 1);

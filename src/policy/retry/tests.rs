@@ -89,7 +89,7 @@ fn stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
 }
 
 #[test]
-fn reports_the_delay_that_was_too_long() {
+fn reports_the_requested_delay_that_was_too_long() {
     let too_long = 120 * SECOND + Duration::from_nanos(1);
     let inputs = Inputs { requested: Some(too_long), ..INPUTS };
     let expected = Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: Some(too_long) });

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn joins_paths_below_the_base() {
+fn joins_paths_to_the_base_url() {
     for (base, path, joined) in [
         ("https://host", "", "https://host/"),
         ("https://host", "/", "https://host/"),
@@ -147,7 +147,7 @@ fn error_quotes_a_path_without_query_and_omits_possible_passwords() {
 
 proptest! {
     #[test]
-    fn joined_paths_stay_below_the_base(
+    fn joined_paths_stay_below_the_base_url(
         start in "(https://host)?(/api)?",
         path in "[a-z./:?#@%2eEfF\\\\;& -]{0,24}",
     ) {

@@ -46,7 +46,7 @@ fn check(table: impl IntoIterator<Item = (&'static str, BoxError, Proof)>) {
 }
 
 #[test]
-fn delivery_error_decides_if_there_is_no_transport_error() {
+fn delivery_error_determines_the_delivery_without_a_transport_error() {
     check([
         ("refused", refused().into(), NOT_SENT),
         ("reset", io::Error::from(ConnectionReset).into(), MAYBE),
@@ -76,7 +76,7 @@ fn delivery_error_decides_if_there_is_no_transport_error() {
 }
 
 #[test]
-fn unreachable_address_alone_does_not_prove_delivery() {
+fn unreachable_address_error_proves_nothing_about_delivery() {
     for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable] {
         let error = || io::Error::from(kind);
         check([

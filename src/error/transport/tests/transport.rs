@@ -133,7 +133,7 @@ const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
 const MAYBE_EACH_TIME: Proof = Proof { lasting: true, ..MAYBE };
 
 #[tokio::test]
-async fn first_transport_or_delivery_error_decides() {
+async fn first_transport_or_delivery_error_determines_the_delivery() {
     let retried = async || Error::from_service(connect(refused()).await);
     let mut of_version_3 = request(stream::empty());
     *of_version_3.version_mut() = Version::HTTP_3;
@@ -167,7 +167,11 @@ async fn first_transport_or_delivery_error_decides() {
         ("stream refused by the server", refused_stream().await.into(), NOT_SENT),
         ("body's stream refused by another server", body(refused_stream().await).await.into(), MAYBE),
         ("stream refused by h2 itself", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), MAYBE),
-        ("marked not sent, around a reset", DeliveryError::not_sent(closed_after_read().await).into(), NOT_SENT),
+        (
+            "marked not sent, around a reset",
+            DeliveryError::not_sent(closed_after_read().await).into(),
+            NOT_SENT,
+        ),
         ("marked not sent, in a body", body(not_sent()).await.into(), MAYBE),
         (
             "marked not sent, above a connect error, in an unknown error",

@@ -6,7 +6,7 @@ use super::{Lines, one, read};
 use crate::policy::{head_of, remaining};
 
 #[test]
-fn reads_every_form_of_the_headers() {
+fn reads_every_form_of_rate_limit_headers() {
     type Case<'a> = (Lines<'a>, &'a [(u64, u64)]);
     let cases: [Case<'_>; 20] = [
         (&[], &[]),
@@ -89,7 +89,7 @@ fn reads_every_form_of_the_headers() {
 }
 
 #[test]
-fn ignores_a_malformed_field_as_a_whole() {
+fn ignores_a_malformed_rate_limit_header_as_a_whole() {
     let good = r#""a";r=1;t=2"#;
     assert_eq!(one("ratelimit", good), [(1, 2)]);
     let bad = r#"
@@ -146,7 +146,7 @@ fn treats_text_that_is_not_ascii_as_malformed() {
 }
 
 #[test]
-fn reads_the_newest_valid_form() {
+fn reads_the_newest_valid_form_of_rate_limit_headers() {
     let x = [("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "4")];
     let draft_6 = [("ratelimit-remaining", "3"), ("ratelimit-reset", "3")];
     let draft_7 = ("ratelimit", "limit=9, remaining=2, reset=2");
@@ -165,7 +165,7 @@ fn reads_the_newest_valid_form() {
 }
 
 #[test]
-fn ignores_a_cached_response() {
+fn ignores_rate_limit_headers_of_a_cached_response() {
     let cases = [("0", 1), ("000", 1), ("", 1), ("-1", 1), ("old", 1), ("1", 0), (" 60 ", 0)];
     for (age, expected) in cases {
         let forms: [Lines<'_>; 2] = [

@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn parses_formatted_members(items in members(&["r", "t"]), policies in members(&["w"])) {
+    fn parses_formatted_rate_limit_headers(items in members(&["r", "t"]), policies in members(&["w"])) {
         let (fields, policy_fields) = (format(&items), format(&policies));
         let lines = fields.iter().map(|line| ("ratelimit", line.as_bytes()));
         let lines = lines.chain(policy_fields.iter().map(|line| ("ratelimit-policy", line.as_bytes())));
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(
+    fn any_bytes_in_rate_limit_headers_cause_no_panic(
         bytes in prop::collection::vec(32u8..=255, 0..60),
         near in "[a-c\"; ,=:?@%.rtw0-9\\\\-]{0,60}",
         items in members(&["r", "t", "w"]), cut in any::<prop::sample::Index>(), put in "[ -~]{0,2}",

@@ -46,7 +46,7 @@ fn reads_a_reset_as_seconds_or_a_unix_time() {
 }
 
 #[test]
-fn large_numbers_are_capped() {
+fn caps_large_numbers_in_rate_limit_headers() {
     let most = 999_999_999_999_999;
     assert_eq!(one("ratelimit", &format!("x;r={most};t={most}")), [(most, LONGEST)]);
     assert_eq!(one("ratelimit", &format!("remaining={most}, reset={most}")), [(most, LONGEST)]);
