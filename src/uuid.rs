@@ -7,7 +7,8 @@ use http::HeaderValue;
 
 use crate::{clock, random::Random};
 
-/// Returns a UUID of version 7 (RFC 9562): the time in milliseconds, then random bits. Such ids sort by time.
+/// Returns a UUID of version 7 (RFC 9562): the time in milliseconds, then random bits. UUIDs of this version sort by
+/// time.
 pub(crate) fn v7_header(random: &Random) -> HeaderValue {
     let text = v7(clock::machine(), random.next(), random.next());
     // Hexadecimal digits and hyphens always make a valid header value.

@@ -92,11 +92,11 @@ pub const BUCKETS: [f64; 14] =
 pub fn enable() {
     use Unit::{Count, Seconds};
     describe_histogram!(metric::REQUEST_DURATION, Seconds, "Duration of HTTP client requests.");
-    describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, with their waits and backoff.");
+    describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, including waits and backoff.");
     describe_histogram!(event::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
-    describe_histogram!(event::PAUSE_DURATION, Seconds, "Pauses that responses requested.");
+    describe_histogram!(event::PAUSE_DURATION, Seconds, "Duration of the pauses that responses requested.");
     describe_gauge!(event::QUEUE, Count, "Requests in the limiter's queue.");
-    describe_counter!(event::GRANTS, Count, "Requests that were granted their permits.");
+    describe_counter!(event::GRANTS, Count, "Requests whose permits were granted.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");
     describe_counter!(event::RETRIES, Count, "Retries, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls with a failure that was not retried, by reason.");

@@ -25,7 +25,7 @@ use crate::{config::InvalidConfig, secret::Secret};
 pub struct ApiKey(pub(super) Secret);
 
 impl ApiKey {
-    /// The maximum size of a key file. It protects the memory if the path is wrong.
+    /// The maximum size of a key file, so that a wrong path does not fill the memory.
     const MAX_FILE: u64 = 64 * 1024;
 
     /// Creates a key.

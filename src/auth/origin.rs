@@ -128,7 +128,8 @@ fn is_host(host: &str) -> bool {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
-    // Resolvers parse a name such as `127.1` as an address. No top-level domain is a number.
+    // Resolvers parse a host such as `127.1` as an address, and no top-level domain is a number. A host whose last
+    // label is a number must therefore be an IPv4 address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())

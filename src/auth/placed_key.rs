@@ -29,7 +29,7 @@ pub(super) enum PlacedKey {
 /// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A valid URI stays valid with an encoded pair added, unless it becomes too long.
+/// The error if a URI becomes too long with the encoded key. A valid URI cannot become invalid in any other way.
 const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
 
 impl PlacedKey {
@@ -48,7 +48,7 @@ impl PlacedKey {
                 authorization(&value)
             }
             Placement::Query(name) => {
-                // Percent-encoding replaces one byte by up to three.
+                // Percent-encoding replaces one byte by up to three bytes.
                 let mut pair = empty(3 * (name.len() + key.expose().len()) + 1);
                 pair.extend(utf8_percent_encode(name, ENCODED));
                 pair.push('=');
@@ -80,7 +80,7 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     }
     // hyper-util's client would remove the query and log it.
     if head.method == Method::CONNECT {
-        return Err(auth_error("a CONNECT request has no query for the key"));
+        return Err(auth_error("a CONNECT request has no query that could carry the key"));
     }
     let separator = if query.is_empty() { "" } else { "&" };
     let path = match head.uri.path() {
@@ -89,7 +89,7 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     };
     let path_and_query = format!("{path}?{query}{separator}{pair}");
     let mut parts = Parts::from(mem::take(&mut head.uri));
-    // Errors of `http` must not be shown here, because the URI contains the key.
+    // Drops the error of `http`, because it could show the URI, which now contains the key.
     parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
     head.uri = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
     Ok(true)

@@ -169,7 +169,7 @@ impl Refresher {
             Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
         match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
-            true => Err(KeyError::new("the key provider gave a key that has expired")),
+            true => Err(KeyError::new("the key provider returned an expired key")),
             false => Ok(fresh),
         }
     }
@@ -259,7 +259,7 @@ impl Refresher {
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
         let State { held: Some(held), rejections, outdated, .. } = &mut *state else { return false };
-        // Another request has already rejected this key.
+        // The rejected key is not the current one, or another request has already reported its rejection.
         if held.key != *key || held.rejected {
             return true;
         }

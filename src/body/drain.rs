@@ -60,7 +60,7 @@ impl<B: Body> Future for Drain<B> {
                         left => left.is_some(),
                     }
                 }
-                // Trailers are the last frame of a body.
+                // Trailers are always the last frame of a body.
                 Some(Ok(_)) | None => true,
                 Some(Err(_)) => false,
             };

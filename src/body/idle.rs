@@ -30,8 +30,8 @@ pin_project! {
         limit: Option<Duration>,
         // The timer is boxed because most bodies never need one.
         timer: Option<Pin<Box<Sleep>>>,
-        // Whether the timer is set for the current wait. A timer of an earlier wait is kept, because cancelling it at
-        // each frame costs more. At worst it wakes the reader once too often.
+        // Whether the timer is set for the reader's current wait. The timer of an earlier wait is kept, because
+        // cancelling it at each frame costs more. At worst, that timer wakes the reader once too often.
         armed: bool,
     }
 }
@@ -66,7 +66,7 @@ where
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {
-            // The clock cannot represent the end of this limit, so there is no timer.
+            // The clock cannot represent the end of such a long limit, so no timer is set.
             let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
             match this.timer {
                 Some(timer) => timer.as_mut().reset(ends),

@@ -70,7 +70,7 @@ impl Deadline {
 }
 
 impl CallContext {
-    /// Returns the call to which the request belongs. If there is none, starts a new call.
+    /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get_or_insert_with(|| Self(Report { shared: Arc::new(Shared::new()) })).clone();
         if let Some(Deadline(deadline)) = extensions.get() {
@@ -106,7 +106,7 @@ impl CallContext {
 
     /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
     /// contains them.
-    pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
+    pub(crate) fn names_for_event(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
         match &self.0.shared.state().identity {
             Some(identity) if !identity.in_span => {
                 (identity.naming.service.clone(), Some(identity.request_id.clone()))

@@ -23,7 +23,7 @@ pub(super) struct Shared {
 pub(crate) struct Identity {
     pub(crate) naming: Arc<Naming>,
     pub(crate) request_id: HeaderValue,
-    /// Whether the call's span is enabled. Log events inside it then need not repeat the name and the id.
+    /// Whether the call's span is enabled. If it is, log events inside the span need not repeat the name and the id.
     pub(crate) in_span: bool,
 }
 

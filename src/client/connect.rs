@@ -205,7 +205,7 @@ impl Transport {
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| {
-                InvalidConfig::new("tls versions", error.to_string(), "those of the ring provider")
+                InvalidConfig::new("tls versions", error.to_string(), "the tls versions of the ring provider")
             })?
             .with_root_certificates(self.roots()?)
             .with_no_client_auth();
@@ -220,7 +220,7 @@ impl Transport {
     #[cfg(not(feature = "rustls"))]
     fn connector(self, http: HttpConnector, origin: &Origin) -> Result<Connector, InvalidConfig> {
         if origin.is_tls() {
-            let expected = "http, or the crate's feature `rustls` switched on";
+            let expected = "http, or https with the crate's feature `rustls`";
             return Err(InvalidConfig::new("base url", origin.to_string(), expected));
         }
         Ok(http)

@@ -35,7 +35,7 @@ use crate::call::{CallContext, Report};
 /// - The body of a response returns its own errors. Those of hyper show the debug data of a GOAWAY. The bodies of
 ///   [`Client`](crate::Client) and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
-    // Boxed, so that a `Result` with a response stays small.
+    // The fields are boxed, so that a `Result` with a response stays small.
     pub(super) inner: Box<Inner>,
 }
 

@@ -36,8 +36,8 @@ impl Reason {
 
     fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Deadline => ("deadline", "the wait ends after the deadline"),
-            Self::MaxWait => ("max_wait", "the wait is longer than the longest allowed"),
+            Self::Deadline => ("deadline", "the wait would end after the deadline"),
+            Self::MaxWait => ("max_wait", "the wait would exceed the allowed maximum"),
             Self::QueueFull => ("queue_full", "the queue is full"),
             Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
             Self::TooCostly { .. } => {

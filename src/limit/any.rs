@@ -35,7 +35,7 @@ pub struct AnyLimiter {
     inner: Arc<dyn Erased>,
 }
 
-/// [`SelectLimiter`] without its type.
+/// The object-safe form of a [`SelectLimiter`].
 trait Erased: SelectLimiter + fmt::Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }

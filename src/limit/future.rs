@@ -149,8 +149,8 @@ where
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
             if waited && permit.is_expired() {
-                // The expired permit is wasted. The inner service is kept ready during the wait for another permit,
-                // because it may not become ready again by then if it is released.
+                // The permit has expired and is wasted. The inner service stays ready during the wait for another
+                // permit. If it were released, it might not be ready again by then.
                 *bounds = bounds.admitted();
                 *step = Step::acquiring(true);
                 continue;

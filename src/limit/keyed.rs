@@ -154,8 +154,8 @@ const SLOTS_PER_CHECK: usize = 8;
 
 struct Shard<K, L> {
     limiters: HashTable<(K, L)>,
-    /// The slot to check next. Iterating over the slots needs no second list of the keys. When the table grows, some
-    /// keys are checked too early and some too late.
+    /// The table slot to check next for an idle key. Iterating over the slots needs no second list of the keys. When
+    /// the table grows, some keys are checked too early and some too late.
     next_slot: usize,
 }
 

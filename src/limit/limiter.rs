@@ -61,7 +61,7 @@ pub trait Limiter: Clone {
 /// limiter for each key.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    label = "neither a limiter nor a choice of one",
+    label = "neither a `Limiter` nor a `SelectLimiter`",
     note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, a `Keyed` of them, or an implementation of `limit::Limiter`"
 )]
 pub trait SelectLimiter {

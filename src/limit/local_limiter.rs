@@ -196,7 +196,7 @@ impl<A: Algorithm> LocalLimiter<A> {
 
     /// Returns whether the limiter is equivalent to a new one: nothing is spent, awaited or in use.
     pub(super) fn is_idle(&self) -> bool {
-        // Another holder of a clone or of a permit may be about to use the limiter.
+        // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }

@@ -177,7 +177,7 @@ impl<'a> ResponseInfo<'a> {
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
-        // Most responses have no such header. For these, one scan over the names suffices.
+        // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
             let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();

@@ -145,7 +145,7 @@ impl<B: Body> Attempts<B> {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
             (Verdict::KeyReplaced, _) => {
-                // It is the same attempt with another key, so it does not count and costs nothing.
+                // The resend repeats the same attempt with another key, so it does not count and costs nothing.
                 self.cost = cost;
                 self.state.attempts = self.state.attempts.saturating_sub(1);
             }
@@ -158,8 +158,9 @@ impl<B: Body> Attempts<B> {
 
     /// Returns the part of the decision that depends only on this result.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
-        // Comes before the rules and `x-should-retry`, because they do not take into account that another key is
-        // available. A request that received a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
+        // Checks for a replaced key before the rules and `x-should-retry` are evaluated, because these do not know that
+        // another key is available. A request that received a 401 was not applied, whatever its method (RFC 9110
+        // §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return Verdict::KeyReplaced;

@@ -20,7 +20,7 @@ use crate::policy::{ExponentialBackoff, backoff::scatter, retry::Delay};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a custom backoff",
     label = "not a `Backoff`",
-    note = "a closure that returns an iterator of `Duration`s is one: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; an `ExponentialBackoff` goes to `with_backoff`"
+    note = "a closure that returns an iterator of `Duration`s implements it: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; pass an `ExponentialBackoff` to `with_backoff`"
 )]
 pub trait Backoff: Send + Sync {
     /// Returns the delays of one call in order. When the iterator ends, the call makes no further attempt.

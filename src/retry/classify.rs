@@ -49,7 +49,7 @@ use crate::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify attempts",
     label = "not a `Classify`",
-    note = "rules are added to the default ones: `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
+    note = "to add rules to the default ones, use `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
 )]
 pub trait Classify: Send + Sync {
     /// Returns the decision about an attempt. `request` is the request as it was before that attempt.

@@ -119,7 +119,7 @@ impl TryFrom<Fields> for RetryLayer {
             layer = layer.with_honoured_idempotency_key(key);
         }
         layer = fields.retry_on.0.into_iter().fold(layer, Self::retry_on);
-        // The rule that was added last takes precedence.
+        // Adds `never_on` last, because the rule that was added last takes precedence.
         Ok(fields.never_on.0.into_iter().fold(layer, Self::never_on))
     }
 }

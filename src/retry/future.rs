@@ -39,7 +39,7 @@ pin_project! {
     enum State<F, R, Q> {
         // `error` is set if the request cannot be sent. It is `None` after the call has ended.
         Ended { error: Option<Error> },
-        // The request stays here until the inner service is called.
+        // The request is stored here until the inner service is called.
         Readying { request: Option<Q>, started: bool },
         Calling { #[pin] future: F },
         // While `body` is drained, the timer limits the drain. After that it measures the delay.
@@ -95,7 +95,8 @@ where
                             continue;
                         }
                         Err(error) => {
-                            // A service whose `poll_ready` failed must not be used again.
+                            // Continues with a clone, because a service whose `poll_ready` failed must not be used
+                            // again.
                             let fresh = this.inner.clone();
                             *this.inner = fresh;
                             // Nothing was sent, even if the error itself does not prove that.

@@ -19,7 +19,7 @@ pub(super) enum Head {
 impl Head {
     /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
-        // One extension is always there: the `CallContext`.
+        // A head without other extensions still has one, the `CallContext`.
         let plain = head.extensions.len() == 1 && !shown;
         match plain.then(|| Fields::of(&head.headers)).flatten() {
             Some(fields) => {
@@ -88,7 +88,7 @@ impl Fields {
         let mut headers = HeaderMap::new();
         let mut rest = &*self.0;
         while let Some((name, value, left)) = Self::field(rest) {
-            // The map has room for these fields, because the header map of the first attempt had.
+            // The fields fit into the map, because they fitted into the header map of the first attempt.
             let _ = headers.try_append(name, value);
             rest = left;
         }
@@ -136,7 +136,7 @@ mod tests {
             let Some(fields) = fields else { return Ok(()) };
             prop_assert_eq!(fields.0.len(), size);
             let read = fields.read();
-            // Also compares the order of the values of each name.
+            // Comparing the iterators also compares the order of the values of each name.
             prop_assert!(read.iter().eq(headers.iter()));
             let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
             prop_assert_eq!(sensitive(&read), sensitive(&headers));

@@ -44,9 +44,9 @@ impl DefaultHeadersLayer {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-                "a header without a credential, which goes to with_api_key or with_authorize"
+                "a header without a credential: set credentials with with_api_key or with_authorize"
             } else if name == request_id {
-                "a header other than the request id's: each request gets its own"
+                "a header other than that of the request id, which differs for each call"
             } else {
                 continue;
             };

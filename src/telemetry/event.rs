@@ -34,8 +34,8 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns `None` if no subscriber and no recorder is active when the call starts. Boxed, so that the futures of
-    /// such calls stay small. With tracing's feature `log`, the crate `log` may write even a disabled span.
+    /// Returns `None` if no subscriber and no recorder is active when the call starts. The result is boxed, so that the
+    /// futures of such calls stay small. With tracing's feature `log`, the crate `log` may write even a disabled span.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
         let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
         is_observed.then(|| {
@@ -56,7 +56,7 @@ impl fmt::Debug for Subject {
 
 /// Emits the event at the end of a call.
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
+    let (report, names_for_event) = (call.report(), LazyCell::new(|| call.names_for_event()));
     let ended = report.stop_reason();
     let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
     let failed = result.map_or(true, |response| response.has_failed(ended));
@@ -72,8 +72,8 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
             event!(
                 target: CALL,
                 $level,
-                service = unshown.0.as_deref(),
-                request_id = text(unshown.1.as_ref()),
+                service = names_for_event.0.as_deref(),
+                request_id = text(names_for_event.1.as_ref()),
                 // A method is a token, so it is logged without quotes.
                 http.request.method = %subject.method,
                 server.address = unnamed.and_then(address).as_deref(),
@@ -106,7 +106,7 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
 
 /// Emits the event at the end of the call's latest attempt.
 pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     let attempt = LazyCell::new(|| call.report().last_attempt());
     let delivery = |outcome| match outcome {
         Outcome::Refused | Outcome::NotSent => Some("not_sent"),
@@ -115,8 +115,8 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
     };
     debug!(
         target: ATTEMPT,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         attempt = attempt.as_ref().map(|attempt| attempt.number),
         http.response.status_code = result.ok().map(|response| response.status.as_u16()),
         network.protocol.version = result.ok().and_then(|response| response.protocol()),
@@ -132,11 +132,11 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
 
 pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
     metric::count(RETRIES, Some(call), &[("reason", reason.as_str())]);
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     debug!(
         target: RETRY,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         delay_ms = millis(delay),
         reason = reason.as_str(),
         "retrying"
@@ -148,11 +148,11 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
         return;
     }
     metric::count(GIVE_UPS, Some(call), &[("reason", ended.as_str())]);
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     debug!(
         target: RETRY,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         ended = ended.as_str(),
         "no further attempt"
     );

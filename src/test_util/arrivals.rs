@@ -105,7 +105,7 @@ impl Arrivals {
 
 impl<A: Into<Arrival>> Extend<A> for Arrivals {
     fn extend<I: IntoIterator<Item = A>>(&mut self, more: I) {
-        // Collects before locking, because the iterator may call `note`, which locks, too.
+        // Collects the arrivals before locking the record, because the iterator may call `note`, which also locks it.
         let more: Vec<_> = more.into_iter().map(Into::into).collect();
         self.noted().extend(more);
     }

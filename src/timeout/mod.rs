@@ -22,9 +22,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
 //! Without an idle timeout, a download can hang forever if the server or the network stalls: see
 //! [`BodyIdleTimeoutLayer`].
-//! Without an idle timeout, a download never ends if its server or network stalls: see [`BodyIdleTimeoutLayer`].
 //!
 //! # Order
 //!

@@ -169,7 +169,7 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     let expected = "such as `redis://user:password@host:6379/0`, or `rediss://` with TLS";
     let info = url.into_connection_info().map_err(|_| InvalidConfig::new(field, "***", expected))?;
     if !info.addr().is_supported() {
-        let expected = "`redis://`: without the feature `rustls` there is no TLS";
+        let expected = "`redis://`, because TLS needs the feature `rustls`";
         return Err(InvalidConfig::new(field, info.addr().to_string(), expected));
     }
     Ok(info)

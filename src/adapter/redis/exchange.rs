@@ -149,7 +149,7 @@ impl Inner {
         if !reply.paused.is_zero() {
             self.queue.pause_until(self.queue.timer(now.saturating_add(nanos(reply.paused))));
         }
-        let fault = || format!("its replies take longer than the {held:?} for which permits are held");
+        let fault = || format!("the replies take longer than {held:?}, for which permits are held");
         (if late { "late" } else { "answered" }, lost.then(fault))
     }
 
@@ -177,7 +177,7 @@ impl Inner {
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())
         });
-        // Logs without holding the lock. No other task changes this state meanwhile.
+        // Logs the failure without holding the lock. Only this task changes whether the store counts as lost.
         if !known {
             let lost = StoreLost::begin(fault, state, wait);
             self.queue.inspect(|permits, _, _| permits.session.lost = Some(lost));
@@ -232,7 +232,7 @@ impl Task {
 }
 
 impl Drop for Task {
-    /// A runtime that shuts down drops the task. A waiter on another runtime then starts a new task.
+    /// When a runtime shuts down, it drops this task. A waiter on another runtime can then start a new task.
     fn drop(&mut self) {
         if !self.finished {
             if std::thread::panicking() {

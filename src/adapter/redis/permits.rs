@@ -47,12 +47,12 @@ pub(super) struct Permits {
     grants: VecDeque<Grant>,
     /// The store's forecast of permits that it has not granted yet.
     pub(super) free: Option<Free>,
-    /// The shortest time between two such permits.
+    /// The shortest time between two permits of the store's forecast.
     interval: u64,
     largest: u32,
     grace: u64,
     pub(super) store: Store,
-    /// The earliest time of the next query.
+    /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
     /// The share may be used until this time, unless another query fails and extends it. After that the other processes

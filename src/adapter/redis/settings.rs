@@ -39,7 +39,7 @@ impl Settings {
         kind: Kind,
         quotas: Vec<Quota>,
     ) -> Result<Self, InvalidConfig> {
-        let expected = "at least one: without any there is nothing to share";
+        let expected = "at least one quota to share";
         let shortest = quotas.iter().map(Quota::window).min();
         let shortest = shortest.ok_or_else(|| InvalidConfig::new("quotas", "none", expected))?;
         Ok(Self {

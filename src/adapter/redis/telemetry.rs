@@ -19,7 +19,7 @@ const LOST: &str = "tower_outbound.limit.store.lost";
 pub(crate) fn describe() {
     use ::metrics::{Unit, describe_gauge, describe_histogram};
 
-    let duration = "Duration of the queries of a shared limiter to its store.";
+    let duration = "Duration of the queries of shared limiters to their store.";
     describe_histogram!(DURATION, Unit::Seconds, duration);
     describe_gauge!(LOST, Unit::Count, "Shared limiters whose store does not reply.");
 }

@@ -18,8 +18,8 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
-    // Otherwise it is a `timeout` or `read_timeout` of the client. A timeout of the connection or of connecting has an
-    // error of hyper above it.
+    // A timeout of the connection or of connecting has an error of hyper above it. Without one, the timeout is the
+    // client's own `timeout` or `read_timeout`.
     let of_connection = error.source().is_some_and(|source| source.is::<legacy::Error>());
     if error.is_timeout() && !of_connection {
         return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
@@ -32,6 +32,6 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
 
 /// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    let why = "reqwest followed a redirect by itself: build its client with redirect::Policy::none()";
+    let why = "reqwest followed a redirect: build its client with redirect::Policy::none()";
     Error::from_service(DeliveryError::maybe_processed(why).lasting())
 }

@@ -30,7 +30,7 @@ where
         ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
     match difference(&uri, request.url()) {
         None => Ok(request),
-        Some(part) => Err(Error::invalid_request(format!("reqwest would send another {part}"))),
+        Some(part) => Err(Error::invalid_request(format!("reqwest would change the {part}"))),
     }
 }
 
@@ -44,8 +44,8 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
         ("scheme", scheme == Some(url.scheme())),
         ("host", host.is_some_and(|(given, sent)| given.eq_ignore_ascii_case(sent))),
         ("port", url.port_or_known_default() == Some(uri.port_u16().unwrap_or(default))),
-        ("path: write it without dots and percent-encoded", url.path() == uri.path()),
-        ("query: write it percent-encoded", url.query() == uri.query()),
+        ("path: remove dot segments and percent-encode it", url.path() == uri.path()),
+        ("query: percent-encode it", url.query() == uri.query()),
     ]
     .into_iter()
     .find_map(|(part, same)| (!same).then_some(part))
@@ -70,7 +70,7 @@ impl<B: Body> Body for Shared<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let inner = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Costs nothing if the data is `Bytes`.
+        // `copy_to_bytes` does not copy if the data is `Bytes`.
         let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
         inner.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))
     }

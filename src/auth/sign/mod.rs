@@ -40,7 +40,7 @@ use crate::error::BoxError;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not sign requests",
     label = "not a `Sign`",
-    note = "implement `auth::Sign`, or use a closure with `AuthLayer::from_fn` if the signature needs no body and no await"
+    note = "implement `auth::Sign`, or use a closure with `AuthLayer::from_fn` if the signature depends neither on the body nor on async code"
 )]
 pub trait Sign: Send + Sync {
     /// Returns the maximum size in bytes of a body that the layer buffers for the signature. A request with a larger

@@ -120,7 +120,7 @@ impl<B: Body> Body for ReplayBody<B> {
         }
         let (polled, ended) = match state.as_mut().project() {
             Proj::Reading { mut source, recording, shared } => {
-                // Costs nothing if the data is `Bytes`.
+                // `copy_to_bytes` does not copy if the data is `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
                 let polled = ready!(source.as_mut().poll_frame(cx));
                 let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
@@ -141,7 +141,7 @@ impl<B: Body> Body for ReplayBody<B> {
                 (polled, ended)
             }
             Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
-            // Unreachable, because the body was started above.
+            // Unreachable, because `poll_frame` has already started reading an unread body at this point.
             Proj::Unread { .. } => (None, true),
         };
         if ended {

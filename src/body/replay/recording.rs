@@ -83,7 +83,7 @@ impl Recording {
 #[derive(Clone)]
 pub(super) struct Recorded {
     first: Option<Bytes>,
-    /// The frames after the first chunk. `None` if there are no more.
+    /// The recorded frames after the first chunk. `None` at the end of the recording.
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,

@@ -20,7 +20,7 @@ pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::E
 impl Findings {
     /// Updates the kind and the proof if `error` comes from one of these crates. Returns `Some` for such an error, with
     /// the final kind if no deeper error can change it. Returns `None` for any other error.
-    pub(super) fn look_at_hyper(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
+    pub(super) fn read_hyper_error(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
         }

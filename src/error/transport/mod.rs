@@ -59,7 +59,7 @@ fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     let mut found = Findings { kind: ErrorKind::Other, connecting: false, proof };
     let mut last = None;
     for error in chain(error) {
-        let kind = found.look(error);
+        let kind = found.read_error(error);
         last = last.or(kind);
     }
     (last.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE))
@@ -81,9 +81,9 @@ fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
 impl Findings {
     /// Updates the kind and the proof by one error of the chain. Returns the final kind if no deeper error can change
     /// it.
-    fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+    fn read_error(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         #[cfg(feature = "hyper")]
-        if let Some(kind) = self.look_at_hyper(error) {
+        if let Some(kind) = self.read_hyper_error(error) {
             return kind;
         }
         if let Some(error) = error.downcast_ref::<io::Error>() {

@@ -179,7 +179,8 @@ impl Bucket {
         NOW.set(now);
         match cost.get() {
             1 => self.governor.check_key(&self.arrival).is_ok(),
-            // The outer error means a cost above the burst. The queue refuses such requests before this call.
+            // Governor's outer error means a cost above the burst. The queue refuses such requests before they reach
+            // the bucket.
             _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }

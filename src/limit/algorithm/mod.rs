@@ -12,7 +12,7 @@ use crate::{error::Refusal, policy::Quota};
 /// The arithmetic of a limiter. The queue calls it under its lock, except for the [`shared`](Self::shared) bucket,
 /// which needs no lock.
 pub trait Algorithm: Send + 'static {
-    /// Creates the state. No permits are spent except those that were already taken from the `shared` bucket.
+    /// Creates the state. All permits are available, except those that were already taken from the `shared` bucket.
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self
     where
         Self: Sized;
@@ -61,7 +61,7 @@ pub trait Algorithm: Send + 'static {
         due
     }
 
-    /// Returns how long the first forecast may take. Until then, forecasts assume that permits are available now.
+    /// Returns how long the first forecast may take. During that time, permits are assumed to be available now.
     fn grace(&self) -> u64 {
         0
     }

@@ -22,7 +22,7 @@ struct Log {
     grants: VecDeque<Grant>,
     /// The number of permits granted since the limiter was created.
     granted: u64,
-    /// The number of those permits that are no longer in the log.
+    /// The number of granted permits that are no longer in the log.
     forgotten: u64,
     limit: u64,
     /// How long a grant counts: the window, its margin, and 1 ns because both ends of a window are part of it.
@@ -67,7 +67,8 @@ impl Log {
             return self.grants.front().map(|grant| grant.at);
         }
         let index = usize::try_from(oldest.checked_sub(1)?).unwrap_or(usize::MAX);
-        // Usually each grant has one permit. The index is then exact, so no search is needed.
+        // Usually each grant has one permit, so the index of the permit is the index of the grant and no search is
+        // needed.
         let exact = self.grants.get(index).filter(|grant| self.up_to(grant) == oldest);
         let search = || self.grants.get(self.grants.partition_point(|grant| self.up_to(grant) < oldest));
         exact.or_else(search).map(|grant| grant.at)

@@ -73,7 +73,8 @@ impl Algorithm for Buckets {
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            // Also converts parts of a permit. Otherwise each change would lose the permit that is being refilled.
+            // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
+            // refilled.
             let spent_times = closed.iter().map(|(old, missing)| {
                 let left = old.whole.saturating_sub(*missing);
                 // A larger burst becomes available gradually. Otherwise one window could contain both bursts.

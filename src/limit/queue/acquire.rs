@@ -81,7 +81,7 @@ impl Future for Acquire {
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
                         Ok(Joined::Queued(waiter)) => {
-                            // Such a waiter is already granted and woken. It yields once, so that earlier waiters are
+                            // A waiter that is already granted and woken yields once, so that earlier waiters are
                             // polled first.
                             let woken = waiter.state() != State::Waiting;
                             *stage = Stage::Queued(queue.take(), waiter, None);

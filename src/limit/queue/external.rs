@@ -67,7 +67,7 @@ impl<A: Algorithm> Queue<A> {
                 list.refuse_late(&self.fast, wakes);
             }
             list.serve(&self.fast, None, wakes);
-            // The head set its timer before this change, so it must set it again.
+            // Wakes the head, because it set its timer before this change.
             list.wake_head(wakes);
             outcome
         })

@@ -113,7 +113,8 @@ impl FastPath {
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        // Every released permit was granted before. Reading `released` first keeps the difference from being too small.
+        // Every released permit was granted earlier. Reading `released` before the granted permits keeps their
+        // difference from being too small.
         let released = self.released.load(Ordering::Acquire);
         self.granted().saturating_sub(released)
     }

@@ -175,7 +175,7 @@ impl<A: Algorithm> Queue<A> {
         let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
         match self.join(&request.with_max_queue(usize::MAX), None)? {
             Joined::Granted(at) => Ok(at),
-            // Unreachable, because `join` queues nothing without a waker.
+            // Unreachable, because `join` does not queue a request without a waker.
             Joined::Queued(_) => Err(too_late()),
         }
     }
@@ -202,7 +202,7 @@ impl<A: Algorithm> Queue<A> {
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = !quotas.is_empty();
             list.refuse_late(&self.fast, wakes);
-            // The head set its timer for the old quotas, so it must set it again.
+            // Wakes the head, because it set its timer for the old quotas.
             list.wake_head(wakes);
         });
     }
@@ -259,7 +259,7 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// Records that a woken task was polled. The last such task opens the fast path again.
+    /// Records that a woken task was polled. The last woken task opens the fast path again.
     fn arrive(&self) {
         if self.fast.woken.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.locked(|_, _| ());

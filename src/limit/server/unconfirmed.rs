@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// The longest time that such a request may take to reach the server: 10 s in nanoseconds, a preset's attempt timeout.
+/// The longest time that a dropped request may take to reach the server: 10 s in nanoseconds, a preset's attempt
+/// timeout.
 const TRANSIT: u64 = 10_000_000_000;
 
 /// Requests that are dropped within the same 100 ms share an entry, so that there are at most about 100 entries.

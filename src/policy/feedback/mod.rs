@@ -29,7 +29,7 @@ pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
 }
 
 fn is_relevant(name: &str) -> bool {
-    // The first character rules out most names.
+    // Checking the first character excludes most names.
     name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
@@ -63,7 +63,7 @@ pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Op
     let millis = |text: &str| largest(text).map(Duration::from_millis);
     let seconds_or_date = |text: &str| match largest(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        // The same clock determines the century of a two-digit year.
+        // The time of the response also determines the century of a two-digit year.
         None => http_date::parse_http_date(text, || *served)
             .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
     };

@@ -52,7 +52,7 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
         return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    // A draft that renames a parameter needs another entry.
+    // If a draft renames a parameter, add another entry for it.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
         &|| items(headers, ["r", "t", "pk"], "w"),

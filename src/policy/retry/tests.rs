@@ -119,7 +119,7 @@ fn resends_with_another_key_for_any_method_and_attempt_count() {
     let plain = Inputs { backoff: None, ..INPUTS };
     assert_eq!(resend(plain), Ok(immediate));
     assert_eq!(resend(Inputs { has_body: false, ..plain }), Ok(Retry { drain: Duration::ZERO, ..immediate }));
-    // After the drain, no time is left for the next attempt.
+    // No time would be left for the next attempt after draining the response.
     assert!(resend(Inputs { time_left: Some(DRAIN_TIME), ..plain }).is_err());
     assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
     // A requested delay applies to a resend, without jitter.

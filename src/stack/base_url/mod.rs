@@ -81,9 +81,9 @@ impl BaseUrl {
             },
             (Some(_), Some(authority)) => {
                 let checked = if authority.as_str().contains('@') {
-                    Err("user info in a url is not sent: give the key to the preset".to_owned())
+                    Err("user info in a url is not sent: set the key on the builder instead".to_owned())
                 } else if !self.origin.covers(&uri) {
-                    Err(format!("not of the client's origin {}", self.origin))
+                    Err(format!("its origin is not that of the client, {}", self.origin))
                 } else {
                     self.check_below(&uri).map_err(str::to_owned)
                 };
@@ -135,7 +135,7 @@ fn check_path(path: &str) -> Result<(), &'static str> {
         return Ok(());
     }
     if path.contains('\\') {
-        return Err("some servers read a backslash as a slash");
+        return Err("some servers treat a backslash as a slash");
     }
     // Servers decode dots, slashes and semicolons. A semicolon separates a segment from its parameters.
     let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");

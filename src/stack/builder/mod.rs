@@ -265,7 +265,7 @@ impl StackBuilder {
         self.limit.limiter()
     }
     fn check_name(&self) -> Result<(), InvalidConfig> {
-        // These characters appear in logs and metrics without escapes. The longest host has 253 characters.
+        // Visible ASCII characters appear in logs and metrics without escapes. The longest host has 253 characters.
         let valid =
             (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
         let invalid = || {

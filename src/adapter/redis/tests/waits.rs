@@ -82,7 +82,7 @@ async fn reports_updates_again_when_a_request_waits() {
     assert!(queries.lock().unwrap().last().is_some_and(|(_, query)| query.updates.resume));
 }
 
-/// The task already waits for as many permits as this request needs.
+/// A request for many permits must not wake a task that already waits for as many.
 #[tokio::test(start_paused = true)]
 async fn waiter_for_many_permits_does_not_wake_the_task() {
     let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
@@ -91,7 +91,7 @@ async fn waiter_for_many_permits_does_not_wake_the_task() {
     assert!(queries.lock().unwrap().len() <= 4);
 }
 
-/// The forecast for the last waiter is early enough, because the bucket may be full by then.
+/// The store forecasts one permit in 5 s, but more permits may be available together by then.
 #[tokio::test(start_paused = true)]
 async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
     let (limiter, _) = scripted(limiter(), millis(1), grant_none(5_000));

@@ -44,11 +44,11 @@ fn reads_every_form_of_rate_limit_headers() {
         // draft -07, in which `limit;w=` is the window
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),
         (&[("ratelimit", "reset=4;x=1"), ("ratelimit", "remaining=9, also, limit=10")], &[(9, 4)]),
-        // draft -06, as Kong sends it
+        // draft -06, in the form that Kong sends
         (&[("ratelimit-limit", "10"), ("ratelimit-remaining", "9"), ("ratelimit-reset", "50")], &[(9, 50)]),
-        // GitLab
+        // GitLab sends this form.
         (&[("ratelimit-remaining", "59"), ("ratelimit-reset", "1377010300")], &[(59, 59)]),
-        // GitHub
+        // GitHub sends this form.
         (
             &[
                 ("x-ratelimit-limit", "60"),
@@ -58,9 +58,9 @@ fn reads_every_form_of_rate_limit_headers() {
             ],
             &[(0, 3_025)],
         ),
-        // Reddit
+        // Reddit sends this form, with a fraction.
         (&[("x-ratelimit-remaining", "599.0"), ("x-ratelimit-reset", "372")], &[(599, 372)]),
-        // Brave
+        // Brave sends this form, with two quotas.
         (
             &[
                 ("x-ratelimit-limit", "1, 15000"),

@@ -37,7 +37,7 @@ fn reads_a_reset_as_seconds_or_a_unix_time() {
     assert_eq!(served("Tue, 20 Aug 2013 14:51:51 GMT"), 0);
     assert_eq!(served("Tuesday, 20-Aug-13 14:50:51 GMT"), 50);
     assert_eq!(served("Tue, 20 Aug 2013"), 60);
-    // A local clock between two seconds.
+    // The local clock is between two whole seconds.
     let lines = [("x-ratelimit-remaining", "1".as_bytes()), ("x-ratelimit-reset", b"1377010301")];
     let found = remaining(&head_of(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
     assert_eq!(found.as_slice()[0].reset_after(), Duration::from_millis(100));
