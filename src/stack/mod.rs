@@ -19,10 +19,7 @@
     feature = "serde",
     doc = "[`StackConfig`](crate::preset::StackConfig) configures one from a file or the environment."
 )]
-#![cfg_attr(
-    not(feature = "serde"),
-    doc = "`StackConfig` configures one from a file, with the feature `serde`."
-)]
+#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` reads one from a file, with the feature `serde`.")]
 //!
 //! # Order
 //!

@@ -74,9 +74,8 @@ impl Inner {
                 return Next::Wait(self.queue.timer(until.max(now + TICK)));
             }
             let (want, unit) = plan_query(permits, demand, now, self.settings.lease);
-            let share_used =
-                permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
-            Next::Query(permits.session.query(want, unit, share_used, now))
+            let used = permits.share.as_ref().map(|share| share.used(now, nanos(self.settings.longest())));
+            Next::Query(permits.session.query(want, unit, used, now))
         })
     }
 
@@ -172,7 +171,7 @@ impl Inner {
             // Other processes may use permits of the store for this time.
             let spent = after(settings.horizon() + settings.hold);
             let share = || settings.share.as_ref().map(|quotas| Share::begin(settings.kind, quotas, spent));
-            permits.mark_lost(share, after(wait), after(settings.holdoff()));
+            permits.fail(share, after(wait), after(settings.holdoff()));
             permits.session.late = 0;
             let state = if permits.share.is_some() { "fallback" } else { "refusing" };
             (state, permits.session.lost.is_some())

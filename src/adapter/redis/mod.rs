@@ -8,6 +8,7 @@ mod limiter;
 mod permits;
 mod protocol;
 mod session;
+mod setters;
 mod settings;
 mod telemetry;
 #[cfg(test)]

@@ -110,12 +110,7 @@ impl Permits {
     }
 
     /// Records that the store does not reply. Until the next query, the share applies or every request is refused.
-    pub(super) fn mark_lost(
-        &mut self,
-        share: impl FnOnce() -> Option<Share>,
-        query_at: u64,
-        share_until: u64,
-    ) {
+    pub(super) fn fail(&mut self, share: impl FnOnce() -> Option<Share>, query_at: u64, share_until: u64) {
         if self.share.is_none() {
             self.share = share();
         }

@@ -7,7 +7,7 @@ use loom::thread;
 
 use super::{
     Queue,
-    acquire::{AnyQueue, Joined, Standing},
+    any::{AnyQueue, Joined, Standing},
     clock::Clock,
     fast_path::BUSY,
     sync::Ordering,

@@ -2,6 +2,7 @@
 //! [wait list](wait_list) for all others.
 
 pub(super) mod acquire;
+mod any;
 pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
@@ -21,7 +22,7 @@ use std::{
 };
 
 use self::{
-    acquire::{AnyQueue, Joined, Standing},
+    any::{AnyQueue, Joined, Standing},
     clock::Clock,
     fast_path::{Attempt, BUSY, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},

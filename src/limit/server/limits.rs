@@ -27,14 +27,14 @@ struct Gate {
     /// expire.
     shut: bool,
     /// The largest number of remaining permits reported while the gate applied. The slow start begins with this number.
-    reported_max: u64,
+    peak: u64,
     /// The value of `until` in the latest forecasts of the waiters.
     forecast_until: u64,
 }
 
 /// Forecasts stay valid if the end of a gate moves by less than 1 s, because servers count in whole seconds. In
 /// nanoseconds.
-const SIGNIFICANT_CHANGE: u64 = 1_000_000_000;
+const SHIFT: u64 = 1_000_000_000;
 
 impl ServerLimits {
     pub(in crate::limit) fn new(has_quota: bool) -> Self {
@@ -56,9 +56,8 @@ impl ServerLimits {
         for remaining in response.remaining() {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()));
-            let (policy, reported_max) = (remaining.policy(), remaining.left());
-            let gate =
-                Gate { policy, left, until, shut: reported_max == 0, reported_max, forecast_until: until };
+            let (policy, peak) = (remaining.policy(), remaining.left());
+            let gate = Gate { policy, left, until, shut: peak == 0, peak, forecast_until: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -127,8 +126,7 @@ impl ServerLimits {
         let start = now.max(self.paused_until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
-            let slow =
-                if self.has_quota { from } else { SlowStart::new(gate.until, gate.reported_max).due(total) };
+            let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.peak).due(total) };
             algorithm.forecast(from, total).max(slow)
         });
         let slow = self.slow_start().map_or(start, |slow| slow.due(total));
@@ -151,8 +149,8 @@ impl ServerLimits {
     /// Removes expired limits. Returns whether a limit still applies.
     pub(in crate::limit) fn tidy(&mut self, now: u64) -> bool {
         let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
-        if let Some((opened, reported_max)) = opened.map(|gate| (gate.until, gate.reported_max)) {
-            self.begin_slow_start(opened, reported_max);
+        if let Some((opened, peak)) = opened.map(|gate| (gate.until, gate.peak)) {
+            self.begin_slow_start(opened, peak);
         }
         self.gates.retain(|gate| now < gate.until);
         if self.paused_until <= now {
@@ -178,14 +176,14 @@ impl Gate {
             *self = reported;
             return true;
         }
-        self.reported_max = self.reported_max.max(reported.reported_max);
+        self.peak = self.peak.max(reported.peak);
         let fewer = reported.left < self.left;
         if fewer || reported.left == self.left {
             self.left = reported.left;
             self.until = self.until.max(reported.until);
             self.shut |= reported.shut;
         }
-        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= SIGNIFICANT_CHANGE;
+        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= SHIFT;
         if changed {
             self.forecast_until = self.until;
         }
@@ -198,7 +196,7 @@ mod tests {
     use super::*;
 
     fn gate(left: u64, until: u64) -> Gate {
-        Gate { policy: left, left, until, shut: false, reported_max: left, forecast_until: until }
+        Gate { policy: left, left, until, shut: false, peak: left, forecast_until: until }
     }
 
     fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
@@ -228,19 +226,16 @@ mod tests {
 
     #[test]
     fn forecasts_change_with_a_lower_count_or_an_end_a_second_later() {
-        let mut known = gate(5, SIGNIFICANT_CHANGE);
-        assert!(!known.narrow(gate(5, SIGNIFICANT_CHANGE), 0), "same report again");
-        assert!(!known.narrow(gate(6, 9 * SIGNIFICANT_CHANGE), 0), "older report with more permits");
-        assert!(!known.narrow(gate(5, 2 * SIGNIFICANT_CHANGE - 1), 0), "end moves by less than a second");
-        assert!(known.narrow(gate(5, 2 * SIGNIFICANT_CHANGE), 0));
-        assert!(!known.narrow(gate(5, 2 * SIGNIFICANT_CHANGE), 0), "end is already known");
-        assert!(known.narrow(gate(4, SIGNIFICANT_CHANGE), 0));
-        assert_eq!((known.left, known.until, known.reported_max), (4, 2 * SIGNIFICANT_CHANGE, 6));
-        assert!(
-            known.narrow(gate(7, 3 * SIGNIFICANT_CHANGE), 2 * SIGNIFICANT_CHANGE),
-            "any report replaces a gate that has ended"
-        );
-        assert_eq!((known.left, known.until), (7, 3 * SIGNIFICANT_CHANGE));
+        let mut known = gate(5, SHIFT);
+        assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
+        assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
+        assert!(!known.narrow(gate(5, 2 * SHIFT - 1), 0), "end moves by less than a second");
+        assert!(known.narrow(gate(5, 2 * SHIFT), 0));
+        assert!(!known.narrow(gate(5, 2 * SHIFT), 0), "end is already known");
+        assert!(known.narrow(gate(4, SHIFT), 0));
+        assert_eq!((known.left, known.until, known.peak), (4, 2 * SHIFT, 6));
+        assert!(known.narrow(gate(7, 3 * SHIFT), 2 * SHIFT), "any report replaces a gate that has ended");
+        assert_eq!((known.left, known.until), (7, 3 * SHIFT));
     }
 
     #[test]
@@ -279,11 +274,7 @@ mod tests {
             limits.pause(pause_ends, 0);
             limits.add(gate(20, gate_ends));
             limits.tidy(gate_ends);
-            assert_eq!(
-                limits.left(gate_ends),
-                Some(u64::from(gate_ends == pause_ends)),
-                "one permit at the start"
-            );
+            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one permit");
         }
         let mut limits = ServerLimits::new(false);
         limits.pause(50, 0);

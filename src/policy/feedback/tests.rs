@@ -9,7 +9,7 @@ use crate::policy::head_of;
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 /// Returns the requested delay, and the number of times that the wall clock was read. The clock is fixed at `NOW`.
-fn read_delay(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
+fn read(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
     let headers = head_of(lines.iter().copied());
     let reads = Cell::new(0);
     let wall = || {
@@ -85,11 +85,11 @@ fn reads_every_form_of_retry_after() {
         ("1994-11-06T08:50:00Z", None),
     ];
     for (text, expected) in cases {
-        assert_eq!(read_delay(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
+        assert_eq!(read(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
     }
-    assert_eq!(read_delay(&[("retry-after", b"\xb2")]).0, None);
-    assert_eq!(read_delay(&[("retry-after", "١٢".as_bytes())]).0, None);
-    assert_eq!(read_delay(&[]), (None, 0));
+    assert_eq!(read(&[("retry-after", b"\xb2")]).0, None);
+    assert_eq!(read(&[("retry-after", "١٢".as_bytes())]).0, None);
+    assert_eq!(read(&[]), (None, 0));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn prefers_valid_milliseconds_to_retry_after() {
         (&[("retry-after-ms", b"0"), ("retry-after", b"5")], millis(0)),
     ];
     for (lines, expected) in cases {
-        assert_eq!(read_delay(lines), (expected, 0), "{lines:?}");
+        assert_eq!(read(lines), (expected, 0), "{lines:?}");
     }
 }
 
@@ -117,13 +117,13 @@ fn prefers_valid_milliseconds_to_retry_after() {
 fn returns_the_longest_delay_of_several_fields() {
     let date = b"Sun, 06 Nov 1994 08:49:47 GMT";
     assert_eq!(
-        read_delay(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
+        read(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
         millis(10_000)
     );
-    assert_eq!(read_delay(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
-    assert_eq!(read_delay(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
-    assert_eq!(read_delay(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
-    assert_eq!(read_delay(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
+    assert_eq!(read(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
+    assert_eq!(read(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
+    assert_eq!(read(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
+    assert_eq!(read(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn treats_only_429_503_and_529_as_throttled_without_grpc() {
 fn subtracts_the_date_of_the_response_from_a_requested_date() {
     let until = b"Sun, 06 Nov 1994 10:00:10 GMT";
     let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
-    assert_eq!(read_delay(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
-    assert_eq!(read_delay(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
+    assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
+    assert_eq!(read(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
     // One reading of the clock determines the century of both dates.
     let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
-    assert_eq!(read_delay(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
-    assert_eq!(read_delay(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
+    assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
+    assert_eq!(read(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
 }
 
 fn has_limits_in(name: &str) -> bool {

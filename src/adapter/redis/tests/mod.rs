@@ -109,9 +109,8 @@ fn bounded(max_wait: Option<Duration>) -> limit::PermitRequest {
 }
 
 async fn take(limiter: &RedisLimiter, request: limit::PermitRequest) -> Result<(), Refusal> {
-    let outcome = time::timeout(Duration::from_secs(60), limiter.acquire_with(&request))
-        .await
-        .expect("no outcome within a minute");
+    let outcome =
+        time::timeout(Duration::from_secs(60), limiter.acquire_with(&request)).await.expect("timed out");
     outcome.map(drop)
 }
 

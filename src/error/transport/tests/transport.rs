@@ -93,7 +93,7 @@ async fn closed() -> ::hyper::Error {
 }
 
 /// Returns the error of hyper without hyper-util for a connection that closes after the server read the request.
-async fn closed_after_read() -> ::hyper::Error {
+async fn no_reply() -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
     let read = async {
@@ -163,15 +163,11 @@ async fn first_transport_or_delivery_error_determines_the_delivery() {
         ("queued, then closed", cancelled(b"").await.into(), NOT_SENT),
         ("queued, then a stray response", cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(), NOT_SENT),
         ("closed before", closed().await.into(), NOT_SENT),
-        ("read, then closed", closed_after_read().await.into(), MAYBE),
+        ("read, then closed", no_reply().await.into(), MAYBE),
         ("stream refused by the server", refused_stream().await.into(), NOT_SENT),
         ("body's stream refused by another server", body(refused_stream().await).await.into(), MAYBE),
         ("stream refused by h2 itself", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), MAYBE),
-        (
-            "marked not sent, around a reset",
-            DeliveryError::not_sent(closed_after_read().await).into(),
-            NOT_SENT,
-        ),
+        ("marked not sent, around a reset", DeliveryError::not_sent(no_reply().await).into(), NOT_SENT),
         ("marked not sent, in a body", body(not_sent()).await.into(), MAYBE),
         (
             "marked not sent, above a connect error, in an unknown error",
