@@ -169,7 +169,7 @@ impl Refresher {
             Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
         match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
-            true => Err(KeyError::new("the key provider returned an expired key")),
+            true => Err(KeyError::new("the key provider gave a key that has expired")),
             false => Ok(fresh),
         }
     }
