@@ -1,4 +1,4 @@
-//! The two clocks. The whole crate reads them here, so that it follows tokio's paused time.
+//! The two clocks of the crate. All code reads the time here, so that it follows tokio's paused time.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,25 +9,25 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Returns the wall-clock time, shifted as far as tokio's clock is while a test pauses it. A date in a header and a sleep
-/// then agree.
+/// Returns the wall-clock time. If a test pauses tokio's clock, the time is shifted by as much as tokio's clock, so
+/// that dates in headers agree with sleeps.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn wall() -> SystemTime {
     let (tokio, real, wall) = (Instant::now().into_std(), std::time::Instant::now(), SystemTime::now());
     let ahead = tokio.checked_duration_since(real).unwrap_or(Duration::ZERO);
     let behind = real.checked_duration_since(tokio).unwrap_or(Duration::ZERO);
-    // Without a pause the two readings differ by nanoseconds.
+    // If time is not paused, the two readings differ by nanoseconds.
     wall.checked_add(ahead).and_then(|wall| wall.checked_sub(behind)).unwrap_or(wall)
 }
 
-/// Returns the wall-clock time of the machine. Used for ids, which only have to sort, because it reads one clock instead of
-/// three.
+/// Returns the machine's wall-clock time. It is used for ids, which only need an order in time, because it reads one
+/// clock instead of three.
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clocks of the machine")]
 pub(crate) fn machine() -> SystemTime {
     SystemTime::now()
 }
 
-/// Returns `start + wait`, limited to a century, or to a year if the clock cannot represent the sum.
+/// Returns `start + wait`. Limits `wait` to a century, or to a year if the clock cannot represent the sum.
 pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
     let within = |longest: Duration| start.checked_add(wait.min(longest));
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_wall_clock_follows_paused_time() {
+    async fn wall_clock_follows_paused_time() {
         let before = wall();
         tokio::time::advance(Duration::from_secs(3600)).await;
         let moved = wall().duration_since(before).unwrap();

@@ -1,21 +1,22 @@
-//! Header fields that the layers add. A full map of `http` panics unless its fallible methods are used.
+//! Adds header fields. If the map of `http` is full, its methods panic unless the fallible ones are used.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::error::Error;
 
-/// Most names in a request. `http` holds 24,576, but finds no room above 6,553 if the hashes of some names collide.
+/// The maximum number of header names in a request. A map of `http` holds up to 24,576, but only 6,553 if some of their
+/// hashes collide.
 const CAPACITY: usize = 6_500;
 
-/// Kept free for hooks and clients, which add fields by the methods that panic.
+/// The room that stays free for closures and clients, which add fields with the methods that panic.
 const RESERVED: usize = 500;
 
-/// Returns the error of a request whose header fields leave no room for another one.
+/// Creates the error of a request whose headers have no room for another field.
 fn too_many_fields() -> Error {
     Error::invalid_request("the request has more than 6,000 header fields")
 }
 
-/// Returns an error unless hooks and clients have room for their own fields.
+/// Returns an error unless closures and clients have room for their own fields.
 pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), Error> {
     match headers.keys_len() > CAPACITY - RESERVED {
         true => Err(too_many_fields()),
@@ -23,7 +24,7 @@ pub(crate) fn check_room(headers: &HeaderMap) -> Result<(), Error> {
     }
 }
 
-/// Sets a field, and replaces any value that it has.
+/// Sets a field. Replaces its previous values.
 pub(crate) fn insert(headers: &mut HeaderMap, name: &HeaderName, value: HeaderValue) -> Result<(), Error> {
     if headers.keys_len() >= CAPACITY && !headers.contains_key(name) {
         return Err(too_many_fields());
@@ -31,13 +32,13 @@ pub(crate) fn insert(headers: &mut HeaderMap, name: &HeaderName, value: HeaderVa
     headers.try_insert(name, value).map(drop).map_err(|_| too_many_fields())
 }
 
-/// Sets a field unless it is set, and returns its value.
+/// Sets a field if it is missing, and returns its value.
 pub(crate) fn get_or_insert_with<'a>(
     headers: &'a mut HeaderMap,
     name: &HeaderName,
     value: impl FnOnce() -> HeaderValue,
 ) -> Result<&'a HeaderValue, Error> {
-    // A full map has no entries to offer, not even those that it has.
+    // A full map returns no entries at all, not even for fields that it contains.
     if headers.keys_len() >= CAPACITY {
         return headers.get(name).ok_or_else(too_many_fields);
     }
@@ -61,7 +62,7 @@ mod tests {
         (0..count).map(|number| (named(number), HeaderValue::from(number))).collect()
     }
 
-    /// The hash of `http`'s map, FNV-1a, until many names collide.
+    /// FNV-1a, which the map of `http` uses until many hashes collide.
     struct Fnv(u64);
 
     impl Hasher for Fnv {
@@ -82,9 +83,9 @@ mod tests {
         hasher.finish() & 0x7fff
     }
 
-    /// Returns a map in which the next insertion changes the hash, or needs more than the largest table.
+    /// Creates a map whose next insertion changes the hash function, or needs more than the maximum table size.
     fn colliding(count: usize) -> HeaderMap {
-        // The second name with the hash 6 displaces the names with the next 200 hashes.
+        // The second name with the hash 6 displaces the names with the 200 hashes that follow.
         let mut wanted: Vec<u64> = (7..207).chain([6, 6]).collect();
         let names = (100_000..).map(named).filter_map(|name| {
             let at = wanted.iter().position(|wanted| *wanted == hash(&name))?;
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_colliding_names_before_hooks_and_clients_panic() {
+    fn rejects_colliding_names_before_closures_and_clients_panic() {
         let mut headers = colliding(6_000);
         assert!(check_room(&headers).is_ok());
         for number in 0..500 {
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn adds_a_field_up_to_the_capacity() {
+    fn adds_header_fields_up_to_the_capacity() {
         let mut headers = filled(CAPACITY - 1);
         assert_eq!(get_or_insert_with(&mut headers, &NAME, || HeaderValue::from(7)).unwrap(), "7");
         assert!(insert(&mut headers, &NAME, HeaderValue::from(8)).is_ok());
@@ -124,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn returns_the_value_of_a_full_map() {
+    fn returns_the_value_of_a_field_in_a_full_map() {
         let (mut headers, name) = (filled(24_576), HeaderName::from_static("x-17"));
         assert_eq!(get_or_insert_with(&mut headers, &name, || HeaderValue::from(0)).unwrap(), "17");
     }
 
     #[test]
-    fn keeps_room_for_hooks_and_clients() {
+    fn keeps_header_capacity_for_closures_and_clients() {
         assert!(check_room(&filled(6_000)).is_ok());
         let error = check_room(&filled(6_001)).unwrap_err();
         assert_eq!(

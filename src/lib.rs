@@ -1,20 +1,20 @@
-//! Tower layers for calling third-party HTTP APIs. They send a credential to its own origin only, keep to a rate limit
-//! in every window, retry a request only if that is safe, and give each call an id and a log event. Three presets stack
-//! them over a hyper client.
+//! Tower layers for clients of third-party HTTP APIs. The layers send a credential only to its own origin, keep a rate
+//! limit in every window, retry a request only if that is safe, and give each call an id and a log event. Three presets
+//! stack the layers over a hyper client.
 //!
 //! # What happens to a request
 //!
 //! | layer, outermost first | effect |
 //! |---|---|
-//! | [`timeout`], body, optional | ends the body of a response that stalls |
-//! | [`request_id`] | gives the call an id, sends it with every attempt, logs the call when it ends |
-//! | default headers, of a preset | sets the headers that the caller has not set |
-//! | [`timeout`], total | sets one deadline for all layers below, up to the response headers |
+//! | [`timeout`], body, optional | makes the body of a response fail if it stalls |
+//! | [`request_id`] | gives the call an id, sends the id with every attempt, and logs the end of the call |
+//! | default headers, in a preset | adds the headers that the caller has not set |
+//! | [`timeout`], total | sets one deadline for all inner layers, up to the response headers |
 //! | [`retry`] | retries after a backoff if the failure is temporary and a retry is safe |
-//! | [`limit`] | queues each attempt for its permit, first in, first out, or refuses it |
-//! | [`attempt_span`] | gives each attempt a span, and optionally sends its number or trace context |
+//! | [`limit`] | queues each attempt until its permit is granted, first in, first out, or refuses it |
+//! | [`attempt_span`] | creates a span for each attempt, and can send its number or trace context |
 //! | [`auth`] | adds the credential if the request goes to the credential's own origin |
-//! | [`timeout`], per attempt | bounds one attempt |
+//! | [`timeout`], per attempt | limits the time of one attempt |
 //! | the client | sends the request |
 //!
 //! # A ready client
@@ -25,7 +25,8 @@
 //! tokio = { version = "1", features = ["macros", "rt-multi-thread"] }
 //! ```
 //!
-//! A [`preset`] makes a ready [`Client`] for one of three kinds of service, from its base URL and its key:
+//! A [`preset`] creates a ready [`Client`] for one of three kinds of service, from the base URL and the key of that
+//! service:
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, BoxError, Report, preset};
@@ -48,7 +49,7 @@
 //!
 //! Every HTTP status is returned as `Ok`. An [`Error`] means that no response arrived.
 //!
-//! For any other service, start from [`Client::builder`], and set a name for the log and a quota:
+//! For any other service, start from [`Client::builder`]. Set a quota, and a name for the log:
 //!
 //! ```
 //! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota};
@@ -63,7 +64,7 @@
 //! # orders(ApiKey::new("s3cret").unwrap()).unwrap();
 //! ```
 //!
-//! With the feature `serde`, a `StackConfig` holds the same configuration, [read from a file or the
+//! With the feature `serde`, a `StackConfig` contains the same configuration, [from a file or the
 //! environment](preset#configuration-from-files).
 //!
 //! # A stack of layers
@@ -77,7 +78,7 @@
 //! hyper-util = { version = "0.1", features = ["client-legacy", "http1", "tokio"] }
 //! ```
 //!
-//! The layers go around any client that is a tower service, in this order. Each also works alone:
+//! The layers work with any client that is a tower service, in this order. Each layer also works alone:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -114,12 +115,13 @@
 //! }
 //! ```
 //!
-//! Clones of the stack share its limiter, its budget and its connections, so make the stack once.
-//! [`guide::other_layers`] shows where the layers of tower and tower-http belong in the stack.
+//! Clones of the stack share its limiter, its retry budget and its connections, so create the stack once. [`guide::other_layers`]
+//! shows where the layers of tower and tower-http belong among these.
 //!
-//! [`StackBuilder::layer`](stack::StackBuilder::layer) puts the whole stack of a preset over any
-//! `Service<http::Request<ReplayBody<B>>>`, and [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) makes a
-//! ready client over such a service. The feature `reqwest` has a service for a `reqwest::Client`: see [`adapter`].
+//! [`StackBuilder::layer`](stack::StackBuilder::layer) creates the whole stack of a preset for any
+//! `Service<http::Request<ReplayBody<B>>>`.
+//! [`StackBuilder::client_with_service`](stack::StackBuilder::client_with_service) creates a ready client over such a
+//! service. The feature `reqwest` adds a service for a `reqwest::Client`: see [`adapter`].
 //!
 //! # Tests
 //!
@@ -129,8 +131,8 @@
 //! tokio = { version = "1", features = ["macros", "rt", "test-util"] }
 //! ```
 //!
-//! A scripted service replaces the client and its server, and records the requests. On tokio's paused clock every wait is
-//! instant and exact:
+//! A scripted service replaces the client and its server, and records the requests. With tokio's paused clock, every
+//! wait is instant and exact:
 //!
 //! ```
 //! use std::time::Duration;
@@ -157,13 +159,14 @@
 //! }
 //! ```
 //!
-//! The scripted service is a tower service, so custom layers and stacks also go over it. [`test_util`] also has a scripted
-//! server on loopback, a check of every window against a quota, and repeatable jitter and ids.
+//! The scripted service is a tower service, so it also works with custom layers and stacks. [`test_util`] also contains
+//! a scripted loopback server, an assertion that checks every window against a quota, and repeatable jitter and ids.
 //!
 //! # When a stack does not compile
 //!
-//! If the inner service does not meet a bound, a method call on the stack, such as `oneshot`, only reports that "trait
-//! bounds were not satisfied". To see which bound, pass the stack to this function, with the type of the request's body:
+//! If the inner service does not meet a bound, the compiler's error for a method call on the stack, such as `oneshot`,
+//! only states that "trait bounds were not satisfied". To find out which bound, pass the stack and the type of the
+//! request's body to this function:
 //!
 //! ```
 //! fn check<B, S: tower::Service<http::Request<B>>>(service: S) -> S {
@@ -177,52 +180,52 @@
 //!
 //! The layers require only what they use:
 //!
-//! - The service returns an `http::Response`, and an error that converts to a [`BoxError`].
-//! - Under [`retry`], [`limit`] and a preset the service is `Clone`.
-//! - Under [`retry`] both bodies implement `http_body::Body`, and the service takes a [`ReplayBody`](body::ReplayBody) of the
-//!   request's body.
-//! - Under a preset or a signature the request's body is `Send + 'static`. No other type has to be `Debug`, `Send` or
-//!   `'static`.
+//! - The service returns an `http::Response`, and an error that can be converted to a [`BoxError`].
+//! - Under [`retry`], [`limit`] and in a preset, the service is `Clone`.
+//! - Under [`retry`], both bodies implement `http_body::Body`, and the service takes a [`ReplayBody`](body::ReplayBody)
+//!   of the request's body.
+//! - In a preset and under a signature, the request's body is `Send + 'static`. No other type must be `Debug`, `Send`
+//!   or `'static`.
 //!
 //! # Time
 //!
-//! Everything uses tokio's clock, so a test under `tokio::time::pause` is exact and instant.
+//! All layers use tokio's clock, so a test with `tokio::time::pause` is exact and instant.
 //!
 //! # Features
 //!
-//! | feature | what it adds |
+//! | feature | effect |
 //! |---|---|
 //! | `client` (default) | [`Client`], over hyper-util's pooled client. Brings `hyper` |
-//! | `hyper` (default) | reads from errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
+//! | `hyper` (default) | determines from the errors of hyper, hyper-util and h2 whether a request was sent, and why it failed |
 //! | `rustls` (default) | TLS for the client: rustls with the ring provider and Mozilla's roots. Brings `client` |
-//! | `native-roots` | the operating system's roots for TLS, if the application enables them. Brings `rustls` |
+//! | `native-roots` | allows the application to use the operating system's roots for TLS. Brings `rustls` |
 //! | `json` | JSON calls of the client. Brings `client` |
-//! | `serde` | configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
-//! | `quanta` | a faster clock for a limiter, if the application enables it |
-//! | `metrics` | counters, gauges and histograms of the `metrics` facade, see [`adapter`] |
+//! | `serde` | reads the configuration of a stack from TOML, JSON or the environment, see [`preset`](preset#configuration-from-files) |
+//! | `quanta` | allows the application to use a faster clock for a limiter |
+//! | `metrics` | records counters, gauges and histograms with the `metrics` facade, see [`adapter`] |
 //! | `otel` | sends the context of each attempt's span with its request, see [`adapter`] |
-//! | `redis` | a limiter that several processes share, see [`adapter`] |
+//! | `redis` | a limiter whose quota several processes share, see [`adapter`] |
 //! | `reqwest` | a service over a `reqwest::Client`, see [`adapter`]. Brings `hyper` |
-//! | `backoff` | retry delays of that crate's policies, see [`adapter`] |
-//! | `test-util` | a scripted service and checks for tests, see [`test_util`]. With `client` also a scripted server |
+//! | `backoff` | retry delays from the policies of the `backoff` crate, see [`adapter`] |
+//! | `test-util` | a scripted service and assertions for tests, see [`test_util`]. With `client`, also a scripted server |
 //!
-//! The layers need no feature. Over hyper's clients or a client built on them, such as tonic's, keep `hyper`, with
-//! `default-features = false` and `features = ["hyper"]`. Without it, every error of hyper counts as "maybe processed", so
-//! that only idempotent requests are retried. An error then also shows the debug data of an HTTP/2 GOAWAY, which the
-//! server chooses.
+//! The layers need no feature. For hyper's clients and clients built on them, such as tonic's, keep the feature
+//! `hyper`, with `default-features = false` and `features = ["hyper"]`. Without it, every error of hyper counts as
+//! "maybe processed", so only idempotent requests are retried. In addition, errors then show the debug data of an
+//! HTTP/2 GOAWAY, which the server chooses.
 //!
 //! # Examples
 //!
-//! The repository has these programs in its folder `examples`. The package that cargo downloads does not contain them.
-//! `cargo run --example NAME` runs each against stand-in servers on loopback, without a key.
+//! The folder `examples` of the repository contains these programs. The package that cargo downloads does not contain
+//! them. `cargo run --example NAME` runs one of them, with simulated servers on loopback and without a key.
 //!
 //! | example | what it shows | see |
 //! |---|---|---|
-//! | `quickstart` | the three presets against servers that fail and throttle, and a table at the end | [above](#a-ready-client), [`preset`] |
+//! | `quickstart` | the three presets with servers that fail and throttle, and a table of the results | [above](#a-ready-client), [`preset`] |
 //! | `compose` | single layers, with tower's `ConcurrencyLimit` | [above](#a-stack-of-layers), [`guide::other_layers`] |
 //! | `settings` | services from a file and the environment, and errors of invalid ones | [`preset`](preset#configuration-from-files) |
 //! | `observe` | log, spans and metrics while a service fails and recovers | [`request_id`] |
-//! | `sign` | requests signed with HMAC-SHA256 | [`auth::Sign`] |
+//! | `sign` | signing requests with HMAC-SHA256 | [`auth::Sign`] |
 //! | `websocket` | a WebSocket through the stack, and reconnecting | |
 //! | `wrap_reqwest` | a preset in code with reqwest's types | [`adapter`] |
 //! | `shared_limit` | four processes with one quota in Redis, which is stopped halfway | [`adapter`] |

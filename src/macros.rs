@@ -1,4 +1,4 @@
-/// Adds access to the inner service of a layer's service.
+/// Adds methods that return the inner service to the service of a layer.
 macro_rules! inner_service {
     () => {
         /// Returns a reference to the inner service.

@@ -1,4 +1,5 @@
-//! Randomness for jitter and request ids: cheap, shared without a lock, seedable. Not for secrets.
+//! Random numbers for jitter and request ids. They are fast, need no lock, and can be seeded. Do not use them for
+//! secrets.
 
 use std::{
     collections::hash_map::RandomState,
@@ -6,13 +7,14 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// SplitMix64: a counter, and a mixing of its value. Clones of a layer share one counter, so that no two of
-/// them draw the same sequence.
+/// The generator SplitMix64: a counter, whose value is mixed. Clones of a layer share one counter, so that their
+/// sequences differ.
 #[derive(Debug)]
 pub(crate) struct Random(AtomicU64);
 
 impl Random {
-    /// Seeded by the operating system, once per process and thread, through std's hasher keys.
+    /// Seeds the generator with the keys of std's hasher. The operating system provides them once for each process and
+    /// thread.
     pub(crate) fn from_entropy() -> Self {
         Self::seeded(RandomState::new().hash_one(0x5eed_u64))
     }
@@ -35,14 +37,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_and_two_layers_differ() {
+    fn equal_seeds_repeat_and_unseeded_generators_differ() {
         let (a, b) = (Random::seeded(7), Random::seeded(7));
         assert!((0..100).all(|_| a.next() == b.next()));
         assert_ne!(Random::from_entropy().next(), Random::from_entropy().next());
     }
 
     #[test]
-    fn the_published_test_vector_holds() {
+    fn splitmix64_matches_the_published_test_vector() {
         let random = Random::seeded(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use percent_encoding::percent_decode_str;
 use zeroize::Zeroizing;
 
-/// A secret text. Overwrites its memory when its last clone is dropped.
+/// A secret text. Its memory is overwritten when its last clone is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Arc<Zeroizing<Box<str>>>);
 
@@ -16,10 +16,10 @@ impl Secret {
         &self.0
     }
 
-    /// Returns whether `text` contains the secret, as it is or percent-encoded.
+    /// Returns whether `text` contains the secret, in plain text or percent-encoded.
     pub(crate) fn is_in(&self, text: &str) -> bool {
         let secret = self.expose();
-        // No encoding makes the secret shorter.
+        // Percent-encoding never makes the secret shorter.
         text.len() >= secret.len()
             && (text.contains(secret) || percent_decode_str(text).decode_utf8_lossy().contains(secret))
     }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_secret_in_plain_and_percent_encoded() {
+    fn finds_the_secret_in_plain_text_and_percent_encoded() {
         let secret = Secret::new("s3/cr%t");
         for (text, found) in [
             ("s3/cr%t", true),
@@ -53,9 +53,9 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "redacted");
     }
 
-    /// The crate `zeroize` tests its own part.
+    /// Tests only this type, because the crate `zeroize` tests the overwriting itself.
     #[test]
-    fn overwrites_its_memory_when_dropped() {
+    fn secret_overwrites_its_memory_when_dropped() {
         fn overwritten(_: &impl zeroize::ZeroizeOnDrop) {}
         overwritten(&*Secret::new("s3cret").0);
     }

@@ -4,9 +4,9 @@ use ::backoff::backoff::Backoff as Policy;
 
 use crate::retry::Backoff;
 
-/// Retries after the delays of a policy of the `backoff` crate. The call ends when the policy returns none.
+/// Uses a policy of the `backoff` crate for the retry delays. When the policy returns `None`, the call ends.
 ///
-/// Each call gets a reset clone of the policy. The layer's number of attempts limits it, too: see
+/// Each call uses a clone of the policy, which is reset first. The layer's maximum number of attempts also applies: see
 /// [the notes](crate::adapter#notes).
 ///
 /// ```
@@ -36,16 +36,17 @@ use crate::retry::Backoff;
 ///
 /// # Notes
 ///
-/// - `max_elapsed_time`, 15 minutes by default, is counted from the first failure on the clock of the standard library,
-///   which ignores tokio's paused time. A `backoff::Clock` that returns `tokio::time::Instant::now().into_std()` follows
-///   tokio's clock.
-/// - The jitter also lengthens a delay: with `randomization_factor` 0.5 up to 1.5 times the `max_interval`.
-/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. Use a closure instead, which is a [`Backoff`], too:
-///   `|| std::iter::repeat(Duration::from_secs(1))`.
+/// - `max_elapsed_time`, 15 minutes by default, counts from the first failure. It uses the clock of the standard
+///   library, which ignores tokio's paused time. A `backoff::Clock` that returns
+///   `tokio::time::Instant::now().into_std()` follows tokio's clock.
+/// - The jitter of the policy can also lengthen a delay: with a `randomization_factor` of 0.5, up to 1.5 times the
+///   `max_interval`.
+/// - `Constant`, `Zero` and `Stop` of that crate are not `Clone`. Use a closure instead, because a closure also
+///   implements [`Backoff`]: `|| std::iter::repeat(Duration::from_secs(1))`.
 ///
 /// # Panics
 ///
-/// Panics if the policy does. `backoff::ExponentialBackoff` may, if its intervals are close to `Duration::MAX`.
+/// Panics if the policy panics. `backoff::ExponentialBackoff` may panic if its intervals are close to `Duration::MAX`.
 pub fn from_backoff<B>(policy: B) -> impl Backoff + Clone
 where
     B: Policy + Clone + Send + Sync + 'static,

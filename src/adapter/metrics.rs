@@ -19,8 +19,8 @@
 //!
 //! # The metrics
 //!
-//! These are all metrics of this crate. A test compares this table with the code. Durations are in seconds. A label without
-//! a value is omitted.
+//! This table lists all metrics of this crate. A test compares it with the code. Durations are in seconds. A label
+//! without a value is omitted.
 //!
 //! | metric | kind | value | labels |
 //! |---|---|---|---|
@@ -46,55 +46,57 @@
 //! - `service` is the name from the [`request_id`](crate::request_id) layer or from the preset.
 //! - `reason` is the name of a [`Reason`](crate::error::Reason), [`DelayReason`](crate::call::DelayReason) or
 //!   [`StopReason`](crate::call::StopReason).
-//! - `outcome` of a key is `refreshed` or `failed`.
-//! - `outcome` of a query to a store is `answered`, `failed`, or `late` if its permits had expired.
+//! - `outcome` of a key refresh is `refreshed` or `failed`.
+//! - `outcome` of a query to a store is `answered` if the store replied, `failed`, or `late` if the permits had expired
+//!   when the reply arrived.
 //!
-//! Prometheus' exporter writes underscores for dots. With `with_recommended_naming` it adds `_total` to counters and
-//! `_seconds` to durations.
+//! The Prometheus exporter replaces dots by underscores. With `with_recommended_naming` it adds `_total` to counters
+//! and `_seconds` to durations.
 //!
 //! # Cardinality
 //!
-//! All labels have few, fixed values, with these exceptions:
+//! All labels have a small, fixed set of values, with these exceptions:
 //!
-//! - `service` is the application's choice.
-//! - `server.address`, in lower case, and `server.port` have one value for each host and port that is called. If a layer
-//!   above follows redirects, servers choose these values in `Location`: restrict the hosts that it follows to, or drop
-//!   the labels in the recorder.
-//! - `http.response.status_code` has up to 900 values, 100 to 999, because the server may send any status.
+//! - `service` is chosen by the application.
+//! - `server.address`, in lower case, and `server.port` have one value for each host and port that is called. If a
+//!   layer above follows redirects, servers choose these values with `Location`. In that case restrict the hosts of
+//!   redirects, or drop the labels in the recorder.
+//! - `http.response.status_code` has up to 900 values, 100 to 999, because a server may send any status.
 //!
 //! # Notes
 //!
-//! - Nothing is recorded before [`enable`], because another crate of the program may have enabled the feature. A disabled
-//!   metric costs one load of a flag.
-//! - The duration of a call excludes calls that their caller drops. It includes an attempt that the total deadline ends,
-//!   with the `error.type` `deadline`.
-//! - A refused wait counts in the wait's duration. A wait that its caller drops does not. Both leave the queue.
-//! - A request whose permit expires while the inner service becomes ready waits again. The second wait is recorded, the
-//!   second grant is not.
+//! - Nothing is recorded before [`enable`] is called, because another crate of the program may have enabled the
+//! - A call or attempt that its caller drops has no recorded duration. An attempt that the total deadline cancels has
+//!   one, with the `error.type` `deadline`.
+//!   it, with the `error.type` `deadline`.
+//! - A wait that ends in a refusal is part of the wait duration. A wait that its caller drops is not. The queue gauge
+//!   decreases in both cases.
+//! - A request waits again if its permit expires before the inner service is ready. The second wait is recorded, but
+//!   the second grant is not counted.
 
 use ::metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
 use crate::telemetry::{event, metric};
 
-/// Upper bounds of histogram buckets for durations, in seconds, as OpenTelemetry's semantic conventions advise for
-/// `http.client.request.duration`.
+/// The upper bounds of histogram buckets for durations, in seconds, as OpenTelemetry's semantic conventions recommend
+/// for `http.client.request.duration`.
 ///
-/// The facade has no buckets, so set them in the recorder. Without them Prometheus' exporter makes summaries. Waits and
-/// pauses can be longer than the last bound.
+/// The facade does not define buckets, so set them in the recorder. Otherwise the Prometheus exporter creates
+/// summaries. Waits and pauses can be longer than the last bound.
 pub const BUCKETS: [f64; 14] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 
-/// Describes the metrics to the installed recorder, and records them from now on, in the whole program.
+/// Registers descriptions of the metrics with the installed recorder, and starts recording in the whole program.
 ///
-/// Another call describes them to a recorder that was installed later.
+/// If another recorder is installed later, call this again to register the descriptions with it.
 pub fn enable() {
     use Unit::{Count, Seconds};
     describe_histogram!(metric::REQUEST_DURATION, Seconds, "Duration of HTTP client requests.");
-    describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, with their waits and backoff.");
+    describe_histogram!(metric::CALL_DURATION, Seconds, "Duration of calls, including waits and backoff.");
     describe_histogram!(event::WAIT_DURATION, Seconds, "Duration of the waits for a permit.");
-    describe_histogram!(event::PAUSE_DURATION, Seconds, "Pauses that responses requested.");
+    describe_histogram!(event::PAUSE_DURATION, Seconds, "Duration of the pauses that responses requested.");
     describe_gauge!(event::QUEUE, Count, "Requests in the limiter's queue.");
-    describe_counter!(event::GRANTS, Count, "Requests that were granted their permits.");
+    describe_counter!(event::GRANTS, Count, "Requests whose permits were granted.");
     describe_counter!(event::REFUSALS, Count, "Requests that the limiter refused, by reason.");
     describe_counter!(event::RETRIES, Count, "Retries, by reason.");
     describe_counter!(event::GIVE_UPS, Count, "Calls with a failure that was not retried, by reason.");

@@ -14,7 +14,7 @@
 //! [`RedisLimiter`]: struct.RedisLimiter.html
 //! [`adapter::metrics`]: metrics/index.html
 //!
-//! A builder of the `backon` crate needs no adapter, because a closure is a [`Backoff`](crate::retry::Backoff):
+//! Builders of the `backon` crate need no adapter, because a closure implements [`Backoff`](crate::retry::Backoff):
 //!
 //! ```
 //! use backon::{BackoffBuilder, ExponentialBuilder};
@@ -27,17 +27,17 @@
 //!
 //! # Notes
 //!
-//! For policies of `backoff` and builders of `backon`:
+//! These notes apply to policies of `backoff` and builders of `backon`:
 //!
-//! - Retrying ends when the schedule ends, or after the layer's
-//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, the schedule, the
-//!   budget and the deadline decide.
-//! - A longer delay that the server requests replaces the schedule's. Up to half of the schedule's delay is added to it as
-//!   jitter.
-//! - Each call has a new schedule, which starts at its first failure. The layer uses
+//! - Retrying ends when the policy returns no further delay, or after the layer's
+//!   [`with_max_attempts`](crate::retry::RetryLayer::with_max_attempts), 3 by default. With `u32::MAX`, only the
+//!   policy, the budget and the deadline end it.
+//! - If the server requests a longer delay, it replaces the policy's delay. Jitter of up to half of the policy's delay
+//!   is then added.
+//! - Each call starts a new sequence of delays at its first failure. The layer uses
 //!   [`with_custom_throttled_backoff`](crate::retry::RetryLayer::with_custom_throttled_backoff) after a 429 or 529, and
-//!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. Set both to use one kind of
-//!   backoff.
+//!   [`with_custom_backoff`](crate::retry::RetryLayer::with_custom_backoff) after any other failure. To use one policy
+//!   for both, set both.
 //! - [`with_seed`](crate::retry::RetryLayer::with_seed) does not affect the jitter of these crates.
 
 #[cfg(feature = "backoff")]

@@ -8,11 +8,11 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Writes the context of an attempt's span into the request's headers, as W3C `traceparent` and `tracestate`.
 ///
-/// Sends nothing unless the subscriber has the layer of `tracing-opentelemetry` and that layer records the span. Never sends
-/// baggage, and ignores OpenTelemetry's global propagator, because its other fields are meant for the application's own
-/// services.
+/// Writes nothing unless the subscriber contains the layer of `tracing-opentelemetry` and that layer records the span.
+/// Never sends baggage. OpenTelemetry's global propagator is not used, because its other fields are meant for the
+/// application's own services.
 ///
-/// Keeps a `traceparent` of the caller and its `tracestate`, on every attempt.
+/// A `traceparent` and `tracestate` that the caller has set are kept, on every attempt.
 ///
 /// ```
 /// use tower_outbound::{adapter::trace_context, attempt_span::AttemptSpanLayer, preset};
@@ -30,17 +30,17 @@ pub fn trace_context(span: &Span, headers: &mut HeaderMap) {
     let context = span.context();
     let span = context.span();
     let span = span.span_context();
-    // `traceparent` of version 00. Its only flag states whether the trace is sampled.
+    // Version 00 of `traceparent`, whose only flag is whether the trace is sampled.
     let (trace, id, sampled) = (span.trace_id(), span.span_id(), u8::from(span.is_sampled()));
     let Ok(parent) = HeaderValue::try_from(format!("00-{trace}-{id}-{sampled:02x}")) else { return };
     if !span.is_valid() || headers.try_insert(TRACEPARENT, parent).is_err() {
         return;
     }
-    // Removes a `tracestate` of the caller, because it is invalid without its `traceparent`.
+    // Removes a `tracestate` that the caller has set, because it is invalid without its `traceparent`.
     headers.remove(TRACESTATE);
     let state = span.trace_state().header();
     if let Some(state) = HeaderValue::try_from(state).ok().filter(|state| !state.is_empty()) {
-        // `tracestate` is optional. The caller has checked that the map has room.
+        // `tracestate` is optional, so an error is ignored. The caller has checked that the map has room.
         let _ = headers.try_insert(TRACESTATE, state);
     }
 }

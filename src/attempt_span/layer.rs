@@ -5,7 +5,7 @@ use tracing::Span;
 
 use crate::config::text::Written;
 
-/// Gives each attempt a span of its own.
+/// Creates a span for each attempt.
 ///
 /// ```
 /// use http::HeaderName;
@@ -16,12 +16,12 @@ use crate::config::text::Written;
 ///
 /// # Default
 ///
-/// Sends nothing in the request, so that third-party servers do not learn attempt counts or trace ids.
+/// By default nothing is added to the request, so that third-party servers learn neither attempt counts nor trace ids.
 ///
 /// # Configuration
 ///
-/// With the feature `serde` a file has the field `header`: see [`with_attempt_header`](Self::with_attempt_header).
-/// `Serialize` omits the closure.
+/// With the feature `serde`, a configuration file has the field `header`: see
+/// [`with_attempt_header`](Self::with_attempt_header). `Serialize` omits the closure.
 #[derive(Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -34,23 +34,23 @@ pub struct AttemptSpanLayer {
 type Propagate = dyn Fn(&Span, &mut HeaderMap) + Send + Sync;
 
 impl AttemptSpanLayer {
-    /// The defaults.
+    /// Creates a layer with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sends the number of the attempt, from 1, in this header. Replaces a value of the caller.
+    /// Sends the number of the attempt, starting at 1, in this header. Replaces a value set by the caller.
     pub fn with_attempt_header(mut self, header: HeaderName) -> Self {
         self.header = Some(Written(header));
         self
     }
 
-    /// Calls `propagate` for each attempt, to write the context of the attempt's span into the request's headers, so that
-    /// the server's spans become its children. With the feature `otel`, `adapter::trace_context` writes W3C's
-    /// `traceparent`.
+    /// Calls `propagate` for each attempt. The closure writes the context of the attempt's span into the request's
+    /// headers, so that the server's spans become children of that span. With the feature `otel`,
+    /// `adapter::trace_context` writes W3C's `traceparent`.
     ///
-    /// The span is disabled if no subscriber enables it. The headers have room for 500 fields. A request without that room
-    /// is rejected before this call.
+    /// If no subscriber enables the span, `propagate` receives a disabled span. The headers have room for 500 more
+    /// fields. A request without that room is rejected before `propagate` is called.
     pub fn with_propagation(
         mut self,
         propagate: impl Fn(&Span, &mut HeaderMap) + Send + Sync + 'static,

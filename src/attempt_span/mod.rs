@@ -1,5 +1,5 @@
-//! Creates a span for each attempt, as OpenTelemetry specifies for an HTTP client. Optionally sends the number of the
-//! attempt and the span's context.
+//! Creates a span for each attempt, as OpenTelemetry specifies for HTTP clients. Can also send the number of the
+//! attempt and the span's context to the server.
 //!
 //! ```
 //! use http::HeaderName;
@@ -22,23 +22,23 @@
 //! # }
 //! ```
 //!
-//! [`request_id`](crate::request_id) documents the fields and the level of the span, with every other span and log
-//! event.
+//! [`request_id`](crate::request_id) documents the fields and the level of this span, together with all other spans and
+//! log events.
 //!
 //! # Order
 //!
-//! - Inside limit, so that the span does not include the wait for a permit. The wait has its own event.
-//! - Outside auth, so that the span is created before the credential is added, and a signature can cover the headers of
-//!   this layer.
+//! - Place this layer inside limit, so that the span does not include the wait for a permit, which has its own event.
+//! - Place it outside auth, so that the span is created before the credential is added, and a signature can cover the
+//!   headers that this layer adds.
 //!
 //! # Notes
 //!
-//! - The span ends at the head of the response. It does not cover the body.
-//! - The span is current while the inner layers and the client are polled or dropped, so their spans and events are its
-//!   children. The spans of tasks that they spawn are not.
-//! - The span of an attempt that its caller drops has no status, because the server did not fail.
-//! - A request that the limiter refuses, or that an outer layer does not pass on, has no span.
-//! - Without a subscriber that enables the span, nothing is formatted or allocated.
+//! - The span ends when the response headers arrive. It does not cover the body.
+//! - The span is current while the inner layers and the client are polled or dropped, so their spans and events become
+//!   its children. The spans of tasks that they spawn do not.
+//! - If the caller drops an attempt, its span has no status, because the server did not fail.
+//! - A request that the limiter refuses, or that an outer layer does not forward, has no span.
+//! - If no subscriber enables the span, nothing is formatted or allocated.
 
 mod future;
 mod layer;

@@ -10,10 +10,10 @@ use crate::{
     headers,
 };
 
-/// A closure that puts a credential on the head of a request.
+/// A closure that adds a credential to the head of a request.
 type Hook = Box<dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync>;
 
-/// The credential of a service, as its requests use it.
+/// The credential of a service.
 pub(super) enum Credential {
     Fixed(ApiKey, PlacedKey),
     Changing(ChangingKey),
@@ -23,7 +23,7 @@ pub(super) enum Credential {
 pub(super) struct ChangingKey {
     pub(super) keys: KeySource,
     placement: KeyPlacement,
-    /// The last key that was sent, so that each key is formatted once.
+    /// The latest key that was sent, in its formatted form, so that each key is formatted only once.
     placed: Mutex<Option<(ApiKey, PlacedKey)>>,
 }
 
@@ -35,7 +35,7 @@ impl Credential {
         }
     }
 
-    /// Returns the source of the key, if the credential is one.
+    /// Returns the source of the key, if the credential is a key.
     pub(super) fn keys(&self) -> Option<KeySource> {
         match self {
             Self::Fixed(key, _) => Some(key.clone().into()),
@@ -44,7 +44,8 @@ impl Credential {
         }
     }
 
-    /// Puts the credential on the request. Returns the key that a 401 rejects, unless it is fixed or the request has its own.
+    /// Adds the credential to the request. Returns the key that a 401 would reject, unless that key is fixed or the
+    /// request already had a key.
     pub(super) fn put(
         &self,
         head: &mut request::Parts,
@@ -74,7 +75,7 @@ impl Credential {
     }
 }
 
-/// Keeps the key out of the call's report.
+/// Records the key in the call, so that the report omits server ids that contain it.
 fn conceal(head: &request::Parts, key: &ApiKey) {
     if let Some(call) = head.extensions.get::<CallContext>() {
         call.conceal(&key.0);
@@ -82,8 +83,8 @@ fn conceal(head: &request::Parts, key: &ApiKey) {
 }
 
 impl ChangingKey {
-    /// Returns the latest key. If no key is valid, returns the one that made the service ready, which may have expired
-    /// since. A request never waits for a key between its permit and the server.
+    /// Returns the latest key. If no key is valid, returns the key with which the service became ready, even if it has
+    /// expired since. A request never waits for a key after it has its permit.
     fn latest(&self, ready: Option<Result<ApiKey, KeyError>>) -> Result<ApiKey, KeyError> {
         match (self.keys.lease(), ready) {
             (Either::Right(_), Some(ready)) => ready,

@@ -20,7 +20,7 @@ pin_project! {
     pub struct ResponseFuture<F> {
         #[pin]
         future: MaybeRejected<F>,
-        // The key that a 401 rejects.
+        // The key that a 401 rejects, and its source.
         key: Option<(KeySource, ApiKey)>,
     }
 }
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Returns whether the response is a 401, or gRPC's `UNAUTHENTICATED` in the headers.
+/// Returns whether the response is a 401, or has gRPC's `UNAUTHENTICATED` in its headers.
 fn rejects_key<R>(response: &Response<R>) -> bool {
     response.status() == StatusCode::UNAUTHORIZED
         || Code::in_head(response.headers()) == Some(Code::UNAUTHENTICATED)

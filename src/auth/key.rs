@@ -5,9 +5,9 @@ use zeroize::Zeroizing;
 
 use crate::{config::InvalidConfig, secret::Secret};
 
-/// A key of visible ASCII characters. `Debug` and errors redact it.
+/// An API key of visible ASCII characters. `Debug` and errors redact it.
 ///
-/// Its memory is overwritten when its last clone is dropped. Copies that were made to be sent are not overwritten: header
+/// The key's memory is overwritten when its last clone is dropped. The copies in requests are not, because header
 /// values and URIs belong to `http`, hyper and TLS.
 ///
 /// ```
@@ -25,32 +25,33 @@ use crate::{config::InvalidConfig, secret::Secret};
 pub struct ApiKey(pub(super) Secret);
 
 impl ApiKey {
-    /// The largest key file, so that a path to another file does not fill the memory.
+    /// The maximum size of a key file, so that a wrong path does not fill the memory.
     const MAX_FILE: u64 = 64 * 1024;
 
-    /// Makes a key.
+    /// Creates a key.
     ///
     /// # Errors
     ///
-    /// Returns an error if the key is empty or has a character other than visible ASCII. The error names the position of
-    /// the character, never the key.
+    /// Returns an error if the key is empty or contains a character other than visible ASCII. The error contains the
+    /// position of that character, but never the key.
     pub fn new(key: impl AsRef<str>) -> Result<Self, InvalidConfig> {
         Self::check(key.as_ref(), || "given as a value".to_owned())
     }
 
-    /// Reads the key in the environment variable `name`, once.
+    /// Reads the key from the environment variable `name`, once.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the variable if the variable is not set, or if its value is not a valid key.
+    /// Returns an error if the variable is not set or its value is not a valid key. The error contains the name of the
+    /// variable.
     ///
-    /// The error redacts an unset name with characters other than ASCII letters, digits and `_`, because it may be the
-    /// key itself.
+    /// If the variable is not set and `name` contains characters other than ASCII letters, digits and `_`, the error
+    /// redacts `name`, because it may be the key itself.
     pub fn from_env(name: &str) -> Result<Self, InvalidConfig> {
         Self::from_env_or(name, "the variable to be set")
     }
 
-    /// Like [`from_env`](Self::from_env), with another hint if the variable is not set.
+    /// Like [`from_env`](Self::from_env), but the error for an unset variable contains the hint `unset`.
     pub(crate) fn from_env_or(name: &str, unset: &'static str) -> Result<Self, InvalidConfig> {
         let place = || format!("in environment variable {name}");
         match env::var(name).map(Zeroizing::new) {
@@ -65,16 +66,17 @@ impl ApiKey {
         }
     }
 
-    /// Reads the key in the file at `path`, once. Ignores white space around the key.
+    /// Reads the key from the file at `path`, once. Ignores white space around the key.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the file if it cannot be read, is larger than 64 KiB, or contains no valid key.
+    /// Returns an error if the file cannot be read, is larger than 64 KiB, or contains no valid key. The error contains
+    /// the path.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, InvalidConfig> {
         let path = path.as_ref();
         let place = || format!("in file {}", path.display());
         let read = fs::File::open(path).and_then(|file| {
-            // Reserves room for the whole file, because a string that grows leaves copies of the key in memory.
+            // Reserves memory for the whole file, because a string that grows leaves copies of the key behind.
             let mut key = Zeroizing::new(String::with_capacity(Self::MAX_FILE as usize + 2));
             file.take(Self::MAX_FILE + 1).read_to_string(&mut key).map(|_| key)
         });
@@ -87,12 +89,13 @@ impl ApiKey {
         }
     }
 
-    /// Returns the key in plain text, for code that sends it or signs with it.
+    /// Returns the key in plain text, for code that sends it or uses it for a signature.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }
 
-    /// Returns the key as a header value, marked sensitive: `Debug` does not show it, and HTTP/2 does not index it.
+    /// Returns the key as a header value that is marked sensitive, so that `Debug` does not show it and HTTP/2 does not
+    /// index it.
     pub fn header_value(&self) -> HeaderValue {
         sensitive(self.expose())
     }
@@ -108,7 +111,7 @@ impl ApiKey {
     }
 }
 
-/// Makes a sensitive header value of visible ASCII characters and spaces, which are always valid.
+/// Creates a sensitive header value. Visible ASCII characters and spaces are always valid in it.
 pub(super) fn sensitive(text: &str) -> HeaderValue {
     let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
@@ -121,7 +124,8 @@ const VISIBLE: &str = "visible ascii characters only";
 
 /// The id, key and secret of an application. `Debug` redacts the key and the secret.
 ///
-/// Realtime messaging services use them. How a service sends the three or signs with them differs, so a hook does it: see
+/// Realtime messaging services use these three. Each service has its own way to send them or to sign requests with
+/// them, so a closure or a signer does that: see
 /// [`StackBuilder::with_authorize`](crate::stack::StackBuilder::with_authorize) and [`Sign`](super::Sign).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppCredentials {
@@ -131,11 +135,11 @@ pub struct AppCredentials {
 }
 
 impl AppCredentials {
-    /// Makes the credentials of one application.
+    /// Creates the credentials of one application.
     ///
     /// # Errors
     ///
-    /// Returns an error if the id is empty or has a character other than visible ASCII.
+    /// Returns an error if the id is empty or contains a character other than visible ASCII.
     pub fn new(app_id: impl AsRef<str>, key: ApiKey, secret: ApiKey) -> Result<Self, InvalidConfig> {
         let app_id = app_id.as_ref();
         if app_id.is_empty() || !app_id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -154,7 +158,7 @@ impl AppCredentials {
         &self.key
     }
 
-    /// Returns the key's secret.
+    /// Returns the secret that belongs to the key.
     pub fn secret(&self) -> &ApiKey {
         &self.secret
     }
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_source_of_an_invalid_key_and_not_the_key() {
+    fn error_of_an_invalid_key_names_its_source_and_omits_the_key() {
         let error = ApiKey::new("bad key\n").unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_a_missing_variable_or_file() {
+    fn error_names_the_missing_variable_or_file() {
         let error = ApiKey::from_env("TOWER_OUTBOUND_NO_SUCH_VARIABLE").unwrap_err();
         assert!(error.to_string().contains("TOWER_OUTBOUND_NO_SUCH_VARIABLE"), "{error}");
         let error = ApiKey::from_file("no/such/file").unwrap_err();
@@ -184,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_key_file_of_at_most_64_kib_and_trims_it() {
+    fn reads_and_trims_a_key_file_of_at_most_64_kib() {
         let path = env::temp_dir().join(format!("tower-outbound-key-{}", std::process::id()));
         fs::write(&path, "s3cret\n").unwrap();
         let key = ApiKey::from_file(&path);

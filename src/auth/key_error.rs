@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
-/// The failure of a key source. Its source is the error of the provider or the file.
+/// The failure of a key source. `source()` returns the error of the closure or the file.
 #[derive(Debug, Clone)]
 pub struct KeyError {
     message: Cow<'static, str>,
@@ -25,7 +25,7 @@ impl KeyError {
         self
     }
 
-    /// Returns the time until the source is used again, if it backs off.
+    /// Returns the time until the source is called again, if it is backing off.
     pub fn retry_in(&self) -> Option<Duration> {
         self.retry_in
     }
@@ -47,7 +47,7 @@ impl std::error::Error for KeyError {
     }
 }
 
-/// Makes the error of a call whose credential could not be put on its request.
+/// Creates the error of a call whose credential could not be added to its request.
 pub(super) fn auth_error(error: impl Into<BoxError>) -> Error {
     let error = error.into();
     let again_in = error.downcast_ref().and_then(KeyError::retry_in);

@@ -5,7 +5,7 @@ use http::request;
 use super::{KeyPlacement, KeySource, Origin, credential::Credential};
 use crate::{config::InvalidConfig, error::BoxError};
 
-/// Puts a credential on every request to its own origin.
+/// Adds a credential to every request to the credential's own origin.
 ///
 /// ```
 /// use http::HeaderName;
@@ -21,7 +21,7 @@ use crate::{config::InvalidConfig, error::BoxError};
 ///
 /// # Clone
 ///
-/// Clones, and the services that they make, share the key source or the closure.
+/// Clones, and the services made from them, share the key source or the closure.
 #[derive(Clone)]
 pub struct AuthLayer {
     pub(super) credential: Arc<Credential>,
@@ -29,23 +29,24 @@ pub struct AuthLayer {
 }
 
 impl AuthLayer {
-    /// Sends a key to `origin`, by default as a bearer token.
+    /// Creates a layer that sends a key to `origin`, as a bearer token by default.
     ///
     /// # Errors
     ///
-    /// Returns an error if the origin has neither TLS nor a loopback host, unless it
-    /// [allows plaintext](Origin::with_plaintext).
+    /// Returns an error if the origin uses neither TLS nor a loopback host, unless it [allows
+    /// plaintext](Origin::with_plaintext).
     pub fn new(keys: impl Into<KeySource>, origin: Origin) -> Result<Self, InvalidConfig> {
         let credential = Credential::key(keys.into(), KeyPlacement::default());
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
-    /// Lets the closure `authorize` put the credential on the head of each request to `origin`.
+    /// Creates a layer whose closure `authorize` adds the credential to the head of each request to `origin`.
     ///
-    /// The layer calls the closure once for each attempt. An error ends the call before anything is sent, and must not
-    /// contain the credential. The head has room for 500 more header fields; a request without that room is rejected.
+    /// The layer calls the closure once for each attempt. If the closure returns an error, the call ends and nothing is
+    /// sent. The error must not contain the credential. The headers have room for 500 more fields. A request without
+    /// that room is rejected before the closure is called.
     ///
-    /// For a credential that needs the body, or awaits, see [`SignLayer`](super::SignLayer).
+    /// If the credential depends on the body, or is computed asynchronously, use a [`SignLayer`](super::SignLayer).
     ///
     /// ```
     /// use tower_outbound::auth::{AuthLayer, Origin};
@@ -62,7 +63,7 @@ impl AuthLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`new`](Self::new) does.
+    /// Returns the same errors as [`new`](Self::new).
     pub fn from_fn(
         authorize: impl Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync + 'static,
         origin: Origin,
@@ -71,7 +72,7 @@ impl AuthLayer {
         Ok(Self { credential: Arc::new(credential), origins: [origin.for_credential()?].into() })
     }
 
-    /// Sends the key in another place. Has no effect on a closure.
+    /// Sets where the key is placed on the request. Has no effect with a closure.
     pub fn with_placement(mut self, placement: KeyPlacement) -> Self {
         if let Some(keys) = self.credential.keys() {
             self.credential = Arc::new(Credential::key(keys, placement));
@@ -79,11 +80,11 @@ impl AuthLayer {
         self
     }
 
-    /// Also sends the credential to `origin`, for example another host that the service redirects to.
+    /// Also sends the credential to `origin`, such as another host to which the service redirects.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`new`](Self::new) does.
+    /// Returns the same errors as [`new`](Self::new).
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
         self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
         Ok(self)

@@ -1,4 +1,4 @@
-//! Puts a credential on each attempt, for its own origin only.
+//! Adds a credential to each attempt, but only for the credential's own origin.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt};
@@ -25,28 +25,30 @@
 //! | credential | layer |
 //! |---|---|
 //! | a key, as a [`KeySource`], in a [`KeyPlacement`] | [`AuthLayer::new`] |
-//! | headers that a closure makes from the request's head | [`AuthLayer::from_fn`] |
-//! | a signature that needs the body, or awaits | [`SignLayer`] with a [`Sign`] |
+//! | headers that a closure computes from the request's head | [`AuthLayer::from_fn`] |
+//! | a signature that depends on the body, or is computed asynchronously | [`SignLayer`] with a [`Sign`] |
 //!
 //! # After a 401
 //!
-//! A key from a file or a [`RefreshingKey`] is replaced, once for all concurrent requests with a 401. The layer marks the
-//! response with [`KeyReplaced`](crate::call::KeyReplaced). It does not retry, because it is inside the limiter. The
-//! [`retry`](crate::retry#after-a-401) layer retries the request once with the new key, whatever its method, because the
-//! server did not process it. Without a retry layer, the 401 is returned and the next request has the new key.
+//! If a request with a key from a file or a [`RefreshingKey`] receives a 401, the key is replaced. Concurrent requests
+//! share one replacement. The layer marks the response with [`KeyReplaced`](crate::call::KeyReplaced), but does not
+//! retry, because it is inside the limiter. The [`retry`](crate::retry#after-a-401) layer resends the request once with
+//! the new key, whatever its method, because the server did not process it. Without a retry layer, the 401 is returned,
+//! and the next request uses the new key.
 //!
-//! gRPC's `UNAUTHENTICATED` (HTTP 200 with `grpc-status: 16` in the headers) does the same, but only an idempotent request
-//! is retried: gRPC does not guarantee that it was not processed. The layer does not see a status in the trailers.
+//! gRPC's `UNAUTHENTICATED` (HTTP 200 with `grpc-status: 16` in the headers) also replaces the key. In this case only
+//! an idempotent request is resent, because gRPC does not guarantee that it was not processed. The layer does not read
+//! a status in the trailers.
 //!
-//! If no other key can be fetched, the rejected key is sent again, and the caller sees the server's 401.
+//! If no other key can be fetched, the rejected key is sent again, so that the caller receives the server's 401.
 //!
 //! # Order
 //!
-//! Inside retry and rate limit, so that each attempt has the current key. The layer becomes ready when the key source has
-//! a key or has failed. The rate limit layer replaces a permit that expires during this wait. Every request waits for the
-//! first key, also one to another origin.
+//! Place the layer inside retry and rate limit, so that each attempt uses the current key. The layer is ready when the
+//! key source has a key or has failed. If a permit expires during this wait, the rate limit layer acquires another one.
+//! Every request waits for the first key, including requests to other origins.
 //!
-//! Above or below a layer that follows redirects, for example tower-http's `FollowRedirect`:
+//! Place it above or below a layer that follows redirects, such as tower-http's `FollowRedirect`, by this table:
 //!
 //! | placement | redirects followed above | below, by tower-http 0.7 | below, by tower-http 0.6 |
 //! |---|---|---|---|
@@ -54,25 +56,27 @@
 //! | any other header | safe | **leaks**, unless the policy is `FilterCredentials::new().remove_all()` | **leaks**, whatever the policy |
 //! | query parameter | safe | not sent after a redirect, not even to its own origin | the same |
 //!
-//! Safe means that the layer checks the origin of each hop. Follow redirects above the retry layer, too: otherwise a 401 at
-//! the second hop repeats the first one. tower-http 0.6 copies the first request's headers to each hop, and removes them
-//! only if the origin differs from that of the hop before.
+//! "Safe" means that the layer checks the origin of each hop. Also follow redirects above the retry layer. Otherwise a
+//! 401 at the second hop repeats the first hop. tower-http 0.6 copies the first request's headers to each hop, and
+//! removes them only if the origin differs from that of the previous hop.
 //!
 //! # Redaction
 //!
-//! - `Debug` of the layers, keys and key sources, and the log events of the target `tower_outbound::auth`, contain no key.
-//!   [The log](crate::request_id#the-log) lists them.
-//! - Header values are marked sensitive: `Debug` of the request does not show them, and HTTP/2 does not index them. `Debug`
-//!   of its URI shows a key in the query. hyper-util, h2 and rustls log no URI at any level, but other layers may.
-//! - A server's request id that contains the key is neither logged nor in the [`Report`](crate::Report). The layers do not
-//!   know what a closure or a [`Sign`] sends, and do not look for it.
-//! - A key's memory is overwritten when it is dropped, but not its copies in requests: see [`ApiKey`].
+//! - The `Debug` output of layers, keys and key sources contains no key, nor do the log events of the target
+//!   `tower_outbound::auth`, which [the log](crate::request_id#the-log) lists.
+//! - Header values with a key are marked sensitive, so that `Debug` of the request does not show them and HTTP/2 does
+//!   not index them. `Debug` of its URI shows a key in the query. hyper-util, h2 and rustls do not log URIs at any
+//!   level, but other layers may.
+//! - A server's request id that contains the key is omitted from the log and from the [`Report`](crate::Report). This
+//!   does not cover credentials from a closure or a [`Sign`], because the layers do not know them.
+//! - A key's memory is overwritten when the key is dropped, but its copies in requests are not: see [`ApiKey`].
 //!
 //! # Notes
 //!
-//! - A request to another origin passes without the credential. A request whose URI names no origin is an error.
-//! - The caller's own header or query parameter of that name is kept. A 401 to it does not replace the key.
-//! - An origin without TLS is an error, except loopback and [`Origin::with_plaintext`].
+//! - A request to another origin is sent without the credential. A request whose URI has no origin is rejected.
+//! - If the caller has set the key's header or query parameter, that value is kept. A 401 in response to it does not
+//!   replace the key.
+//! - An origin without TLS is rejected, except for loopback and with [`Origin::with_plaintext`].
 
 mod credential;
 mod future;

@@ -8,7 +8,7 @@ use http::{Uri, uri::Scheme};
 use super::key_error::auth_error;
 use crate::{config::InvalidConfig, error::Error};
 
-/// Names the servers that a credential may go to: a scheme, a host and a port.
+/// A scheme, a host and a port: the servers to which a credential may be sent.
 ///
 /// ```
 /// use tower_outbound::auth::Origin;
@@ -27,20 +27,21 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Parses an absolute `http` or `https` URL, and ignores its path.
+    /// Parses an absolute `http` or `https` URL. Its path is ignored.
     ///
     /// # Errors
     ///
-    /// Returns an error unless the URL is absolute, of scheme `http` or `https`, and without user info. Its host must be a
-    /// name or an IP address, and its port from 1 to 65535.
+    /// Returns an error unless the URL is absolute, its scheme is `http` or `https`, and it has no user info. Its host
+    /// must be a name or an IP address, and its port must be from 1 to 65535.
     ///
-    /// The error quotes scheme, host and port of a URL without user info, and only the scheme of any other text.
+    /// The error quotes the scheme, host and port of a URL without user info. Of any other text it quotes only the
+    /// scheme.
     pub fn parse(url: &str) -> Result<Self, InvalidConfig> {
         let invalid = |expected| InvalidConfig::new("url", quoted(url), expected);
         Self::checked(&url.parse().map_err(|_| invalid(EXPECTED))?).map_err(invalid)
     }
 
-    /// Returns the origin of `uri`, or what a valid URI needs.
+    /// Returns the origin of `uri`. If `uri` is invalid, the error describes what a valid URI has.
     pub(crate) fn checked(uri: &Uri) -> Result<Self, &'static str> {
         let is_http = |scheme: &&Scheme| [Scheme::HTTP, Scheme::HTTPS].contains(scheme);
         let scheme = uri.scheme().filter(is_http).ok_or(EXPECTED)?.clone();
@@ -53,17 +54,18 @@ impl Origin {
         Ok(Self { scheme, host: host.to_ascii_lowercase(), port, plaintext: false })
     }
 
-    /// Allows the credential to be sent without TLS. Every host on the network path can then read it.
+    /// Allows the credential to be sent without TLS, so that every host on the network path can read it.
     ///
-    /// A private network that encrypts by other means needs it. Loopback does not.
+    /// Use this for a private network that is encrypted by other means. Loopback addresses are always allowed.
     pub fn with_plaintext(mut self) -> Self {
         self.plaintext = true;
         self
     }
 
-    /// Returns whether `uri` has this scheme, host and port. Allocates nothing.
+    /// Returns whether `uri` has this scheme, host and port. Does not allocate.
     pub fn covers(&self, uri: &Uri) -> bool {
-        // Most requests have an authority without a port, which needs no parsing. Parsing takes half of the layer's time.
+        // Most requests have an authority without a port, which can be compared without parsing. Parsing takes half of
+        // the layer's time.
         if uri.authority().is_some_and(|authority| authority.as_str() == self.host) {
             return uri.scheme() == Some(&self.scheme) && self.port == default_port(&self.scheme);
         }
@@ -76,8 +78,8 @@ impl Origin {
         self.scheme == Scheme::HTTPS
     }
 
-    /// Returns the origin if a credential may be sent there: over TLS, to loopback, or with
-    /// [`with_plaintext`](Self::with_plaintext).
+    /// Returns the origin if a credential may be sent there, because it uses TLS, is on loopback, or [allows
+    /// plaintext](Self::with_plaintext). Otherwise returns an error.
     pub(super) fn for_credential(self) -> Result<Self, InvalidConfig> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
@@ -88,7 +90,7 @@ impl Origin {
         Err(InvalidConfig::new("origin", self.to_string(), expected))
     }
 
-    /// Returns whether one of the origins covers `uri`. A URI that names no origin is an error.
+    /// Returns whether one of the origins covers `uri`. Returns an error if `uri` has no origin.
     pub(super) fn any_covers(origins: &[Self], uri: &Uri) -> Result<bool, Error> {
         if uri.authority().is_none() {
             let why = "the request's uri names no origin, so the layer cannot decide whether to send the credential";
@@ -104,8 +106,8 @@ fn default_port(scheme: &Scheme) -> u16 {
     if *scheme == Scheme::HTTPS { 443 } else { 80 }
 }
 
-/// Returns the port of the URI or of its scheme, and `None` if its port is invalid. `Uri::port` returns `None` for a
-/// missing one, too.
+/// Returns the port of the URI, or the default port of its scheme. Returns `None` if the port is invalid. `Uri::port`
+/// does not distinguish an invalid port from a missing one.
 fn port(uri: &Uri) -> Option<u16> {
     let port = uri.authority()?.as_str().rsplit('@').next()?.strip_prefix(uri.host()?)?;
     match port.strip_prefix(':') {
@@ -126,15 +128,16 @@ fn is_host(host: &str) -> bool {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         matches!(label.len(), 1..=63) && label.bytes().all(is_part)
     };
-    // No top-level domain is a number. Resolvers read `127.1` as an address.
+    // Resolvers parse a host such as `127.1` as an address, and no top-level domain is a number. A host whose last
+    // label is a number must therefore be an IPv4 address.
     let last = name.rsplit('.').next().unwrap_or_default();
     let is_name = !last.bytes().all(|byte| byte.is_ascii_digit());
     name.len() <= 253 && name.split('.').all(is_label) && (is_name || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// Redacts a URL, or any text in its place, for an error: `https://host:port/…`, or `https://…`.
+/// Redacts a text that should be a URL, for an error message: `https://host:port/…`, or `https://…`.
 ///
-/// Keeps host and port only if the whole text is a URL without any sign of user info. User info, queries and some paths
+/// Keeps host and port only if the text is a valid URL and cannot contain user info. User info, queries and some paths
 /// contain passwords or keys, and a malformed URL may have user info anywhere.
 pub(crate) fn quoted(url: &str) -> String {
     const SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn scheme_host_and_port_all_count() {
+    fn compares_scheme_host_and_port() {
         let own = origin("https://api.example.com");
         for (uri, covered) in [
             ("https://api.example.com/v1?q", true),
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_nothing_but_the_scheme_of_any_other_text() {
+    fn quotes_only_the_scheme_of_any_other_text() {
         for url in [
             "https://me:s3cret@host/",
             "https://me:s3cret/x@host/",

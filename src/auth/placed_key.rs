@@ -12,30 +12,30 @@ use zeroize::Zeroizing;
 use super::{ApiKey, KeyPlacement, key::sensitive, key_error::auth_error, placement::Placement};
 use crate::{error::Error, headers};
 
-/// A key in its place, ready to be put on requests. Made once for each key.
+/// A key in the format in which requests send it. Each key is formatted once.
 #[derive(Clone)]
 pub(super) enum PlacedKey {
     Header {
         name: HeaderName,
         value: HeaderValue,
     },
-    /// The pair is `name=key`, percent-encoded.
+    /// `pair` is `name=key`, percent-encoded.
     Query {
         name: Arc<str>,
         pair: Arc<Zeroizing<String>>,
     },
 }
 
-/// RFC 3986's unreserved characters stay as they are.
+/// The characters that are percent-encoded: all except the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The only way in which a valid URI and an encoded pair fail to make a valid URI.
+/// The error if a URI becomes too long with the encoded key. A valid URI cannot become invalid in any other way.
 const TOO_LONG: &str = "the url with the key in its query is longer than 65,534 bytes";
 
 impl PlacedKey {
     pub(super) fn new(placement: &KeyPlacement, key: &ApiKey) -> Self {
         let authorization = |value: &str| Self::Header { name: AUTHORIZATION, value: sensitive(value) };
-        // Reserves room for the whole text, because a string that grows leaves copies of the key in memory.
+        // Reserves memory for the whole text, because a string that grows leaves copies of the key behind.
         let empty = |capacity| Zeroizing::new(String::with_capacity(capacity));
         match &placement.0 {
             Placement::Bearer => authorization(&Zeroizing::new(format!("Bearer {}", key.expose()))),
@@ -48,7 +48,7 @@ impl PlacedKey {
                 authorization(&value)
             }
             Placement::Query(name) => {
-                // Percent-encoding writes up to three characters for one.
+                // Percent-encoding replaces one byte by up to three bytes.
                 let mut pair = empty(3 * (name.len() + key.expose().len()) + 1);
                 pair.extend(utf8_percent_encode(name, ENCODED));
                 pair.push('=');
@@ -58,7 +58,8 @@ impl PlacedKey {
         }
     }
 
-    /// Puts the key on the request, unless it has its own header or parameter of that name. Returns whether it did.
+    /// Adds the key to the request, unless the request already has that header or parameter. Returns whether the key
+    /// was added.
     pub(super) fn put(&self, head: &mut request::Parts) -> Result<bool, Error> {
         match self {
             Self::Header { name, value } => {
@@ -77,9 +78,9 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     if query.split('&').any(|pair| percent_decode_str(&name_of(pair)).eq(name.bytes())) {
         return Ok(false);
     }
-    // hyper-util's client removes the query, and logs it.
+    // hyper-util's client would remove the query and log it.
     if head.method == Method::CONNECT {
-        return Err(auth_error("a CONNECT request has no query for the key"));
+        return Err(auth_error("a CONNECT request has no query that could carry the key"));
     }
     let separator = if query.is_empty() { "" } else { "&" };
     let path = match head.uri.path() {
@@ -88,13 +89,13 @@ fn put_in_query(head: &mut request::Parts, name: &str, pair: &str) -> Result<boo
     };
     let path_and_query = format!("{path}?{query}{separator}{pair}");
     let mut parts = Parts::from(mem::take(&mut head.uri));
-    // The errors of `http` must not show the URI, which contains the key now.
+    // Drops the error of `http`, because it could show the URI, which now contains the key.
     parts.path_and_query = Some(PathAndQuery::try_from(path_and_query).map_err(|_| auth_error(TOO_LONG))?);
     head.uri = Uri::from_parts(parts).map_err(|_| auth_error(TOO_LONG))?;
     Ok(true)
 }
 
-/// Appends `bytes` in base64 (RFC 4648), padded. No crate of the default tree offers it.
+/// Appends `bytes` in padded base64 (RFC 4648). No crate among the default dependencies offers it.
 fn base64(bytes: &[u8], out: &mut String) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for chunk in bytes.chunks(3) {
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_the_header_sensitive_and_keeps_the_callers_own() {
+    fn marks_the_header_sensitive_and_keeps_a_header_of_the_caller() {
         for (placement, name, value) in [
             ("bearer", AUTHORIZATION, "Bearer s3cret"),
             ("header:x-api-key", HeaderName::from_static("x-api-key"), "s3cret"),
@@ -139,9 +140,9 @@ mod tests {
         }
     }
 
-    /// RFC 7617, section 2, and RFC 4648, section 10.
+    /// The vectors are from RFC 7617 section 2 and RFC 4648 section 10.
     #[test]
-    fn encodes_the_published_vectors() {
+    fn encodes_the_base64_vectors_of_the_rfcs() {
         let head = put(&placed("basic:Aladdin", "opensesame"), get());
         assert_eq!(head.headers[AUTHORIZATION], "Basic QWxhZGRpbjpvcGVuc2VzYW1l");
         assert!(head.headers[AUTHORIZATION].is_sensitive());
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_the_encoded_pair_unless_the_query_has_the_name() {
+    fn appends_the_encoded_pair_unless_the_query_contains_the_name() {
         let key = PlacedKey::new(&KeyPlacement::query("api key").unwrap(), &ApiKey::new("a&b=c/%").unwrap());
         for (before, after) in [
             ("https://host", "https://host/?api%20key=a%26b%3Dc%2F%25"),

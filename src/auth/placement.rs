@@ -7,9 +7,9 @@ use http::{
 
 use crate::config::InvalidConfig;
 
-/// The place of a key on a request. The default is a bearer token.
+/// Where a request carries its key. The default is a bearer token.
 ///
-/// | parsed and displayed | sent |
+/// | text form | sent |
 /// |---|---|
 /// | `bearer` | `Authorization: Bearer KEY` |
 /// | `header:x-api-key` | `x-api-key: KEY` |
@@ -28,7 +28,8 @@ use crate::config::InvalidConfig;
 ///
 /// # Notes
 ///
-/// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts one.
+/// Servers and proxies log queries, and `Debug` of a request shows its URI. Prefer a header if the service accepts a
+/// key there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyPlacement(pub(super) Placement);
 
@@ -51,7 +52,7 @@ impl KeyPlacement {
     ///
     /// # Errors
     ///
-    /// Returns an error if the header frames the request or belongs to its connection: `connection`, `content-length`,
+    /// Returns an error if the header frames the request or belongs to the connection: `connection`, `content-length`,
     /// `expect`, `host`, `http2-settings`, `keep-alive`, `proxy-connection`, `te`, `trailer`, `transfer-encoding` or
     /// `upgrade`.
     pub fn header(name: HeaderName) -> Result<Self, InvalidConfig> {
@@ -61,16 +62,16 @@ impl KeyPlacement {
         }
     }
 
-    /// Sends the key as the password of `user`, whose name is not a secret.
+    /// Sends the key as the password of `user`. The user name is not a secret.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name contains a colon, which would end it, or a control character.
+    /// Returns an error if the user name contains a colon, which would end it, or a control character.
     pub fn basic(user: &str) -> Result<Self, InvalidConfig> {
         if !user.contains(|c: char| c == ':' || c.is_control()) {
             return Ok(Self(Placement::Basic(user.into())));
         }
-        // The text after a colon is a password.
+        // A text after a colon may be a password, so it is not shown.
         let shown = match user.split_once(':') {
             Some((name, _)) => format!("{}:…", name.escape_debug()),
             None => user.escape_debug().to_string(),
@@ -90,7 +91,7 @@ impl KeyPlacement {
         }
     }
 
-    /// Returns the custom header of the key, if it has one.
+    /// Returns the header that carries the key, if it is not `Authorization`.
     pub(crate) fn header_name(&self) -> Option<&HeaderName> {
         match &self.0 {
             Placement::Header(name) => Some(name),
@@ -102,7 +103,7 @@ impl KeyPlacement {
 impl FromStr for KeyPlacement {
     type Err = InvalidConfig;
 
-    /// Errors do not quote what follows the colon, because it may be the key by mistake.
+    /// Errors omit the text after the colon, because it may be the key by mistake.
     fn from_str(text: &str) -> Result<Self, InvalidConfig> {
         let is_name = |name: &str| !name.contains(|c: char| "=&#?:".contains(c) || c.is_whitespace());
         match text.split_once(':') {
@@ -133,12 +134,12 @@ impl fmt::Display for KeyPlacement {
     }
 }
 
-/// The valid headers, in the error about one that [`frames_request`] matches.
+/// Describes the valid headers, for the error about a header that [`frames_request`] rejects.
 pub(crate) const NOT_FRAMING: &str =
     "a header other than connection, content-length, host, transfer-encoding and their kind";
 
-/// Returns whether a header frames a request or belongs to its connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
-/// §8.2.2). Clients write these themselves, and proxies drop them.
+/// Returns whether a header frames a request or belongs to the connection (RFC 9110 §7.6.1 and §10.1.1; RFC 9113
+/// §8.2.2). Clients set these headers themselves, and proxies drop them.
 pub(crate) fn frames_request(name: &HeaderName) -> bool {
     [CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE].contains(name)
         || ["http2-settings", "keep-alive", "proxy-connection"].contains(&name.as_str())
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_what_it_displays() {
+    fn key_placement_parses_from_its_display_output() {
         for text in ["bearer", "header:x-api-key", "basic:ann", "basic:", "query:api_key"] {
             let placement: KeyPlacement = text.parse().unwrap();
             assert_eq!((placement.to_string().as_str(), placement.clone()), (text, placement));
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_no_key_in_the_error_of_an_invalid_text() {
+    fn error_of_an_invalid_text_omits_the_key() {
         for (text, shown) in [
             ("header:x-api-key: s3cret", "header..."),
             ("header:x-api-key=s3cret", "header..."),

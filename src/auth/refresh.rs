@@ -24,13 +24,13 @@ use crate::{
 
 type Run = Pin<Box<dyn Future<Output = Result<ApiKey, KeyError>> + Send>>;
 
-/// A refresh, shared by its task and all waiters.
+/// A running refresh, which its task and all waiters share.
 pub(super) type Refresh = Shared<Run>;
 
-/// The current key, or the refresh to wait for.
+/// The current key, or the refresh for which the request must wait.
 pub(super) type Lease = Either<Ready<Result<ApiKey, KeyError>>, Refresh>;
 
-/// A key from a [`RefreshingKey`] or a file, with the state of its refresh.
+/// A key from a [`RefreshingKey`] or a file, and the state of its refresh.
 pub(super) struct Refresher {
     settings: RefreshingKey,
     random: Random,
@@ -40,25 +40,25 @@ pub(super) struct Refresher {
 #[derive(Default)]
 struct State {
     held: Option<Held>,
-    /// Weak, so that the next request starts another refresh if the runtime drops the task of this one.
+    /// A weak reference. If the runtime drops the task of this refresh, the next request starts another refresh.
     running: Option<WeakShared<Run>>,
-    /// The server rejected the key after the running refresh began to fetch it.
+    /// Whether the server rejected the key after the running refresh had started.
     outdated: bool,
-    /// Failures in a row.
+    /// The number of consecutive failures.
     failures: u32,
     /// The last failure, and the end of the backoff after it.
     failed: Option<(KeyError, Instant)>,
-    /// Keys that the server rejected in a row.
+    /// The number of consecutive keys that the server rejected.
     rejections: u32,
 }
 
-/// The key in use.
+/// The current key.
 struct Held {
     key: ApiKey,
     since: Instant,
     expires: Option<Instant>,
     refresh_at: Option<Instant>,
-    /// Rejections before this time do not cause a refresh.
+    /// A rejection before this time does not start a refresh.
     rejectable_at: Instant,
     rejected: bool,
 }
@@ -66,17 +66,18 @@ struct Held {
 const FAILED: &str = "the key provider failed";
 
 impl Refresher {
-    /// A key is refreshed this long before its expiry, as in the AWS SDKs.
+    /// How long before its expiry a key is refreshed, as in the AWS SDKs.
     const AHEAD: Duration = Duration::from_secs(300);
-    /// The rejection of a key that was in use for this many times the longest backoff counts as the first in a row.
+    /// If a key was in use for this multiple of the longest backoff, its rejection starts a new count of consecutive
+    /// rejections.
     const WELL_AGED: u32 = 3;
 
     pub(super) fn new(settings: RefreshingKey) -> Self {
         Self { settings, random: Random::from_entropy(), state: Mutex::default() }
     }
 
-    /// Reads the key in the file, and again after each interval. Reads a file that is unreadable, or whose key the server
-    /// rejects, at most once a second.
+    /// Creates a key that is read from a file, now and after each interval. If the file is unreadable, or the server
+    /// rejects its key, the file is read at most once a second.
     pub(super) fn file(path: PathBuf, interval: Duration) -> Result<Self, InvalidConfig> {
         let (fresh, second) = (FreshKey::new(ApiKey::from_file(&path)?), Duration::from_secs(1));
         let backoff = ExponentialBackoff::new(second, second)?.with_jitter(Jitter::none());
@@ -91,7 +92,7 @@ impl Refresher {
         matches!(self.settings.provider, Provider::File(..))
     }
 
-    // A panic while the lock was held leaves usable values behind.
+    // A panic while the lock is held leaves the values usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +114,7 @@ impl Refresher {
             self.refresh(&mut state, now).unwrap_or_else(|error| ready(Err(error)).boxed().shared());
         drop(state);
         let Some(key) = key else { return Either::Right(refresh) };
-        // A provider that responds immediately gives this request the new key.
+        // If the provider responds immediately, this request already uses the new key.
         let new = refresh.now_or_never().and_then(Result::ok);
         Either::Left(ready(Ok(new.unwrap_or(key))))
     }
@@ -127,7 +128,7 @@ impl Refresher {
             return Err(error.clone().with_retry_in(until.saturating_duration_since(now)));
         }
         let refresh = Arc::clone(self).run(now).boxed().shared();
-        // A file needs no task, because the first poll of its refresh reads it.
+        // A file needs no task, because the first poll of its refresh reads the file.
         if !self.is_file() {
             let runtime = Handle::try_current().map_err(|error| KeyError::new(FAILED).with_source(error))?;
             drop(runtime.spawn(refresh.clone()));
@@ -157,14 +158,14 @@ impl Refresher {
             }
         };
         telemetry::key_refresh_begins();
-        // Catches a panic of the provider, and of a timer whose runtime is gone.
+        // Catches a panic of the provider, or of the timer if its runtime was shut down.
         let fetch = AssertUnwindSafe(async { tokio::time::timeout(*limit, provider()).await });
         let fresh = match fetch.catch_unwind().await {
             Ok(Ok(fetched)) => fetched.map_err(|error| KeyError::new(FAILED).with_source(error))?,
             Ok(Err(_)) => {
                 return Err(KeyError::new(format!("the key provider gave no key within {limit:?}")));
             }
-            // A panic's payload is not shown, because it may contain the key.
+            // Omits the payload of the panic, because it may contain the key.
             Err(_) => return Err(KeyError::new("the key provider panicked")),
         };
         match fresh.lifetime.is_some_and(|lifetime| clock::after(started, lifetime) <= clock::now()) {
@@ -181,8 +182,8 @@ impl Refresher {
     ) -> Option<Result<ApiKey, KeyError>> {
         let now = clock::now();
         let mut state = self.lock();
-        // The file or the provider may have been read before it got a new key. The second fetch is the last, because
-        // the key cannot be rejected again before it is held again.
+        // The source may have been read before it contained a new key, so the key is fetched again. There is no third
+        // time, because the key cannot be rejected again before it is stored.
         let held = state.held.as_ref().map(|held| &held.key);
         let is_held = fetched.as_ref().is_ok_and(|fresh| held == Some(&fresh.key));
         if state.outdated && is_held {
@@ -190,7 +191,7 @@ impl Refresher {
             return None;
         }
         state.running = None;
-        // The subscriber's code runs outside of the lock.
+        // Emits the log event without the lock, because it runs code of the subscriber.
         match fetched {
             Ok(fresh) => {
                 let key = fresh.key.clone();
@@ -206,12 +207,13 @@ impl Refresher {
             Err(error) => {
                 let wait = self.settings.backoff.delay(state.failures, self.random.next());
                 let error = error.with_retry_in(wait);
-                // A file is read often, so only the first of several failures in a row is logged.
+                // A file is read often, so only the first of several consecutive failures is logged.
                 let is_logged = !self.is_file() || state.failures == 0;
                 state.failures = state.failures.saturating_add(1);
                 state.failed = Some((error.clone(), clock::after(now, wait)));
                 if let Some(held) = &mut state.held {
-                    // A rejected key is sent again if there is no other, so that the caller sees the server's 401.
+                    // Without another key, the rejected key is sent again, so that the caller receives the server's
+                    // 401.
                     held.rejected = false;
                     held.refresh_at = Some(now);
                 }
@@ -230,7 +232,7 @@ impl Refresher {
             Some(rejections) => self.settings.backoff.delay(rejections, self.random.next()),
             None => Duration::ZERO,
         };
-        // A key that is fetched again unchanged keeps its age and the time from which a rejection counts.
+        // An unchanged key keeps its age, and the time from which a rejection counts.
         let same = state.held.as_ref().filter(|held| !held.rejected && held.key == fresh.key);
         let (since, rejectable_at) =
             same.map_or_else(|| (now, clock::after(now, rest)), |held| (held.since, held.rejectable_at));
@@ -251,13 +253,13 @@ impl Refresher {
         });
     }
 
-    /// Returns whether another key is there or will be fetched.
+    /// Records that the server rejected `key`. Returns whether another key is available or will be fetched.
     pub(super) fn reject(self: &Arc<Self>, key: &ApiKey) -> bool {
         let now = clock::now();
         let mut state = self.lock();
         let backs_off = state.failed.as_ref().is_some_and(|(_, until)| now < *until);
         let State { held: Some(held), rejections, outdated, .. } = &mut *state else { return false };
-        // Another request rejected the key before.
+        // The rejected key is not the current one, or another request has already reported its rejection.
         if held.key != *key || held.rejected {
             return true;
         }
@@ -273,7 +275,7 @@ impl Refresher {
         *outdated = true;
         drop(state);
         if self.is_file() {
-            // Reads the file immediately, unless another request is reading it.
+            // Reads the file immediately, unless another request is already reading it.
             let finds_no_other = |read: Result<ApiKey, KeyError>| read.map_or(true, |read| read == *key);
             if self.lease().now_or_never().is_some_and(finds_no_other) {
                 return false;

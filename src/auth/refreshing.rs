@@ -7,18 +7,19 @@ type Fetch = dyn Fn() -> Pin<Box<dyn Future<Output = Result<FreshKey, BoxError>>
 
 pub(super) enum Provider {
     Closure(Box<Fetch>),
-    /// A file, and the interval after which it is read again.
+    /// The path of a file, and the interval after which it is read again.
     File(PathBuf, Duration),
 }
 
-/// A key that a closure fetches: from a vault, or by OAuth 2's client credentials.
+/// A key that a closure fetches, for example from a vault or with OAuth 2's client credentials.
 ///
-/// A refresh is single-flight: concurrent requests share one. It runs in a task on the runtime of the request that starts
-/// it, and continues if that request is dropped. If the runtime shuts down, the next request starts another one.
+/// Refreshes are single-flight: concurrent requests share one. A refresh runs in a task on the runtime of the request
+/// that starts it, and continues if that request is dropped. If the runtime shuts down, the next request starts another
+/// refresh.
 ///
-/// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs, but no earlier than at 80 % of its lifetime. While the
-/// key is valid, requests leave with it during the refresh. Otherwise they wait. After a failure the closure is not called
-/// before a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
+/// A key is refreshed 5 minutes before its expiry, as in the AWS SDKs, but not before 80 % of its lifetime have passed.
+/// During the refresh, requests use the key while it is valid. Otherwise they wait. After a failure, the closure is not
+/// called until a backoff has passed, and requests without a valid key fail with a [`KeyError`](super::KeyError).
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,12 +38,12 @@ pub struct RefreshingKey {
 }
 
 impl RefreshingKey {
-    /// The default of [`with_timeout`](Self::with_timeout), as for an attempt of a preset.
+    /// The default of [`with_timeout`](Self::with_timeout). It is the same as a preset's attempt timeout.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-    /// Fetches the key with `provider` for the first request, and again before the key expires.
+    /// Fetches the key with the closure `provider` when the first request needs it, and again before the key expires.
     ///
-    /// An error of the provider must not contain the key.
+    /// An error of the closure must not contain the key.
     pub fn new<F, Fut, E>(provider: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
@@ -56,7 +57,7 @@ impl RefreshingKey {
         Self { provider, timeout: Self::DEFAULT_TIMEOUT, backoff: ExponentialBackoff::throttled() }
     }
 
-    /// Limits the time of one refresh. [10 s](Self::DEFAULT_TIMEOUT) by default.
+    /// Limits the time of one refresh. The default is [10 s](Self::DEFAULT_TIMEOUT).
     ///
     /// # Errors
     ///
@@ -69,8 +70,9 @@ impl RefreshingKey {
         Ok(self)
     }
 
-    /// Sets the delay after a failed refresh, and how long a key stays in use that the server rejects right after its
-    /// refresh. [`ExponentialBackoff::throttled`] by default: 1 s, doubled up to 20 s.
+    /// Sets the delay after a failed refresh. The same delay applies if the server rejects a key right after its
+    /// refresh: the key is kept that long before it is refreshed again. The default is
+    /// [`ExponentialBackoff::throttled`]: 1 s, doubled up to 20 s.
     pub fn with_backoff(mut self, backoff: ExponentialBackoff) -> Self {
         self.backoff = backoff;
         self
@@ -86,7 +88,7 @@ impl fmt::Debug for RefreshingKey {
     }
 }
 
-/// A key that a [`RefreshingKey`]'s closure has fetched.
+/// A key that the closure of a [`RefreshingKey`] has fetched, and its lifetime.
 #[derive(Debug, Clone)]
 pub struct FreshKey {
     pub(super) key: ApiKey,
@@ -94,13 +96,13 @@ pub struct FreshKey {
 }
 
 impl FreshKey {
-    /// Makes a key that is valid until the server rejects it.
+    /// Creates a key without a lifetime. It is valid until the server rejects it.
     pub fn new(key: ApiKey) -> Self {
         Self { key, lifetime: None }
     }
 
-    /// Sets the key's lifetime, such as OAuth 2's `expires_in`. It counts from the start of the refresh, so that it never
-    /// ends too late.
+    /// Sets the key's lifetime, such as OAuth 2's `expires_in`. It counts from the start of the refresh, so that the
+    /// key is never used too long.
     pub fn with_lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
         self

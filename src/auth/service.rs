@@ -13,18 +13,19 @@ use crate::error::{BoxError, Error, MaybeRejected};
 
 /// The service of [`AuthLayer`](super::AuthLayer).
 ///
-/// Ready when the inner service is ready and the key source has a key or has failed.
+/// It is ready when the inner service is ready and the key source has a key or has failed.
 ///
 /// # Errors
 ///
-/// - [`Error::is_auth`] if the credential cannot be put on the request, or the request's URI names no origin.
+/// - [`Error::is_auth`] if the credential cannot be added to the request, or the request's URI has no origin.
 /// - [`Error::is_invalid_request`] if the request has no room for another header field.
 /// - Otherwise the inner service's error.
 #[derive(Debug)]
 pub struct Auth<S> {
     inner: S,
     layer: AuthLayer,
-    /// The wait for the key, and its result. The rate limit layer above replaces a permit that expires during the wait.
+    /// The wait for the key, then its result. If a permit expires during this wait, the rate limit layer acquires
+    /// another one.
     ready: MaybeDone<Lease>,
 }
 
@@ -65,7 +66,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // Each request uses up the key of its readiness, so that the next one gets a current key.
+        // Takes the key, so that the service must become ready again, with a current key, before the next request.
         let ready = Pin::new(&mut self.ready).take_output();
         match Origin::any_covers(&self.layer.origins, request.uri()) {
             Ok(true) => {}

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::config::InvalidConfig;
 
-/// The source of a key: a value, a file, or a closure that fetches it.
+/// The source of a key: a fixed value, a file, or a closure that fetches the key.
 ///
-/// | made from | reads the key | after a 401 |
+/// | created from | when the key is read | after a 401 |
 /// |---|---|---|
-/// | [`ApiKey`]: a value, an environment variable, a file | once | returns the 401 |
+/// | [`ApiKey`]: a value, an environment variable, a file | once | returns the 401, because the key is fixed |
 /// | [`from_file`](Self::from_file) | when the source is created, and with the first request after each interval | reads the file immediately, at most once a second |
 /// | [`RefreshingKey`] | with the first request, and ahead of the key's expiry | fetches another key |
 ///
@@ -39,33 +39,34 @@ enum Source {
 }
 
 impl KeySource {
-    /// The default interval of [`from_file`](Self::from_file): 5 s. A kubelet takes up to 90 s to update a mounted secret.
+    /// The default interval of [`from_file`](Self::from_file): 5 s. A kubelet takes up to 90 s to update a mounted
+    /// secret.
     pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
 
-    /// Reads the key in the file at `path`, and again every [5 s](Self::FILE_INTERVAL).
+    /// Creates a source that reads the key in the file at `path` now, and again every [5 s](Self::FILE_INTERVAL).
     ///
-    /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread meanwhile. The key stays in
-    /// use if the file disappears or contains no valid key, and the file is read again after 1 s.
+    /// The first request after the interval reads the file, up to 64 KiB, and blocks its thread for that time. If the
+    /// file is missing or contains no valid key, the previous key stays in use and the file is read again after 1 s.
     /// [`last_error`](Self::last_error) and a log event report the reason.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`ApiKey::from_file`] does.
+    /// Returns the same errors as [`ApiKey::from_file`].
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Self, InvalidConfig> {
         Self::from_file_every(path, Self::FILE_INTERVAL)
     }
 
-    /// Like [`from_file`](Self::from_file), with another interval.
+    /// Like [`from_file`](Self::from_file), with a custom interval.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`ApiKey::from_file`] does.
+    /// Returns the same errors as [`ApiKey::from_file`].
     pub fn from_file_every(path: impl Into<PathBuf>, interval: Duration) -> Result<Self, InvalidConfig> {
         let refresher = Refresher::file(path.into(), interval)?;
         Ok(Self(Source::Refreshing(Arc::new(refresher))))
     }
 
-    /// Returns the current key. Waits for a refresh if no key is valid.
+    /// Returns the current key. If no key is valid, waits for a refresh.
     ///
     /// # Errors
     ///
@@ -78,11 +79,11 @@ impl KeySource {
         self.lease().await
     }
 
-    /// Reports that the server rejected `key`. Returns whether another key is there or being fetched, so that a retry makes
-    /// sense.
+    /// Reports to the source that the server rejected `key`. Returns whether a retry makes sense, because another key
+    /// is available or is being fetched.
     ///
-    /// Concurrent rejections of the same key cause one refresh. A key that is rejected right after its refresh is kept for a
-    /// while: see [`RefreshingKey::with_backoff`].
+    /// Concurrent rejections of the same key cause one refresh. If a key is rejected right after its refresh, it is
+    /// kept for some time: see [`RefreshingKey::with_backoff`].
     pub fn reject(&self, key: &ApiKey) -> bool {
         match &self.0 {
             Source::Fixed(_) => false,
@@ -90,7 +91,7 @@ impl KeySource {
         }
     }
 
-    /// Returns why the last refresh failed, or `None` if it succeeded.
+    /// Returns why the last refresh failed. Returns `None` if it succeeded.
     pub fn last_error(&self) -> Option<KeyError> {
         match &self.0 {
             Source::Fixed(_) => None,
@@ -105,7 +106,7 @@ impl KeySource {
         }
     }
 
-    /// Returns the key if it never changes.
+    /// Returns the key if it is a fixed value.
     pub(super) fn fixed(&self) -> Option<&ApiKey> {
         match &self.0 {
             Source::Fixed(key) => Some(key),

@@ -1,4 +1,4 @@
-//! How configuration files write origins and key placements.
+//! Conversions of origins and key placements from and to configuration files.
 
 use super::{KeyPlacement, Origin};
 

@@ -15,9 +15,9 @@ use hyper::body::Incoming;
 use super::IdleBody;
 use crate::error::BoxError;
 
-/// The body of a request or response of the ready client, of any type.
+/// The body of a request or a response of the ready client. It can hold a body of any type.
 ///
-/// An empty body, bytes in memory and hyper's own body need no allocation. Any other body is boxed.
+/// Does not allocate for an empty body, for bytes in memory or for hyper's own body. Any other body is boxed.
 ///
 /// ```
 /// use tower_outbound::Body;
@@ -36,13 +36,13 @@ use crate::error::BoxError;
 ///
 /// # Notes
 ///
-/// A poll after the end of the body or an error returns `None`.
+/// After the end of the body or an error, polling it returns `None`.
 pub struct Body {
     kind: Kind,
 }
 
 enum Kind {
-    /// Empty at its end.
+    /// The remaining bytes in memory. Empty at the end of the body.
     Full(Bytes),
     #[cfg(feature = "hyper")]
     Incoming(IdleBody<Incoming>),
@@ -61,9 +61,9 @@ impl Body {
         Self { kind: Kind::Full(Bytes::new()) }
     }
 
-    /// Passes on the data and trailers of `body`.
+    /// Creates a body that returns the data and trailers of `body`.
     ///
-    /// Does not box a `Body`, an empty body, or hyper's body of a response, also under an idle timeout.
+    /// Does not box a `Body`, an empty body, or hyper's body of a response, even if that has an idle timeout.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -106,7 +106,7 @@ impl Body {
     }
 }
 
-/// Takes the body out of `slot` if it is a `T`.
+/// Moves the body out of `slot` if its type is `T`.
 fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
     slot.downcast_mut::<Option<T>>()?.take()
 }
@@ -127,7 +127,7 @@ impl http_body::Body for Body {
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         };
-        // Drops the body, because some bodies cannot be polled after their end.
+        // Drops the inner body, because some bodies must not be polled after their end.
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             *this = Self::empty();
         }
@@ -153,7 +153,7 @@ impl http_body::Body for Body {
     }
 }
 
-/// Shows the kind and the length, never the content.
+/// Writes the kind and the length, but never the content.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Body").field("kind", &self.name()).field("size_hint", &self.size_hint()).finish()
@@ -166,7 +166,7 @@ impl Default for Body {
     }
 }
 
-/// Takes bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without a copy.
+/// Uses bytes in memory, such as a `Vec<u8>`, a `String` or a `&'static str`, without copying them.
 impl<T: Into<Bytes>> From<T> for Body {
     fn from(data: T) -> Self {
         Self { kind: Kind::Full(data.into()) }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn announces_the_length_of_bytes_and_does_not_copy_them() {
+    async fn reports_the_length_of_bytes_and_does_not_copy_them() {
         let bytes = Bytes::from(vec![7; 9]);
         let mut body = Body::from(bytes.clone());
         assert_eq!((body.size_hint().exact(), body.is_end_stream()), (Some(9), false));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_empty_body_has_ended() {
+    async fn empty_body_is_at_its_end() {
         let nothing = [Body::default(), "".into(), Vec::new().into(), Body::new(Empty::<Bytes>::new())];
         for mut body in nothing {
             assert_eq!(body.name(), "empty");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn returns_the_bytes_of_every_source() {
+    async fn returns_the_bytes_of_any_source() {
         let slice: &'static [u8] = b"x";
         for body in
             ["x".into(), slice.into(), vec![b'x'].into(), "x".to_owned().into(), Body::new(Full::from("x"))]
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ends_after_an_error() {
+    async fn body_returns_none_after_an_error() {
         let mut body = Body::new(ReplayBody::new(Script::new([Step::data(1), Step::Fail])));
         assert!(body.frame().await.unwrap().unwrap().is_data());
         assert!(body.frame().await.unwrap().unwrap_err().is::<Failure>());
@@ -230,7 +230,7 @@ mod tests {
 
     #[cfg(feature = "hyper")]
     #[tokio::test]
-    async fn does_not_box_the_body_of_hyper() {
+    async fn does_not_box_a_body_of_hyper() {
         use std::time::Duration;
 
         use hyper_util::rt::TokioIo;
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_content_and_the_body_is_send() {
+    fn body_is_send_and_debug_omits_its_content() {
         fn send<T: Send + Unpin>(value: T) -> T {
             value
         }

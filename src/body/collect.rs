@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 use super::{FRAMES_PER_POLL, body::Body};
 use crate::error::BoxError;
 
-/// The most memory to reserve for an announced length: 64 KiB. A server may announce more than it sends.
+/// The maximum memory to reserve for a body by its `content-length`: 64 KiB. A server may send less than it announces.
 const RESERVE_AT_MOST: usize = 64 * 1024;
 
 impl Body {
-    /// Reads the whole body into memory, up to `limit` bytes. Drops trailers.
+    /// Reads the whole body into memory, up to `limit` bytes. Discards trailers.
     ///
-    /// Does not copy a body of one chunk.
+    /// A body of one chunk is not copied.
     ///
     /// ```
     /// use tower_outbound::{Body, body::BodyTooLarge};
@@ -27,8 +27,8 @@ impl Body {
     ///
     /// # Errors
     ///
-    /// Returns [`BodyTooLarge`] for a body above the limit, without reading it if its length is announced. Returns the
-    /// body's own error if it fails.
+    /// Returns [`BodyTooLarge`] if the body exceeds the limit. If the body reports its length, nothing is read in that
+    /// case. Returns the body's own error if it fails.
     pub async fn collect(mut self, limit: usize) -> Result<Bytes, BoxError> {
         let announced = usize::try_from(self.size_hint().lower()).unwrap_or(usize::MAX);
         if announced > limit {
@@ -61,7 +61,7 @@ impl Body {
     }
 }
 
-/// The error of [`Body::collect`] for a body above the limit.
+/// The error of [`Body::collect`] for a body that exceeds the limit.
 ///
 /// ```
 /// # fn show(error: tower_outbound::body::BodyTooLarge) {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_limit_is_exact() {
+    async fn collects_a_body_of_exactly_the_limit() {
         for (limit, fits) in [(7, true), (6, false), (3, false), (0, false), (usize::MAX, true)] {
             let whole = boxed(Script::new([Step::data(4), Step::data(3)])).collect(limit).await;
             assert_eq!(whole.is_ok(), fits, "{limit}");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn does_not_read_a_body_that_announces_too_much() {
+    async fn does_not_read_a_body_whose_length_exceeds_the_limit() {
         let script = Script::new([Step::data(9)]).knowing_its_size();
         let given = script.given();
         assert!(boxed(script).collect(8).await.is_err());
@@ -132,21 +132,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn returns_the_error_of_the_body() {
+    async fn collect_returns_the_error_of_the_body() {
         assert!(
             boxed(Script::new([Step::data(1), Step::Fail])).collect(9).await.unwrap_err().is::<Failure>()
         );
     }
 
     #[tokio::test]
-    async fn does_not_copy_one_chunk() {
+    async fn does_not_copy_a_body_of_one_chunk() {
         let bytes = Bytes::from(vec![7; 9]);
         let whole = Body::new(Full::new(bytes.clone())).collect(9).await.unwrap();
         assert_eq!(whole.as_ptr(), bytes.as_ptr());
     }
 
     #[test]
-    fn yields_during_endless_empty_frames() {
+    fn collect_yields_during_endless_empty_frames() {
         let frames = std::iter::repeat_with(|| Ok::<_, Failure>(http_body::Frame::data(Bytes::new())));
         let mut task = spawn(Body::new(StreamBody::new(futures_util::stream::iter(frames))).collect(9));
         for _ in 0..3 {

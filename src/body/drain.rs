@@ -11,11 +11,11 @@ use pin_project_lite::pin_project;
 use super::FRAMES_PER_POLL;
 
 pin_project! {
-    /// Reads the body of a failed response and drops it, so that the connection can be used again.
+    /// Reads and discards the body of a failed response, so that its connection can be reused.
     ///
     /// Returns `true` at the end of the body. Returns `false` if the body failed or exceeds the limit, which closes the
-    /// connection. Reads nothing of a body that announces more than the limit. Each frame counts as at least one byte, so
-    /// that endless empty frames exceed the limit, too. The caller bounds the time.
+    /// connection. If the body reports a length above the limit, nothing is read. Each frame counts as at least one
+    /// byte, so that endless empty frames also exceed the limit. The caller must limit the time.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub(crate) struct Drain<B> {
@@ -27,7 +27,7 @@ pin_project! {
 }
 
 impl<B: Body> Drain<B> {
-    /// Reads at most `limit` bytes of `body`, and the frame that exceeds it.
+    /// Reads at most `limit` bytes of `body`, plus the rest of the frame that exceeds the limit.
     pub(crate) fn new(body: B, limit: u64) -> Self {
         let whole = if body.is_end_stream() {
             Some(true)
@@ -60,7 +60,7 @@ impl<B: Body> Future for Drain<B> {
                         left => left.is_some(),
                     }
                 }
-                // Trailers are the last frame of a body.
+                // Trailers are always the last frame of a body.
                 Some(Ok(_)) | None => true,
                 Some(Err(_)) => false,
             };
@@ -79,7 +79,7 @@ mod tests {
     use super::super::test_body::{Script, Step};
     use super::*;
 
-    /// Returns whether the end was reached, the number of polls, and the number of frames.
+    /// Returns whether the end of the body was reached, the number of polls, and the number of frames.
     fn drain(script: Script, limit: u64) -> (bool, usize, usize) {
         let given = script.given();
         let mut task = spawn(Drain::new(script, limit));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_to_the_end_within_the_limit() {
+    fn drain_returns_true_at_the_end_of_a_body_within_the_limit() {
         assert_eq!(drain(Script::new([Step::data(4), Step::Wait, Step::data(6)]), 10), (true, 2, 2));
         assert_eq!(drain(Script::new([Step::data(4), Step::data(7)]), 10), (false, 1, 2));
         assert_eq!(drain(Script::new([Step::data(10), Step::trailers(100)]), 10), (true, 1, 2));
@@ -102,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn returns_false_after_an_error() {
+    fn drain_returns_false_if_the_body_fails() {
         assert_eq!(drain(Script::new([Step::data(4), Step::Fail, Step::data(1)]), 10), (false, 1, 1));
     }
 
     #[test]
-    fn does_not_read_a_body_that_announces_too_much() {
+    fn does_not_read_a_body_whose_length_exceeds_the_limit() {
         assert_eq!(drain(Script::new([Step::data(11)]).knowing_its_size(), 10), (false, 1, 0));
         assert_eq!(drain(Script::new([Step::data(1)]), 0), (false, 1, 0));
         assert_eq!(drain(Script::new([]).knowing_its_end(), 0), (true, 1, 0));
     }
 
     #[test]
-    fn yields_during_endless_empty_frames_and_stops() {
+    fn drain_yields_and_stops_during_endless_empty_frames() {
         let endless = || Script::new((0..10_000).map(|_| Step::data(0)));
         let script = endless();
         let given = script.given();

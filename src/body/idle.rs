@@ -12,26 +12,26 @@ use tokio::time::{Instant, Sleep};
 
 use crate::error::{BoxError, Error, ErrorKind, redact};
 
-// tower-http's `TimeoutBody` polls its timer before the body, so a late reader loses a frame that has arrived. It also
-// hides the length and the end of the body, and its error does not show the limit.
+// tower-http's `TimeoutBody` polls its timer before the body, so a reader that is polled late loses a frame that has
+// already arrived. It also hides the length and the end of the body, and its error does not contain the limit.
 pin_project! {
-    /// A response's body, which fails if it stalls for longer than its idle timeout.
+    /// A response body that fails if it stalls for longer than its idle timeout.
     ///
-    /// [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout) returns it.
+    /// It is the body of the responses of a [`BodyIdleTimeout`](crate::timeout::BodyIdleTimeout).
     ///
     /// # Errors
     ///
-    /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. This drops the body, which closes its
-    /// connection or resets its stream. Otherwise returns the body's own error.
+    /// Returns an [`Error`] with [`is_timeout`](Error::is_timeout) if the body stalled. The inner body is then dropped,
+    /// which closes its connection or resets its stream. Otherwise returns the inner body's own error.
     pub struct IdleBody<B> {
-        // `None` after the body stalled.
+        // The inner body. `None` after it stalled.
         #[pin]
         body: Option<B>,
         limit: Option<Duration>,
-        // Boxed, because most bodies need none.
+        // The timer is boxed because most bodies never need one.
         timer: Option<Pin<Box<Sleep>>>,
-        // Whether the timer is set for the current wait. A timer of an earlier wait stays, because that is cheaper than
-        // to cancel it at each frame. It wakes the reader once at worst.
+        // Whether the timer is set for the reader's current wait. The timer of an earlier wait is kept, because
+        // cancelling it at each frame costs more. At worst, that timer wakes the reader once too often.
         armed: bool,
     }
 }
@@ -56,7 +56,7 @@ where
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut this = self.project();
         let Some(body) = this.body.as_mut().as_pin_mut() else { return Poll::Ready(None) };
-        // The body before the timer, so that a late reader gets a frame that has arrived.
+        // Polls the body before the timer, so that a reader that is polled late still gets a frame that has arrived.
         if let Poll::Ready(frame) = body.poll_frame(cx) {
             *this.armed = false;
             if !matches!(frame, Some(Ok(_))) {
@@ -66,7 +66,7 @@ where
         }
         let Some(limit) = *this.limit else { return Poll::Pending };
         if !*this.armed {
-            // The clock cannot represent this time, so the timer never fires.
+            // The clock cannot represent the end of such a long limit, so no timer is set.
             let Some(ends) = Instant::now().checked_add(limit) else { return Poll::Pending };
             match this.timer {
                 Some(timer) => timer.as_mut().reset(ends),
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// Shows the limit, never the content.
+/// Writes the limit, but never the content.
 impl<B> fmt::Debug for IdleBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdleBody")

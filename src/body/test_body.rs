@@ -1,4 +1,4 @@
-//! A scripted body for tests, which panics if it is polled after its end.
+//! A scripted body for tests. It panics if it is polled after its end.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ impl Step {
         Self::Data((0..len).collect())
     }
 
-    /// One trailer of `5 + len` bytes, name and value.
+    /// Creates trailers of one field, whose name and value have `5 + len` bytes together.
     pub(super) fn trailers(len: usize) -> Self {
         let value = HeaderValue::from_str(&"v".repeat(len)).unwrap();
         Self::Trailers([("x-sum".parse().unwrap(), value)].into_iter().collect())
@@ -46,13 +46,13 @@ pin_project! {
         knows_size: bool,
         over: bool,
         given: Given,
-        // Not `Unpin`, because the code under test must not require it of a body.
+        // Makes the body `!Unpin`, because the code under test must not require `Unpin`.
         #[pin]
         pin: PhantomPinned,
     }
 }
 
-/// The number of frames that the body returned.
+/// Counts the frames that the body has returned.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Given(Arc<AtomicUsize>);
 
@@ -135,7 +135,7 @@ impl Body for Script {
     }
 }
 
-/// The data and trailers that a reader received.
+/// The data and trailers that a reader has received.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Read {
     pub(super) data: Vec<u8>,
@@ -143,7 +143,7 @@ pub(super) struct Read {
     pub(super) failed: bool,
 }
 
-/// Reads at most `frames` frames. If the body ends before, polls it twice after its end.
+/// Reads up to `frames` frames. If the body ends before that, polls it twice more.
 pub(super) fn read<B: Body<Data = Bytes>>(body: Pin<&mut B>, frames: usize) -> Read {
     let (mut body, mut read, mut given) = (body, Read::default(), 0);
     let cx = &mut Context::from_waker(Waker::noop());

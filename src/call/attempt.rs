@@ -4,31 +4,31 @@ use http::HeaderValue;
 
 use crate::policy::{outcome::Outcome, retry::DelayReason};
 
-/// One attempt of a call.
+/// The record of one attempt of a call.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AttemptReport {
-    /// The number of the attempt, from 1.
+    /// The number of this attempt, starting at 1.
     pub number: u32,
-    /// When the attempt started, counted from the start of the call.
+    /// The time from the start of the call to the start of this attempt.
     pub started: Duration,
-    /// How long the attempt waited for the limiter.
+    /// How long this attempt waited for the limiter.
     pub waited: Duration,
-    /// When the attempt ended, counted from the start of the call. `None` if it was cancelled.
+    /// The time from the start of the call to the end of this attempt. `None` if the attempt was cancelled.
     pub ended: Option<Duration>,
-    /// How the attempt ended. `None` if it was cancelled.
+    /// How this attempt ended. `None` if it was cancelled.
     pub outcome: Option<Outcome>,
-    /// The server's own id of the response.
+    /// The request id that the server sent with the response.
     pub server_request_id: Option<HeaderValue>,
-    /// The delay that the server requested in the response.
+    /// The delay before a retry that the server requested with the response.
     pub requested_delay: Option<Duration>,
-    /// The delay before the next attempt, if there was one.
+    /// The delay between this attempt and the next one. `None` without another attempt.
     pub delay: Option<Duration>,
-    /// Why that delay had its length.
+    /// What determined the length of that delay.
     pub delay_reason: Option<DelayReason>,
 }
 
-/// The attempts of a call. Most calls have one, which needs no allocation.
+/// The attempts of a call. The first attempt, which is the only one of most calls, needs no allocation.
 #[derive(Default)]
 pub(super) struct Attempts {
     earlier: Vec<AttemptReport>,
@@ -42,7 +42,7 @@ impl Attempts {
         self.earlier.extend(self.last.replace(attempt));
     }
 
-    /// Returns the number of the last attempt, or 0 before the first.
+    /// Returns the number of the latest attempt, or 0 before the first.
     pub(super) fn number(&self) -> u32 {
         self.last.as_ref().map_or(0, |last| last.number)
     }

@@ -2,10 +2,10 @@ use std::time::Duration;
 
 use crate::clock::{self, Instant};
 
-/// The time by which the response headers of a call must arrive, put into the request's extensions.
+/// The time by which the response headers of a call must arrive. The caller inserts it into the request's extensions.
 ///
-/// The layers use the earliest deadline that they find. Without a [`TimeoutLayer`](crate::timeout::TimeoutLayer) in the
-/// stack, it bounds the waits, but does not cancel a running attempt.
+/// If there are several deadlines, the layers use the earliest. A deadline alone bounds the waits. Cancelling an
+/// attempt that is running needs a [`TimeoutLayer`](crate::timeout::TimeoutLayer) in the stack.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::clock::{self, Instant};
 pub struct Deadline(pub Instant);
 
 impl Deadline {
-    /// Returns the deadline this long from now.
+    /// Returns the deadline that is `left` from now.
     pub fn after(left: Duration) -> Self {
         Self(clock::after(clock::now(), left))
     }

@@ -1,7 +1,7 @@
 //! The state of one call: its id, its deadline and its attempts.
 //!
-//! The layers share a [`CallContext`] through the request's extensions, and each records its part. The caller reads the
-//! result as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
+//! The layers share a [`CallContext`] through the request's extensions, and each layer records its part in it. The
+//! caller reads the result as a [`Report`], from the extensions of the response or from the [`Error`](crate::Error).
 //!
 //! ```
 //! use tower_outbound::{Report, call::Outcome};
@@ -42,26 +42,27 @@ use crate::{
     secret::Secret,
 };
 
-/// The state of one call while it runs. The layers share it through the request's extensions.
+/// The state of a running call, which the layers share through the request's extensions.
 ///
 /// A custom layer or service reads it with `request.extensions().get::<CallContext>()`.
 ///
 /// # Notes
 ///
-/// Do not copy it from one request to another: the attempts and the deadline are those of the first call.
+/// Do not copy the context from one request to another, because the attempts and the deadline belong to the first call.
 #[derive(Debug, Clone)]
 pub struct CallContext(Report);
 
-/// Marks a 401, or gRPC's `UNAUTHENTICATED`, whose key is being replaced, in the extensions of the response.
+/// Marks a 401, or gRPC's `UNAUTHENTICATED`, if the rejected key is being replaced. It is in the extensions of the
+/// response.
 ///
-/// The auth layer sets it. The retry layer resends the request once, through the limiter: see
-/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may set it, too, but only on
-/// the response to the request that it received.
+/// The auth layer inserts the marker, and the retry layer then resends the request once, through the limiter: see
+/// [after a 401](crate::retry#after-a-401). A custom layer that replaces keys may also insert it, but only into the
+/// response to the request that this layer received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyReplaced;
 
 impl Deadline {
-    /// Returns the deadline of a request: the earlier one of its call and of its extensions.
+    /// Returns the earlier of two deadlines: that of the call, and that in the request's extensions.
     pub(crate) fn of(call: Option<&CallContext>, extensions: &Extensions) -> Option<Instant> {
         let own = extensions.get().map(|Self(deadline)| *deadline);
         call.and_then(CallContext::deadline).into_iter().chain(own).min()
@@ -69,7 +70,7 @@ impl Deadline {
 }
 
 impl CallContext {
-    /// Returns the call of a request, or starts one.
+    /// Returns the call to which the request belongs. Starts a new call if the request belongs to no call.
     pub(crate) fn of(extensions: &mut Extensions) -> Self {
         let call = extensions.get_or_insert_with(|| Self(Report { shared: Arc::new(Shared::new()) })).clone();
         if let Some(Deadline(deadline)) = extensions.get() {
@@ -78,7 +79,7 @@ impl CallContext {
         call
     }
 
-    /// Returns the call of a request, or starts one, and sets its identity.
+    /// Returns the call to which the request belongs, or starts a new one, and sets its identity.
     pub(crate) fn identified(extensions: &mut Extensions, identity: Identity) -> Self {
         let call = Self::of(extensions);
         call.0.shared.state().identity = Some(identity);
@@ -90,7 +91,7 @@ impl CallContext {
         self.0.shared.state().deadline
     }
 
-    /// Sets the deadline. Returns an earlier one, which stays.
+    /// Sets the deadline. If the call has an earlier deadline, keeps and returns that one.
     pub(crate) fn narrow_deadline(&self, deadline: Instant) -> Option<Instant> {
         let mut state = self.0.shared.state();
         let earlier = state.deadline.filter(|earlier| *earlier < deadline);
@@ -98,14 +99,14 @@ impl CallContext {
         earlier
     }
 
-    /// Returns the name of the called service, if the request id layer has one.
+    /// Returns the name of the called service, if the request id layer was given one.
     pub fn service(&self) -> Option<Arc<str>> {
         self.0.service()
     }
 
-    /// Returns the service's name and the request id for an event. Both are `None` if the call's span is enabled and
-    /// shows them.
-    pub(crate) fn unshown(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
+    /// Returns the service's name and the request id for a log event. Both are `None` if the call's span already
+    /// contains them.
+    pub(crate) fn names_for_event(&self) -> (Option<Arc<str>>, Option<HeaderValue>) {
         match &self.0.shared.state().identity {
             Some(identity) if !identity.in_span => {
                 (identity.naming.service.clone(), Some(identity.request_id.clone()))
@@ -114,26 +115,26 @@ impl CallContext {
         }
     }
 
-    /// Returns the number of the running attempt, from 1, or 0 before the first.
+    /// Returns the number of the running attempt, starting at 1, or 0 before the first attempt.
     pub fn attempt(&self) -> u32 {
         self.0.shared.state().attempts.number()
     }
 
-    /// Counts an attempt that is about to be sent. Returns its number, and how many were sent before, also by the retries
-    /// of other crates.
-    pub(crate) fn hand_on(&self) -> (u32, u32) {
+    /// Counts an attempt that is about to be sent. Returns its number, and the number of requests that were sent before
+    /// it, including retries by other crates.
+    pub(crate) fn count_sent(&self) -> (u32, u32) {
         let mut state = self.0.shared.state();
-        let earlier = state.handed_on;
-        state.handed_on = earlier.saturating_add(1);
-        (state.attempts.number().max(state.handed_on), earlier)
+        let earlier = state.sent_count;
+        state.sent_count = earlier.saturating_add(1);
+        (state.attempts.number().max(state.sent_count), earlier)
     }
 
-    /// Returns the report, which follows the call while it runs.
+    /// Returns the report. It is updated while the call runs.
     pub fn report(&self) -> Report {
         self.0.clone()
     }
 
-    /// Returns whether the report is the one of this call.
+    /// Returns whether `report` belongs to this call.
     pub(crate) fn is_reported_by(&self, report: &Report) -> bool {
         Arc::ptr_eq(&self.0.shared, &report.shared)
     }
@@ -142,13 +143,13 @@ impl CallContext {
         self.0.shared.started
     }
 
-    /// Adds a key that an attempt sends, so that no server id in the report contains it.
+    /// Records a key that an attempt sends, so that the report omits a server's request id that contains this key.
     pub(crate) fn conceal(&self, key: &Secret) {
         self.0.shared.state().keys.add(key);
     }
 
-    /// Keeps the server's id of the response of the call, unless an attempt has recorded it.
-    pub(crate) fn answered(&self, headers: &HeaderMap) {
+    /// Records the server's request id from the final response, unless an attempt has already recorded it.
+    pub(crate) fn keep_server_id(&self, headers: &HeaderMap) {
         let mut state = self.0.shared.state();
         if state.attempts.last.as_ref().is_none_or(|attempt| attempt.ended.is_none()) {
             state.keep_id(headers);
@@ -163,7 +164,8 @@ impl CallContext {
         }
     }
 
-    /// Starts an attempt, unless the deadline has passed. Returns the time that the call had.
+    /// Starts an attempt. If the deadline has passed, returns an error with the time between the start of the call and
+    /// its deadline.
     pub(crate) fn start_attempt(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.0.shared.state();
         if let Some(deadline) = state.deadline.filter(|deadline| *deadline < now) {
@@ -174,8 +176,8 @@ impl CallContext {
         Ok(())
     }
 
-    /// Ends the running attempt. `requested` is the delay that the server requested, and `headers` are those of the
-    /// response.
+    /// Ends the running attempt. `requested` is the delay that the server requested, and `headers` are the response
+    /// headers.
     pub(crate) fn end_attempt(
         &self,
         outcome: Outcome,
@@ -193,7 +195,7 @@ impl CallContext {
         }
     }
 
-    /// Records the next attempt. `key_replaced` states that it only has another key.
+    /// Records that another attempt follows. `key_replaced` is `true` if that attempt only differs in its key.
     pub(crate) fn retry(&self, retry: &Retry, key_replaced: bool) {
         let mut state = self.0.shared.state();
         state.key_replaced |= key_replaced;

@@ -6,8 +6,8 @@ use super::{AttemptReport, Outcome, StopReason, shared::Shared};
 #[cfg(feature = "json")]
 use crate::clock::Instant;
 
-/// Records the attempts of a call and how it ended. A response contains it ([`from_response`](Self::from_response)),
-/// and so does an error ([`Error::report`](crate::Error::report)).
+/// The record of a call's attempts and of its end. It is available from a response
+/// ([`from_response`](Self::from_response)) and from an error ([`Error::report`](crate::Error::report)).
 ///
 /// ```
 /// use tower::{Layer, ServiceExt};
@@ -29,55 +29,56 @@ use crate::clock::Instant;
 ///
 /// # Clone
 ///
-/// Cheap: clones share the data, which has no key and no body.
+/// Cheap: clones share the data, which contains no key and no body.
 #[derive(Clone)]
 pub struct Report {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Report {
-    /// Returns the report of a response, if the stack has a layer of this crate that keeps one.
+    /// Returns the report of a response, if a layer of this crate has recorded one.
     pub fn from_response<B>(response: &Response<B>) -> Option<&Self> {
         Self::from_extensions(response.extensions())
     }
 
-    /// Returns the report in the extensions of a response, for example of a `reqwest::Response` or a `tonic::Response`.
+    /// Returns the report from the extensions of any response, such as a `reqwest::Response` or a `tonic::Response`.
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
         extensions.get()
     }
 
-    /// Returns the name of the called service, if the request id layer has one.
+    /// Returns the name of the called service, if the request id layer was given one.
     pub fn service(&self) -> Option<Arc<str>> {
         self.shared.state().identity.as_ref()?.naming.service.clone()
     }
 
-    /// Returns the id of the call, as sent in the request id header.
+    /// Returns the id of the call, which is sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         Some(self.shared.state().identity.as_ref()?.request_id.clone())
     }
 
-    /// Returns the server's own request id: that of the last response with one, from the first of the known headers.
+    /// Returns the request id that the server sent. Reads the latest response that has one, in the first of the known
+    /// headers.
     ///
-    /// Ignores an id with other than visible ASCII characters, with more than 128 of them, or with the key of an attempt
-    /// in it, as it is or percent-encoded.
+    /// Ignores an id of more than 128 characters or with characters other than visible ASCII. Also ignores an id that
+    /// contains the key of an attempt, in plain text or percent-encoded.
     pub fn server_request_id(&self) -> Option<HeaderValue> {
         self.shared.state().server_request_id.clone()
     }
 
-    /// Replaces each plain occurrence of the call's two latest keys.
+    /// Redacts the call's two latest keys in `text`, but only where they appear in plain text.
     #[cfg(feature = "json")]
     pub(crate) fn redact(&self, text: &str) -> String {
         self.shared.state().keys.redact(text)
     }
 
-    /// Returns the deadline of the call, and the time from the call's start to it.
+    /// Returns the deadline of the call, and the time between the start of the call and its deadline.
     #[cfg(feature = "json")]
     pub(crate) fn deadline(&self) -> Option<(Instant, Duration)> {
         let deadline = self.shared.state().deadline?;
         Some((deadline, deadline.saturating_duration_since(self.shared.started)))
     }
 
-    /// Returns the attempts in order. Empty without a retry layer.
+    /// Returns the attempts in order. The list is empty without a retry layer.
     pub fn attempts(&self) -> Vec<AttemptReport> {
         self.shared.state().attempts.iter().cloned().collect()
     }
@@ -87,23 +88,23 @@ impl Report {
         self.shared.state().attempts.last.clone()
     }
 
-    /// Returns the number of attempts. 0 without a retry layer.
+    /// Returns the number of attempts, which is 0 without a retry layer.
     pub fn attempt_count(&self) -> usize {
         self.shared.state().attempts.iter().count()
     }
 
-    /// Returns how long all attempts together waited for the limiter.
+    /// Returns the total time that all attempts waited for the limiter.
     pub fn waited(&self) -> Duration {
         self.shared.state().waited
     }
 
-    /// Returns the wait before the next attempt, counted from the end of the last one, if it exceeds the deadline or
-    /// `max_retry_after`.
+    /// Returns the delay after which another attempt could succeed, counted from the end of the last attempt. Returns
+    /// `None` unless the call ended because this delay exceeds the deadline or `max_retry_after`.
     pub fn retry_after(&self) -> Option<Duration> {
         self.shared.state().retry_after
     }
 
-    /// Returns why no further attempt was made. `None` while the call runs, or if its caller dropped it.
+    /// Returns why no further attempt was made. `None` while the call runs, and after its caller dropped it.
     pub fn stop_reason(&self) -> Option<StopReason> {
         self.shared.state().stop_reason
     }

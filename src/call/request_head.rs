@@ -1,6 +1,6 @@
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
-/// The request without its body, as every hook of this crate receives it.
+/// A request without its body, which is the argument of the crate's closures and traits.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
@@ -10,12 +10,12 @@ pub struct RequestHead<'a> {
     pub uri: &'a Uri,
     /// The header fields. They may contain a credential.
     pub headers: &'a HeaderMap,
-    /// The extensions from the caller and from the layers above.
+    /// The extensions, set by the caller and by outer layers.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> RequestHead<'a> {
-    /// Borrows the head of `request`.
+    /// Borrows the head of a request.
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),

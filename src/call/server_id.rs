@@ -1,26 +1,25 @@
-//! The server's own request id: which of a response's headers may be kept.
+//! Finds the server's own request id in the headers of a response, and checks that it contains no key.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::secret::Secret;
 
-/// Known services send up to 100 characters.
+/// The maximum length of an id. Known services send up to 100 characters.
 const MAX_LENGTH: usize = 128;
 
-/// Returns the values of the headers `names` that have the form of an id: up to [`MAX_LENGTH`] visible ASCII
-/// characters.
+/// Returns the values of the headers `names` that may be an id: up to [`MAX_LENGTH`] visible ASCII characters.
 pub(super) fn candidates<'a>(
     headers: &'a HeaderMap,
     names: &'a [HeaderName],
 ) -> impl Iterator<Item = &'a str> {
-    // One pass over the response's names costs less than a lookup of each.
+    // One iteration over the header names of the response costs less than a lookup for each known name.
     let any = headers.keys().any(|name| names.contains(name));
     let values = any.then(|| names.iter().filter_map(|name| headers.get(name))).into_iter().flatten();
     let is_id = |id: &&str| id.len() <= MAX_LENGTH && id.bytes().all(|byte| byte.is_ascii_graphic());
     values.filter_map(|value| value.to_str().ok()).filter(is_id)
 }
 
-/// The two latest keys of a call: the one that a 401 rejected, and its replacement.
+/// The two latest keys that a call has sent: the key that a 401 rejected, and its replacement.
 #[derive(Debug, Default)]
 pub(super) struct SentKeys([Option<Secret>; 2]);
 
@@ -32,18 +31,18 @@ impl SentKeys {
         }
     }
 
-    /// Returns the id for the report, unless it contains a key. Copies it, because a header value keeps the buffer of the
-    /// whole head alive.
+    /// Returns a copy of the id for the report, unless it contains a key. The original value would keep the buffer of
+    /// all response headers in memory.
     pub(super) fn check(&self, id: &str) -> Option<HeaderValue> {
         let has_key = self.0.iter().flatten().any(|key| key.is_in(id));
         if has_key { None } else { HeaderValue::from_str(id).ok() }
     }
 
-    /// Replaces each plain occurrence of a key.
+    /// Redacts the keys in `text` where they appear in plain text.
     #[cfg(feature = "json")]
     pub(super) fn redact(&self, text: &str) -> String {
         let mut keys: Vec<_> = self.0.iter().flatten().map(Secret::expose).collect();
-        // Searches the longer key first, because it may contain the other key.
+        // Replaces the longer key first, because it may contain the shorter one.
         keys.sort_by_key(|key| std::cmp::Reverse(key.len()));
         keys.into_iter().fold(text.to_owned(), |text, key| text.replace(key, "[redacted]"))
     }
@@ -63,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_up_to_128_visible_ascii_characters() {
+    fn accepts_ids_of_up_to_128_visible_ascii_characters() {
         for (id, kept) in [
             ("0f8fad5b-d9cb-469f-a165-70867728950e".to_owned(), true),
             ("x".repeat(128), true),
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn prefers_the_first_name() {
+    fn prefers_the_server_id_of_the_first_configured_header() {
         let value = HeaderValue::from_static;
         let headers = HeaderMap::from_iter([(FIRST, value("a")), (SECOND, value("b"))]);
         assert!(candidates(&headers, &[SECOND, FIRST]).eq(["b", "a"]));
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_an_id_with_one_of_the_two_latest_keys() {
+    fn drops_an_id_that_contains_one_of_the_two_latest_keys() {
         let sent = keys(&["k0", "k1", "k2", "k1", "k1"]);
         for (id, kept) in [("k0", true), ("id-k1", false), ("%6b2", false), ("k3", true)] {
             assert_eq!(sent.check(id).is_some(), kept, "{id}");
@@ -97,7 +96,7 @@ mod tests {
 
     #[cfg(feature = "json")]
     #[test]
-    fn redacts_the_longer_key_first() {
+    fn redacts_the_longer_of_two_overlapping_keys_first() {
         for sent in [["s3cret", "s3cret-2"], ["s3cret-2", "s3cret"]] {
             assert_eq!(keys(&sent).redact("a s3cret, s3cret-2"), "a [redacted], [redacted]");
         }

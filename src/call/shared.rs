@@ -1,4 +1,4 @@
-//! The state of a call, shared by the layers and the reports.
+//! The state of a call, which its layers and its report share.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,34 +19,34 @@ pub(super) struct Shared {
     state: Mutex<State>,
 }
 
-/// The names of a call in logs, spans, metrics and reports.
+/// The names that identify a call in logs, spans, metrics and reports.
 pub(crate) struct Identity {
     pub(crate) naming: Arc<Naming>,
     pub(crate) request_id: HeaderValue,
-    /// Whether the call's span is enabled, so that its events need not repeat the name and the id.
+    /// Whether the call's span is enabled. If it is, log events inside the span need not repeat the name and the id.
     pub(crate) in_span: bool,
 }
 
-/// The part of an [`Identity`] that all calls of a layer share.
+/// The part of an [`Identity`] that is the same for all calls of a layer.
 #[derive(Debug, Clone)]
 pub(crate) struct Naming {
     /// The name of the called service.
     pub(crate) service: Option<Arc<str>>,
-    /// The headers that may have the server's id.
+    /// The response headers that may contain the server's request id.
     pub(crate) server_headers: Vec<HeaderName>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     pub(super) deadline: Option<Instant>,
-    /// The identity from the innermost layer, if more than one set it.
+    /// The identity of the call. If several layers set one, that of the innermost layer.
     pub(super) identity: Option<Identity>,
     pub(super) server_request_id: Option<HeaderValue>,
     pub(super) keys: SentKeys,
     pub(super) waited: Duration,
     pub(super) attempts: Attempts,
-    /// The attempts that reached an attempt span layer, of any retry layer.
-    pub(super) handed_on: u32,
+    /// The number of attempts that reached an attempt span layer, from retry layers of any crate.
+    pub(super) sent_count: u32,
     /// Whether any retry layer has resent the request with another key.
     pub(super) key_replaced: bool,
     pub(super) retry_after: Option<Duration>,
@@ -59,15 +59,15 @@ impl Shared {
         Self { started: clock::now(), state: Mutex::default() }
     }
 
-    // A panic while the lock is held leaves valid plain values.
+    // A panic while the lock is held leaves the values valid.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Keeps and returns the first server id of a response that may be kept. Without one, the id of an earlier response
-    /// stays.
+    /// Records and returns the first acceptable server id of a response. If the response has none, the id of an earlier
+    /// response stays.
     pub(super) fn keep_id(&mut self, headers: &HeaderMap) -> Option<HeaderValue> {
         let names = &self.identity.as_ref()?.naming.server_headers;
         let id = server_id::candidates(headers, names).find_map(|id| self.keys.check(id))?;

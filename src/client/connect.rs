@@ -28,24 +28,24 @@ type Connector = hyper_rustls::HttpsConnector<HttpConnector>;
 #[cfg(not(feature = "rustls"))]
 type Connector = HttpConnector;
 
-/// The client with its pool of connections. Behind a pointer, because the layers clone their inner service for each call,
-/// and the client holds its settings by value.
+/// The client with its connection pool. It is behind a pointer, because the layers clone their inner service for each
+/// call, and cloning the client would copy its settings.
 pub(super) type Connections = Arc<Client<Connector, ReplayBody<Body>>>;
 
-/// How a ready client reaches its service: connections, HTTP version, TLS roots.
+/// How a ready client connects to its service: timeouts, HTTP version and TLS roots.
 ///
 /// A [configuration file](crate::preset#configuration-from-files) has these fields:
 ///
 /// | field | default |
 /// |---|---|
-/// | `connect_timeout` | `5s`, for one address |
+/// | `connect_timeout` | `5s`, for each address |
 /// | `idle_timeout` | `90s`, hyper-util's own default |
-/// | `http` | `negotiated`: HTTP/2 if TLS negotiates it, otherwise HTTP/1.1. Or `http1`, `http2` |
-/// | `bundled_roots` | `true`: trusts Mozilla's roots. With the feature `rustls` |
-/// | `root_certificates` | none: a PEM file with further roots. With the feature `rustls` |
-/// | `native_roots` | `false`: `true` also trusts the operating system's roots. With the feature `native-roots` |
+/// | `http` | `negotiated`: HTTP/2 if TLS negotiates it, otherwise HTTP/1.1. `http1` and `http2` force a version |
+/// | `bundled_roots` | `true`: trusts Mozilla's roots. Needs the feature `rustls` |
+/// | `root_certificates` | none: the path of a PEM file with additional roots. Needs the feature `rustls` |
+/// | `native_roots` | `false`: `true` also trusts the operating system's roots. Needs the feature `native-roots` |
 ///
-/// TCP sends small packets without delay.
+/// TCP sends small packets without delay (`TCP_NODELAY`).
 #[derive(Debug, Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -57,7 +57,7 @@ pub struct Transport {
     bundled_roots: bool,
     #[cfg(feature = "native-roots")]
     native_roots: bool,
-    /// Read when a client is made.
+    /// The path of the file, which is read when a client is created.
     #[cfg(feature = "rustls")]
     root_certificates: Option<PathBuf>,
     #[cfg(feature = "rustls")]
@@ -91,26 +91,26 @@ impl Transport {
         }
     }
 
-    /// Limits the time to connect to one address. 5 s by default.
+    /// Limits the time to connect to each address. 5 s by default.
     pub fn with_connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout.0 = limit;
         self
     }
 
-    /// Closes a connection that was idle for `limit`. 90 s by default.
+    /// Closes a connection that has been idle for `limit`. 90 s by default.
     pub fn with_idle_timeout(mut self, limit: Duration) -> Self {
         self.idle_timeout.0 = limit;
         self
     }
 
-    /// Uses HTTP/2 from the first byte, also without TLS, for a server that is known to support it.
+    /// Uses HTTP/2 without negotiation, even without TLS. Use it for a server that is known to support HTTP/2.
     pub fn with_http2_prior_knowledge(mut self) -> Self {
         self.http = Version::Http2;
         self
     }
 
-    /// Uses HTTP/1.1 only, even if TLS could negotiate HTTP/2. For requests with an upgrade, such as to a WebSocket, which
-    /// HTTP/2 does not support.
+    /// Uses only HTTP/1.1, even if TLS could negotiate HTTP/2. Use it for requests with an upgrade, such as to a
+    /// WebSocket, which HTTP/2 does not support.
     pub fn with_http1_only(mut self) -> Self {
         self.http = Version::Http1;
         self
@@ -120,7 +120,7 @@ impl Transport {
     ///
     /// # Errors
     ///
-    /// Returns an error if the text has no certificate, or one that cannot be a root.
+    /// Returns an error if the text contains no certificate, or a certificate that cannot be a root.
     #[cfg(feature = "rustls")]
     pub fn with_root_certificates(mut self, pem: &[u8]) -> Result<Self, InvalidConfig> {
         let read = || -> Result<RootCertStore, BoxError> {
@@ -137,14 +137,14 @@ impl Transport {
         Ok(self)
     }
 
-    /// Also trusts the roots of the operating system. They are read when a client is made.
+    /// Also trusts the roots of the operating system, which are read when a client is created.
     #[cfg(feature = "native-roots")]
     pub fn with_native_roots(mut self) -> Self {
         self.native_roots = true;
         self
     }
 
-    /// Does not trust the bundled roots.
+    /// Removes the bundled roots from the trusted roots.
     #[cfg(feature = "rustls")]
     pub fn without_bundled_roots(mut self) -> Self {
         self.bundled_roots = false;
@@ -200,12 +200,12 @@ impl Transport {
     #[cfg(feature = "rustls")]
     fn connector(self, http: HttpConnector, _: &Origin) -> Result<Connector, InvalidConfig> {
         let version = self.http;
-        // Names the provider, because the process may have no default provider, or another one.
+        // Sets the provider explicitly, because the process may have no default provider, or another one.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| {
-                InvalidConfig::new("tls versions", error.to_string(), "those of the ring provider")
+                InvalidConfig::new("tls versions", error.to_string(), "the tls versions of the ring provider")
             })?
             .with_root_certificates(self.roots()?)
             .with_no_client_auth();
@@ -220,7 +220,7 @@ impl Transport {
     #[cfg(not(feature = "rustls"))]
     fn connector(self, http: HttpConnector, origin: &Origin) -> Result<Connector, InvalidConfig> {
         if origin.is_tls() {
-            let expected = "http, or the crate's feature `rustls` switched on";
+            let expected = "http, or https with the crate's feature `rustls`";
             return Err(InvalidConfig::new("base url", origin.to_string(), expected));
         }
         Ok(http)

@@ -1,4 +1,4 @@
-//! JSON in and out of a [`Client`], behind the feature `json`.
+//! JSON requests and responses of a [`Client`], behind the feature `json`.
 
 use std::{fmt, time::Duration};
 
@@ -15,21 +15,23 @@ use crate::{
     headers,
 };
 
-/// The longest excerpt of a body, in bytes.
+/// The maximum length of the excerpt of a body, in bytes.
 const EXCERPT: usize = 1024;
-/// How much of an error's body is read: more than is shown, so that a key at the end of the excerpt is whole.
+/// How many bytes of an error's body are read: more than the excerpt, so that a key at its end is complete and can be
+/// redacted.
 const READ: usize = 2 * EXCERPT;
-/// How long an error's body is read. The excerpt is what arrived by then.
+/// How long the body of an error is read. The excerpt contains the bytes that have arrived by then.
 const EXCERPT_TIME: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// The largest JSON body that is read: 16 MiB, more than a page of any API and too little to exhaust a process.
+    /// The maximum size of a JSON body: 16 MiB. This is more than a page of any API, and too little to exhaust the
+    /// memory of a process.
     pub const MAX_JSON: usize = 16 * 1024 * 1024;
 
-    /// Sends a GET to `path`, and reads the response's body as JSON. An empty body is read as `null`.
+    /// Sends a GET to `path`, and deserializes the response's body from JSON. An empty body counts as `null`.
     ///
-    /// The request has `accept: application/json`, unless [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets
-    /// another `accept`.
+    /// The request has the header `accept: application/json`, unless
+    /// [`StackBuilder::with_header`](crate::stack::StackBuilder::with_header) sets another `accept`.
     ///
     /// # Errors
     ///
@@ -37,16 +39,16 @@ impl Client {
     ///
     /// - no response arrived,
     /// - the status is not a 2xx,
-    /// - the body fails, is larger than [`MAX_JSON`](Self::MAX_JSON), or does not deserialize to `T`.
+    /// - the body fails, is larger than [`MAX_JSON`](Self::MAX_JSON), or cannot be deserialized to `T`.
     ///
-    /// The deadline of the call also covers the body: the error of an incomplete body is then
+    /// The call's deadline also covers the body: if the body is incomplete by then, the error is
     /// [`JsonError::is_timeout`]. The deadline is the preset's total timeout, or an earlier one in the request. Without
-    /// a deadline, only [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout) bounds a body that
-    /// stalls.
+    /// a deadline, only [`with_body_idle_timeout`](crate::stack::StackBuilder::with_body_idle_timeout) bounds a body
+    /// that stalls.
     ///
     /// # Cancellation
     ///
-    /// Dropping the future drops the call, and the body with its connection.
+    /// Dropping the future drops the call, its body and its connection.
     ///
     /// ```no_run
     /// #[derive(serde::Deserialize)]
@@ -66,11 +68,12 @@ impl Client {
         self.request_json(self.made(Method::GET, path, Body::empty())?).await
     }
 
-    /// Sends a POST to `path` with `body` as JSON, and reads the response as [`get_json`](Self::get_json) does.
+    /// Sends a POST to `path` with `body` as JSON, and reads the response like [`get_json`](Self::get_json).
     ///
     /// # Errors
     ///
-    /// Returns an error as [`get_json`](Self::get_json) does, and if `body` cannot be serialized. Nothing is sent then.
+    /// Returns the same errors as [`get_json`](Self::get_json). Also returns an error, without sending anything, if
+    /// `body` cannot be serialized.
     ///
     /// ```no_run
     /// # async fn call(mail: tower_outbound::Client) -> Result<(), tower_outbound::client::JsonError> {
@@ -89,14 +92,14 @@ impl Client {
         self.request_json(self.made(Method::POST, path, body.into())?).await
     }
 
-    /// Sends a request, and reads the response as [`get_json`](Self::get_json) does.
+    /// Sends a request, and reads the response like [`get_json`](Self::get_json).
     ///
-    /// The request keeps its own `accept`. A [`Deadline`](crate::call::Deadline) in its extensions applies if it is
-    /// earlier than the preset's total timeout.
+    /// An `accept` header of the request is kept. A [`Deadline`](crate::call::Deadline) in its extensions applies if it
+    /// is earlier than the preset's total timeout.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`get_json`](Self::get_json) does.
+    /// Returns the same errors as [`get_json`](Self::get_json).
     pub async fn request_json<T: DeserializeOwned>(
         &self,
         request: Request<impl Into<Body>>,
@@ -109,14 +112,14 @@ impl Client {
         let response = self.request::<Body>(request).await?;
         let (status, report) = (response.status(), Report::from_response(&response).cloned());
         let deadline = report.as_ref().and_then(Report::deadline);
-        let answered = |kind, body: &[u8]| {
+        let response_error = |kind, body: &[u8]| {
             let excerpt = excerpt(body, report.as_ref());
             JsonError { kind, status: Some(status), report, excerpt }
         };
         if !status.is_success() {
             let ends = clock::after(clock::now(), EXCERPT_TIME);
             let ends = deadline.map_or(ends, |(deadline, _)| deadline.min(ends));
-            return Err(answered(Kind::Status, &beginning(response.into_body(), ends).await));
+            return Err(response_error(Kind::Status, &beginning(response.into_body(), ends).await));
         }
         let read = response.into_body().collect(Self::MAX_JSON);
         let read = match deadline {
@@ -127,14 +130,14 @@ impl Client {
         };
         let body = match read {
             Ok(body) => body,
-            Err(error) => return Err(answered(Kind::Body(error), b"")),
+            Err(error) => return Err(response_error(Kind::Body(error), b"")),
         };
         let json: &[u8] = if body.is_empty() { b"null" } else { &body };
-        serde_json::from_slice(json).map_err(|error| answered(Kind::Unreadable(error), &body))
+        serde_json::from_slice(json).map_err(|error| response_error(Kind::Unreadable(error), &body))
     }
 }
 
-/// Returns the beginning of a body as one line, without the keys of the call.
+/// Returns the first part of a body as one line, with the keys of the call redacted.
 fn excerpt(body: &[u8], report: Option<&Report>) -> String {
     let text = String::from_utf8_lossy(body.get(..READ).unwrap_or(body));
     let mut text = report.map_or_else(|| text.to_string(), |report| report.redact(&text));
@@ -145,7 +148,7 @@ fn excerpt(body: &[u8], report: Option<&Report>) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Reads the beginning of a body, until it fails, ends, or the time is over.
+/// Reads the first part of a body, until the body ends or fails, or `ends` has passed.
 async fn beginning(mut body: Body, ends: clock::Instant) -> Vec<u8> {
     let mut start = Vec::new();
     let read = async {
@@ -158,9 +161,10 @@ async fn beginning(mut body: Body, ends: clock::Instant) -> Vec<u8> {
     start
 }
 
-/// A JSON call that returned no value. Has the status, the [`Report`], and up to 1 KiB of the body.
+/// The error of a JSON call. It contains the status, the [`Report`], and up to 1 KiB of the body.
 ///
-/// `Display` and `Debug` show no text of the body. [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error) do.
+/// `Display` and `Debug` omit the text of the body. [`excerpt`](Self::excerpt) and [`decode_error`](Self::decode_error)
+/// return it.
 pub struct JsonError {
     kind: Kind,
     status: Option<StatusCode>,
@@ -181,7 +185,7 @@ impl JsonError {
         Self { kind, status: None, report: None, excerpt: String::new() }
     }
 
-    /// Returns the error of the call, if no response arrived.
+    /// Returns the call's error, if no response arrived.
     pub fn call(&self) -> Option<&Error> {
         match &self.kind {
             Kind::NoResponse(error) => Some(error),
@@ -199,7 +203,7 @@ impl JsonError {
         matches!(&self.kind, Kind::Body(error) if error.is::<BodyTooLarge>())
     }
 
-    /// Returns whether the deadline of the call or the idle timeout of a 2xx response's body was exceeded.
+    /// Returns whether the deadline of the call was exceeded, or the idle timeout of a 2xx response's body.
     pub fn is_timeout(&self) -> bool {
         match &self.kind {
             Kind::NoResponse(error) => error.is_timeout(),
@@ -213,21 +217,21 @@ impl JsonError {
         self.report.as_ref().or_else(|| self.call()?.report())
     }
 
-    /// Returns the id of the call, as it was sent.
+    /// Returns the id of the call, which is sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report()?.request_id()
     }
 
-    /// Returns the beginning of the response's body as one line, up to 1 KiB.
+    /// Returns the first part of the response's body as one line, up to 1 KiB.
     ///
-    /// Replaces each plain occurrence of the key that the call sent by `[redacted]`. Another encoding of the key, the
-    /// credential of a closure or a signature, and everything else that is private remain: check what the server sends before
-    /// you log the excerpt.
+    /// The call's key is replaced by `[redacted]` where it appears in plain text. Other encodings of the key,
+    /// credentials from a closure or a signature, and other private data are not removed. Before you log the excerpt,
+    /// check what the server sends.
     pub fn excerpt(&self) -> &str {
         &self.excerpt
     }
 
-    /// Returns why the body does not deserialize to the type. The message may quote values of the body, the key included.
+    /// Returns why the body cannot be deserialized. The message may quote values of the body, including the key.
     pub fn decode_error(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.kind {
             Kind::Unreadable(error) => Some(error),
@@ -244,7 +248,7 @@ impl fmt::Display for JsonError {
             Kind::Body(_) => f.write_str("the response's body could not be read"),
             Kind::Unreadable(error) => {
                 f.write_str("the response's body is not the expected JSON")?;
-                // Line 0 is an error without a position.
+                // An error without a position has line 0.
                 match (error.line(), error.column()) {
                     (0, _) => Ok(()),
                     (line, column) => write!(f, ", at line {line} column {column}"),
@@ -262,7 +266,8 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Shows the message and the chain of causes on one line, because `main` prints it.
+/// Writes the message and the causes on one line, because the standard library prints this text if `main` returns the
+/// error.
 impl fmt::Debug for JsonError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Kind::NoResponse(error) = &self.kind {

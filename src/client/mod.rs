@@ -1,4 +1,4 @@
-//! A ready client for one service: a preset's stack over hyper-util's pooled client.
+//! A ready client for one service: the stack of a preset over hyper-util's pooled client.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, preset};
@@ -19,27 +19,27 @@
 //!
 //! # URLs
 //!
-//! A call takes a path, or an absolute URL such as a link to the next page. Every request stays below the base URL:
+//! A call takes a path, or an absolute URL such as a link to the next page. Every request must stay below the base URL:
 //!
 //! | given | with the base `https://api.example.com/v1` |
 //! |---|---|
 //! | `/rates?base=EUR`, `rates?base=EUR` | sent to `/v1/rates?base=EUR` |
-//! | `https://api.example.com/v1/rates` | sent as it is |
+//! | `https://api.example.com/v1/rates` | sent unchanged |
 //! | `https://api.example.com/v2/rates`, `https://other.example.com/v1` | rejected |
 //! | `../admin`, `%2e%2e/admin`, `https://api.example.com/v1/../admin` | rejected |
 //! | `//other.example.com`, `a b`, `ü`, `a\b` | rejected |
 //! | `/rates#top` | sent to `/v1/rates`: a fragment is dropped, never sent |
 //!
-//! A rejected URL is [`Error::is_invalid_request`](crate::Error::is_invalid_request), and nothing is sent. To call two
-//! paths of a server, choose a base URL above both.
+//! A rejected URL gives [`Error::is_invalid_request`](crate::Error::is_invalid_request), and nothing is sent. To call
+//! two paths of one server, choose a base URL above both.
 //!
 //! # Notes
 //!
 //! - Every HTTP status is returned as `Ok`.
-//! - The client follows no redirect. A layer above it that follows redirects is bound to the base URL, too.
-//! - The client runs inside a tokio runtime with its timer and I/O enabled.
+//! - The client does not follow redirects. A layer above it that follows them is also restricted to the base URL.
+//! - The client must run inside a tokio runtime whose timer and I/O are enabled.
 //! - The timeouts do not cover the body of a response, except in the JSON calls.
-//!   [`Body::collect`](crate::Body::collect) bounds its size.
+//!   [`Body::collect`](crate::Body::collect) limits its size.
 
 mod connect;
 #[cfg(feature = "json")]

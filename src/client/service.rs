@@ -19,10 +19,10 @@ use crate::{
     stack::{BaseUrl, StackBuilder},
 };
 
-/// The future of a [`Client`]'s call.
+/// The future of a call of a [`Client`].
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Error>> + Send>>;
 
-/// Calls one service. Also a tower [`Service`], for custom layers on top.
+/// A client for one service. It is also a tower [`Service`], so that custom layers can wrap it.
 ///
 /// ```
 /// use tower_outbound::{Client, Quota, Report};
@@ -46,29 +46,30 @@ pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Err
 /// Cheap. Clones share the limiter and the connections.
 #[derive(Clone)]
 pub struct Client {
-    /// The whole stack as one type. A call costs one box, of its future.
+    /// The whole stack, with its type erased. A call allocates one box, for its future.
     stack: Arc<dyn Fn(Request<Body>) -> ResponseFuture + Send + Sync>,
     base_url: Arc<BaseUrl>,
-    /// Whether JSON calls set `accept`, because the preset does not.
+    /// Whether JSON calls set `accept`, because no default header sets it.
     #[cfg(feature = "json")]
     pub(super) accepts_json: bool,
 }
 
 impl StackBuilder {
-    /// Makes a ready client over plain HTTP and, with the feature `rustls`, over TLS.
+    /// Creates a ready client over plain HTTP and, with the feature `rustls`, over TLS.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`layer`](Self::layer) does, and for an `https` base URL without the feature `rustls`.
+    /// Returns the same errors as [`layer`](Self::layer). Also returns an error for an `https` base URL without the
+    /// feature `rustls`.
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         self.client_with_transport(Transport::new())
     }
 
-    /// Makes a ready client over a custom transport.
+    /// Creates a ready client over a custom transport.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`client`](Self::client) does.
+    /// Returns the same errors as [`client`](Self::client).
     pub fn client_with_transport(&self, transport: Transport) -> Result<Client, InvalidConfig> {
         let connections = transport.connections(&self.base.origin)?;
         let service = tower::service_fn(move |request| connections.request(request));
@@ -79,9 +80,9 @@ impl StackBuilder {
         named.client_with_service(service)
     }
 
-    /// Makes a ready client over a custom service: another HTTP client, or a test double.
+    /// Creates a ready client over a custom service, such as another HTTP client or a test double.
     ///
-    /// A response body that is not hyper's costs one allocation.
+    /// A response body of another type than hyper's costs one allocation.
     ///
     /// ```
     /// use std::convert::Infallible;
@@ -107,7 +108,7 @@ impl StackBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`layer`](Self::layer) does.
+    /// Returns the same errors as [`layer`](Self::layer).
     pub fn client_with_service<S, R>(&self, service: S) -> Result<Client, InvalidConfig>
     where
         S: Service<Request<ReplayBody<Body>>, Response = Response<R>, Error: Into<BoxError>>,
@@ -120,7 +121,7 @@ impl StackBuilder {
             .layer(self.layer()?)
             .service(service);
         Ok(Client {
-            // Always ready, because the retry layer waits for its inner service in its future.
+            // The stack is always ready, because the retry layer waits for its inner service in the call's future.
             stack: Arc::new(move |request| Box::pin(stack.clone().call(request))),
             base_url: Arc::new(self.base.clone()),
             #[cfg(feature = "json")]
@@ -130,16 +131,16 @@ impl StackBuilder {
 }
 
 impl Client {
-    /// Starts from the base URL of a service: [`StackBuilder::new`].
+    /// Creates a builder from the base URL of a service: see [`StackBuilder::new`].
     ///
     /// # Errors
     ///
-    /// Returns an error as [`StackBuilder::new`] does.
+    /// Returns the same errors as [`StackBuilder::new`].
     pub fn builder(base_url: &str) -> Result<StackBuilder, InvalidConfig> {
         StackBuilder::new(base_url)
     }
 
-    /// Sends a GET to `path`, which may have a query. `path` may also be [a URL](crate::client#urls) below the base URL.
+    /// Sends a GET to `path`, which may include a query, or may be [a URL](crate::client#urls) below the base URL.
     ///
     /// # Errors
     ///
@@ -147,28 +148,29 @@ impl Client {
     ///
     /// # Cancellation
     ///
-    /// Dropping the future drops the call. Nothing of the call runs on.
+    /// Dropping the future cancels the call. Nothing continues in the background.
     pub fn get(&self, path: &str) -> ResponseFuture {
         self.send(Method::GET, path, Body::empty())
     }
 
-    /// Sends a POST to `path` with `body`, as [`get`](Self::get) does.
+    /// Sends a POST to `path` with `body`. The path is the same as for [`get`](Self::get).
     ///
-    /// The `content-type` is `application/json` by default. [`request`](Self::request) sets another one for one call,
-    /// and [`StackBuilder::with_header`] for all calls.
+    /// The `content-type` is `application/json` by default. To change it, use [`request`](Self::request) for one call,
+    /// or [`StackBuilder::with_header`] for all calls.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`get`](Self::get) does.
+    /// Returns the same errors as [`get`](Self::get).
     pub fn post(&self, path: &str, body: impl Into<Body>) -> ResponseFuture {
         self.send(Method::POST, path, body.into())
     }
 
-    /// Sends a request. Its URI is a path that starts with a slash, or [a URL](crate::client#urls) below the base URL.
+    /// Sends a request. Its URI must be a path that starts with a slash, or [a URL](crate::client#urls) below the base
+    /// URL.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`get`](Self::get) does.
+    /// Returns the same errors as [`get`](Self::get).
     pub fn request<B: Into<Body>>(&self, request: Request<B>) -> ResponseFuture {
         let (head, body) = request.into_parts();
         self.clone().call(Request::from_parts(head, body.into()))
@@ -194,7 +196,7 @@ impl Service<Request<Body>> for Client {
     type Error = Error;
     type Future = ResponseFuture;
 
-    /// Always returns ready: a call waits in its future.
+    /// Always ready, because a call waits in its future.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

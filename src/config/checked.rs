@@ -2,9 +2,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{InvalidConfig, inline_key::InlineKey, text::Text};
 
-/// A value whose text may contain a key by mistake, or the error that redacts it.
+/// A parsed value, or the error of parsing it. The text may contain a key by mistake, so the error redacts it.
 ///
-/// Every value deserialises, so that no parser quotes the line in an error. [`get`](Self::get) returns the error.
+/// Deserialization never fails, so that no parser quotes the line in its error. [`get`](Self::get) returns the error
+/// instead.
 #[derive(Debug, Clone)]
 pub(crate) struct Checked<T>(Result<T, InvalidConfig>);
 
@@ -20,7 +21,7 @@ impl<T: Default> Default for Checked<T> {
     }
 }
 
-/// For a list.
+/// Allows lists of checked values.
 impl<T: Text> Text for Checked<T> {
     const EXPECTED: &'static str = T::EXPECTED;
 
@@ -42,7 +43,7 @@ impl<T: Text> Serialize for Checked<T> {
 impl<'de, T: Text> Deserialize<'de> for Checked<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let value = InlineKey::deserialize(from)?;
-        // The error of a value that is not a text shows `...` instead of the value.
+        // If the value is not a text, the error shows `…` in its place.
         Ok(Self(T::read(value.text().unwrap_or("…"))))
     }
 }

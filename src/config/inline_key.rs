@@ -8,10 +8,10 @@ use zeroize::Zeroizing;
 
 use super::InvalidConfig;
 
-/// A key that is written in a configuration file. `Debug` redacts it, and it has no `Serialize`.
+/// A key that is written in a configuration file. `Debug` redacts it, and there is no `Serialize`.
 ///
-/// A value of any type deserialises, so that no parser quotes the line with the key in an error. [`text`](Self::text)
-/// rejects a value that is not a text.
+/// Deserialization accepts a value of any type, so that no parser quotes the line with the key in its error.
+/// [`text`](Self::text) then rejects a value that is not a text.
 #[derive(Clone)]
 pub(crate) struct InlineKey(Option<Zeroizing<String>>);
 

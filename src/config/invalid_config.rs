@@ -1,8 +1,8 @@
 use std::{borrow::Cow, fmt};
 
-/// An invalid configuration, found when it is made and not by the first request.
+/// The error of an invalid configuration. It is returned when the configuration is created, not by the first request.
 ///
-/// The error names the field, the value and what is expected. It never contains a key.
+/// The error contains the field, the value and a description of the valid values. It never contains a key.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,7 +21,8 @@ pub struct InvalidConfig {
 }
 
 impl InvalidConfig {
-    /// Creates an error: `field` cannot be `value`, and `expected` describes a valid one. Never pass a secret as the value.
+    /// Creates an error for `field`, which cannot have the value `value`. `expected` describes the valid values. Never
+    /// pass a secret as the value.
     pub fn new(
         field: &'static str,
         value: impl Into<Cow<'static, str>>,
@@ -30,7 +31,8 @@ impl InvalidConfig {
         Self { field, value: value.into(), expected: expected.into(), path: None }
     }
 
-    /// Adds the name of the table around the field, for configuration from a file. Each call adds an outer one.
+    /// Adds the name of the table that contains the field, for configuration from a file. Each call adds the next outer
+    /// table.
     ///
     /// ```
     /// # use tower_outbound::Quota;
@@ -47,7 +49,8 @@ impl InvalidConfig {
         self
     }
 
-    /// Returns the path of the field in a file, such as `services.rates.limit.quota`, if [`within`](Self::within) set one.
+    /// Returns the path of the field in a file, such as `services.rates.limit.quota`. Returns `None` if
+    /// [`within`](Self::within) was not called.
     pub fn path(&self) -> Option<&str> {
         self.path.as_deref()
     }
@@ -57,7 +60,7 @@ impl InvalidConfig {
         self.field
     }
 
-    /// Returns the invalid value as text, or the source of an invalid key.
+    /// Returns the invalid value as text. For an invalid key, returns the source of the key instead.
     pub fn value(&self) -> &str {
         &self.value
     }

@@ -1,4 +1,4 @@
-//! The error of an invalid configuration, and the forms in which files write values.
+//! The error of an invalid configuration, and the text formats of values in configuration files.
 
 #[cfg(feature = "serde")]
 pub(crate) mod checked;

@@ -1,8 +1,8 @@
-//! Values that files write as text, read by the parser that code uses.
+//! Values that configuration files contain as text. The same parsers are used in code.
 
 use std::fmt;
 
-/// A value that files write as text. A number is read as its digits.
+/// A value that is a text in configuration files. A number is read as its digits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Written<T>(pub(crate) T);
 
@@ -28,7 +28,7 @@ mod form {
     use super::Written;
     use crate::config::InvalidConfig;
 
-    /// Values that are written as a list of texts. A single text is also accepted.
+    /// Several values, written as a list of texts. A single text is also accepted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub(crate) struct List<T>(pub(crate) Vec<T>);
 

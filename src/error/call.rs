@@ -5,15 +5,15 @@ use http::HeaderValue;
 use super::{BoxError, ErrorKind, Reason, Refusal, chain::chain, delivery::Proof, redacted::redact};
 use crate::call::{CallContext, Report};
 
-/// A call that failed: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
+/// The error of a failed call: its [kind](Self::kind), its cause and the [`Report`] of its attempts.
 ///
 /// Every HTTP status is returned as `Ok`. `Err` means that no response arrived.
 ///
 /// - `{}` shows the failure, the number of attempts and the request id: "connection refused after 3 attempts (request id
 ///   0199…)". `{:#}` adds the chain of causes.
 /// - `{:?}` adds the stop reason, too, on one line, so that `main` may return the error.
-/// - [`source`](std::error::Error::source) leads to the inner service's error, which can be downcast. An `Error` of an
-///   inner layer is passed on and not wrapped again.
+/// - [`source`](std::error::Error::source) returns the inner service's error, which can be downcast. If an inner layer
+///   of this crate returned an `Error`, it is passed on without another wrapper.
 ///
 /// ```
 /// use tower_outbound::{Error, ErrorKind};
@@ -29,13 +29,13 @@ use crate::call::{CallContext, Report};
 ///
 /// # Notes
 ///
-/// - The server chooses the debug data of an HTTP/2 GOAWAY and the names in its certificate, and may repeat the key there.
-///   An error that shows either is replaced by one that shows the reason only. `source()` does not lead to `h2::Error` or
-///   `rustls::Error` then.
-/// - A response's body keeps its own errors, such as hyper's, which show the debug data of a GOAWAY. The bodies of
+/// - An HTTP/2 GOAWAY contains debug data and a certificate contains names. The server chooses both, and may repeat the
+///   key in them. An error that shows either is replaced by one that shows only the reason. `source()` then leads to
+///   neither `h2::Error` nor `rustls::Error`.
+/// - The body of a response returns its own errors. Those of hyper show the debug data of a GOAWAY. The bodies of
 ///   [`Client`](crate::Client) and of [`IdleBody`](crate::body::IdleBody) do not show it.
 pub struct Error {
-    // Boxed, so that a `Result` with a response stays small.
+    // The fields are boxed, so that a `Result` with a response stays small.
     pub(super) inner: Box<Inner>,
 }
 
@@ -49,14 +49,14 @@ pub(super) struct Inner {
     maybe_processed: bool,
 }
 
-/// The part of the stack that failed.
+/// The part of the stack in which the call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// A layer of this crate.
     Layer,
-    /// The inner service, before it was called.
+    /// The inner service failed before it was called.
     Readiness,
-    /// The inner service, after it was called. The proof states what its error shows about the delivery.
+    /// The inner service failed after it was called. `Proof` is what the error proves about the delivery.
     Service(Proof),
 }
 
@@ -68,7 +68,7 @@ impl Error {
         Self { inner: Box::new(Inner { kind, failed, time, source, report: None, maybe_processed: false }) }
     }
 
-    /// Creates the error of a request that cannot be sent as it is.
+    /// Creates the error of a request that is invalid and was not sent.
     pub(crate) fn invalid_request(source: impl Into<BoxError>) -> Self {
         Self::new(ErrorKind::InvalidRequest, None, Some(source.into()))
     }
@@ -81,7 +81,7 @@ impl Error {
         Self::new(kind, refusal.wait(), Some(refusal.into()))
     }
 
-    /// Wraps the error of an inner service that did not become ready. Nothing was sent.
+    /// Wraps the error of an inner service that did not become ready, so that nothing was sent.
     pub(crate) fn from_readiness(error: impl Into<BoxError>) -> Self {
         let mut error = Self::from_service(error);
         if error.is_service() {
@@ -93,8 +93,8 @@ impl Error {
         error
     }
 
-    /// Marks the error of a call with an attempt that the server may have processed. The failure of the last attempt then
-    /// proves nothing about the call.
+    /// Marks the error of a call in which the server may have processed an attempt. The error of the last attempt then
+    /// proves nothing about the whole call.
     pub(crate) fn after_processing(mut self) -> Self {
         self.inner.maybe_processed = true;
         self
@@ -105,34 +105,34 @@ impl Error {
         self.inner.maybe_processed
     }
 
-    /// Sets the report of the call, and replaces one of another call.
+    /// Sets the report of the call. Replaces the report of another call.
     pub(crate) fn with_report(mut self, report: Report) -> Self {
         self.inner.report = Some(report);
         self
     }
 
-    /// Sets the report of the call, unless the error has one.
+    /// Sets the report of the call, unless the error already has a report.
     pub(crate) fn reported(mut self, call: &CallContext) -> Self {
         self.inner.report.get_or_insert_with(|| call.report());
         self
     }
 
-    /// Returns what failed.
+    /// Returns the part of the stack in which the call failed.
     pub(crate) fn failed(&self) -> Failed {
         self.inner.failed
     }
 
-    /// Returns whether a layer of this crate failed for one of these reasons.
+    /// Returns whether a layer of this crate returned this error, with one of these kinds.
     fn is(&self, kinds: &[ErrorKind]) -> bool {
         self.inner.failed == Failed::Layer && kinds.contains(&self.inner.kind)
     }
 
-    /// Returns why the call failed, in one word.
+    /// Returns the reason of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// Returns whether the limiter refused the call. The attempt sent nothing and spent nothing.
+    /// Returns whether the limiter refused the call. The refused attempt was not sent and took no permits.
     ///
     /// [`retry_after`](Self::retry_after) returns how long the call would have waited.
     pub fn is_rate_limited(&self) -> bool {
@@ -144,32 +144,33 @@ impl Error {
         self.is(&[ErrorKind::RateLimited, ErrorKind::TooCostly])
     }
 
-    /// Returns whether the service was not called: the limiter refused the attempt, or the service did not become
-    /// ready.
+    /// Returns whether the inner service was not called, because the limiter refused the attempt or the service did not
+    /// become ready.
     pub(crate) fn was_not_called(&self) -> bool {
         !self.inner.maybe_processed && (self.is_refusal() || self.inner.failed == Failed::Readiness)
     }
 
-    /// Returns whether the deadline or an attempt's timeout was exceeded, or the response's body stalled.
+    /// Returns whether the deadline or an attempt's timeout was exceeded, or the body of the response stalled.
     ///
-    /// The server may have processed the request. A timeout of tower or of the connector below the layers is
-    /// [`is_service`](Self::is_service), and its [`kind`](Self::kind) names it.
+    /// The server may have processed the request. Timeouts of tower or of the connector below the layers are reported
+    /// by [`is_service`](Self::is_service) instead, and [`kind`](Self::kind) distinguishes them.
     pub fn is_timeout(&self) -> bool {
         self.is(&[ErrorKind::AttemptTimeout, ErrorKind::Deadline, ErrorKind::BodyTimeout])
     }
 
-    /// Returns whether the total deadline of the call was exceeded, and not the timeout of one attempt or of a body.
+    /// Returns whether the total deadline of the call was exceeded, as opposed to the timeout of an attempt or of a
+    /// body.
     pub fn is_deadline(&self) -> bool {
         self.is(&[ErrorKind::Deadline])
     }
 
-    /// Returns whether the credential could not be put on the request. Nothing was sent.
+    /// Returns whether the credential could not be attached to the request. Nothing was sent.
     pub fn is_auth(&self) -> bool {
         self.is(&[ErrorKind::Auth])
     }
 
-    /// Returns whether a layer rejected the request itself, for example because its path leaves the base URL. Nothing
-    /// was sent.
+    /// Returns whether a layer rejected the request as invalid, for example because its path leaves the base URL.
+    /// Nothing was sent.
     pub fn is_invalid_request(&self) -> bool {
         self.is(&[ErrorKind::InvalidRequest])
     }
@@ -179,28 +180,29 @@ impl Error {
         self.inner.failed != Failed::Layer
     }
 
-    /// Returns the wait that the call would have needed, if it failed because that wait was too long.
+    /// Returns the wait that the call would have needed, if it failed because this wait was too long.
     ///
-    /// It is the wait for the limiter, for the next attempt, or until the key's source is called again after a failure.
+    /// This is the wait for the limiter, the delay before the next attempt, or the time until a failed key source is
+    /// called again.
     pub fn retry_after(&self) -> Option<Duration> {
         let own = self.inner.time.filter(|_| !self.is_timeout());
         own.or_else(|| self.report()?.retry_after())
     }
 
-    /// Returns the report of the call's attempts, if the stack has a layer of this crate that keeps one.
+    /// Returns the report of the call's attempts, if a layer of this crate has recorded one.
     pub fn report(&self) -> Option<&Report> {
         self.inner.report.as_ref()
     }
 
-    /// Returns the id of the call, as sent in the request id header.
+    /// Returns the id of the call, which is sent in the request id header.
     pub fn request_id(&self) -> Option<HeaderValue> {
         self.report().and_then(Report::request_id)
     }
 
-    /// Finds an `Error` in an error and its causes.
+    /// Finds an `Error` in `error` or its causes.
     ///
-    /// `as_ref()` passes a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. `anyhow::Error::from_boxed` hides the error
-    /// in its box.
+    /// Pass the `as_ref()` of a [`BoxError`], an `anyhow::Error` or an `eyre::Report`. The method cannot look into an
+    /// error that `anyhow::Error::from_boxed` has made.
     ///
     /// ```
     /// use tower_outbound::{BoxError, Error};
@@ -228,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passes_an_own_error_on_without_wrapping_it_again() {
+    fn does_not_wrap_an_error_of_this_crate_again() {
         let inner = Error::new(ErrorKind::AttemptTimeout, Some(Duration::from_secs(1)), None);
         let outer = Error::from_service(Box::new(inner) as BoxError);
         assert!(outer.is_timeout());
@@ -236,11 +238,11 @@ mod tests {
     }
 
     #[test]
-    fn keeps_a_foreign_error_for_a_downcast_from_the_source() {
+    fn source_can_be_downcast_to_the_error_of_the_service() {
         let error = Error::from_service(std::io::Error::other("broken"));
         assert!(error.is_service());
         assert!(error.source().unwrap().downcast_ref::<std::io::Error>().is_some());
-        assert_eq!(error.to_string(), "service failed", "the cause is in source() alone");
+        assert_eq!(error.to_string(), "service failed", "Display omits the cause");
         assert_eq!(format!("{error:#}"), "service failed: broken");
         assert_eq!(format!("{error:?}"), "service failed: broken");
     }

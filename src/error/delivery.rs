@@ -2,10 +2,11 @@ use std::{error::Error as StdError, fmt};
 
 use super::BoxError;
 
-/// Wraps the error of a custom service to state whether its request was sent.
+/// The error of a custom service that reports whether its request was sent.
 ///
-/// The [`retry`](crate::retry) layer knows the errors of hyper and hyper-util, and takes any other error to mean that the
-/// server may have processed the request. A service over another transport returns this error where it knows better.
+/// The [`retry`](crate::retry) layer knows the errors of hyper and hyper-util. For any other error, it assumes that the
+/// server may have processed the request. A service over another transport can return this error to report the delivery
+/// exactly.
 ///
 /// | constructor | retried |
 /// |---|---|
@@ -14,8 +15,8 @@ use super::BoxError;
 ///
 /// # Example
 ///
-/// The pool of this service first has no free connection, so the first request is not sent. Later its connection breaks
-/// after a request was written:
+/// In this example, the pool of the service first has no free connection, so the first request is not sent. Later a
+/// connection breaks after a request was written:
 ///
 /// ```
 /// use std::{
@@ -73,23 +74,23 @@ use super::BoxError;
 ///
 /// # Notes
 ///
-/// - `not_sent` counts only if the service itself returns it, as it is or boxed. Inside another error it proves
-///   nothing, because it may be about another request.
-/// - `maybe_processed` also counts inside other errors. It overrides the errors below it, such as a connect error of a
-///   redirect that the service followed.
-/// - If the request's body failed, the retry layer takes every error to mean "maybe processed".
+/// - `not_sent` counts only if the service itself returns it, directly or boxed. Inside another error it is ignored,
+///   because it may concern another request.
+/// - `maybe_processed` also counts inside other errors. It takes precedence over its causes, such as a connect error of
+///   a redirect that the service followed.
+/// - If the request's body failed, the retry layer treats every error as `maybe_processed`.
 #[derive(Debug)]
 pub struct DeliveryError {
     source: BoxError,
     pub(super) proof: Proof,
 }
 
-/// The facts that the error of a service proves.
+/// What the error of a service proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Proof {
-    /// Whether the server did not process the request. Otherwise it may have.
+    /// Whether the server provably did not process the request.
     pub(crate) not_sent: bool,
-    /// Whether the next attempt would fail in the same way, until a certificate, a setting or the request changes.
+    /// Whether the next attempt would fail in the same way until a certificate, a setting or the request is changed.
     pub(crate) lasting: bool,
 }
 
@@ -97,20 +98,20 @@ pub(super) const NOT_SENT: Proof = Proof { not_sent: true, lasting: false };
 pub(super) const MAYBE: Proof = Proof { not_sent: false, lasting: false };
 
 impl DeliveryError {
-    /// States that the server did not process the request, so that every method is retried.
+    /// Reports that the server did not process the request, so that every method is retried.
     ///
-    /// Use this only if no server can have read the whole request. The target of a redirect counts, and so does an
-    /// earlier attempt of the service itself.
+    /// Use this only if no server can have received the whole request. This includes the target of a redirect, and
+    /// earlier attempts that the service itself made.
     pub fn not_sent(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), proof: NOT_SENT }
     }
 
-    /// States that the server may have processed the request, so that only idempotent requests are retried.
+    /// Reports that the server may have processed the request, so that only idempotent requests are retried.
     pub fn maybe_processed(source: impl Into<BoxError>) -> Self {
         Self { source: source.into(), proof: MAYBE }
     }
 
-    /// Also states that the next attempt would fail in the same way.
+    /// Also reports that the next attempt would fail in the same way.
     #[cfg(feature = "reqwest")]
     pub(crate) fn lasting(mut self) -> Self {
         self.proof.lasting = true;

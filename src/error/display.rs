@@ -1,4 +1,4 @@
-//! The text of an [`Error`].
+//! Formats an [`Error`].
 
 use std::{fmt, time::Duration};
 
@@ -6,7 +6,7 @@ use super::{ErrorKind, call::Error, chain::write_causes};
 use crate::call::{Report, StopReason};
 
 impl Error {
-    /// Writes the failure, how many attempts were made, and in parentheses the stop reason and the request id.
+    /// Writes the failure and the number of attempts, then the stop reason and the request id in parentheses.
     fn write(&self, stop: Option<StopReason>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.kind(), self.inner.time.map(rounded)) {
             (ErrorKind::Deadline, Some(limit)) => write!(f, "deadline of {limit:?} exceeded"),
@@ -25,7 +25,7 @@ impl Error {
     }
 }
 
-/// Rounds to milliseconds. A limit that was measured, such as the distance to a deadline, has nanoseconds.
+/// Rounds a limit to milliseconds. A measured limit, such as the time until a deadline, includes nanoseconds.
 fn rounded(limit: Duration) -> Duration {
     if limit < Duration::from_millis(1) {
         return limit;
@@ -41,7 +41,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// Shows the message, the stop reason and the chain of causes on one line, because `main` prints it.
+/// Writes the message, the stop reason and the causes on one line, because the standard library prints this text if
+/// `main` returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(self.report().and_then(Report::stop_reason), f)?;

@@ -1,8 +1,8 @@
 use std::fmt;
 
-/// Why a call failed, in one word: [`Error::kind`](super::Error::kind).
+/// Why a call failed: see [`Error::kind`](super::Error::kind).
 ///
-/// The word, [`as_str`](Self::as_str), is also `error.type` in log events, spans and metrics.
+/// [`as_str`](Self::as_str) returns the value of `error.type` in log events, spans and metrics.
 ///
 /// ```
 /// use tower_outbound::{Error, ErrorKind};
@@ -16,19 +16,19 @@ use std::fmt;
 pub enum ErrorKind {
     /// The host name could not be resolved.
     Dns,
-    /// The server refused the connection: nothing listens on its port.
+    /// The server refused the connection, because no process listens on its port.
     ConnectRefused,
     /// Connecting took longer than the connector's timeout.
     ConnectTimeout,
     /// Any other failure to connect, such as an unreachable network.
     Connect,
-    /// TLS failed: a certificate that is not trusted, or a server that does not speak TLS.
+    /// The TLS handshake failed: the certificate is not trusted, or the server does not use TLS.
     Tls,
     /// The server reset the connection or the HTTP/2 stream.
     Reset,
-    /// The connection ended before the response was complete.
+    /// The connection ended before the response headers were complete.
     Closed,
-    /// The server sent no HTTP, or violated the protocol.
+    /// The server sent something other than HTTP, or violated the protocol.
     Protocol,
     /// The request's body returned an error.
     Body,
@@ -42,23 +42,24 @@ pub enum ErrorKind {
     RateLimited,
     /// The request costs more permits than its limiter can ever grant.
     TooCostly,
-    /// The credential could not be put on the request.
+    /// The credential could not be attached to the request.
     Auth,
-    /// The request cannot be sent as it is.
+    /// A layer or the client rejected the request as invalid.
     InvalidRequest,
     /// The inner service did not become ready.
     NotReady,
-    /// The inner service failed for a reason that this crate does not know.
+    /// The inner service failed for a reason that this crate does not recognize.
     Other,
 }
 
 impl ErrorKind {
-    /// Returns the kind as one word, such as `connect_refused`.
+    /// Returns the kind as a lowercase word, such as `connect_refused`.
     pub fn as_str(&self) -> &'static str {
         self.texts().0
     }
 
-    /// Returns the word, and the start of a sentence. [`Error`](super::Error) writes the limit of a timeout instead.
+    /// Returns the kind as a word, and a phrase for the message. For a timeout, [`Error`](super::Error) writes its
+    /// limit instead of the phrase.
     pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Dns => ("dns", "dns lookup failed"),

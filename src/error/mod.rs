@@ -1,4 +1,4 @@
-//! The parts of an [`Error`]: why a limiter refused a request, and whether a request was sent.
+//! The crate's [`Error`], the refusals of limiters, and the delivery of requests.
 
 pub(crate) mod call;
 pub(crate) mod chain;

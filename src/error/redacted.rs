@@ -4,10 +4,10 @@ use std::{error::Error as StdError, io};
 
 use super::{BoxError, chain::chain};
 
-/// Replaces an error that shows text of the server's choice, such as the key, by an I/O error that shows the reason
-/// only. Returns every other error as it is.
+/// Replaces an error that shows text chosen by the server, which may repeat the key, by an I/O error that shows only
+/// the reason. Returns any other error unchanged.
 ///
-/// Replaces the whole chain, because `Debug` of an outer error shows the inner ones.
+/// Replaces the whole chain, because the `Debug` output of an outer error contains the inner errors.
 pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
     let original = error.into();
     let replacement = chain(&*original).find_map(reason);
@@ -17,8 +17,8 @@ pub(crate) fn redact(error: impl Into<BoxError>) -> BoxError {
     }
 }
 
-/// Returns the kind and the reason of an error that shows text of the server's choice: the debug data of a GOAWAY, or
-/// the contents of a certificate.
+/// If the error shows text chosen by the server, returns an I/O error kind and the reason. Such text is the debug data
+/// of a GOAWAY or the contents of a certificate.
 fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
     #[cfg(feature = "hyper")]
     if let Some(error) = error.downcast_ref::<h2::Error>() {
@@ -37,7 +37,7 @@ fn reason(error: &(dyn StdError + 'static)) -> Option<(io::ErrorKind, String)> {
 fn invalid_certificate(error: &rustls::CertificateError) -> Option<String> {
     use rustls::CertificateError::*;
     let reason = match error {
-        // Shows the name that the client expected, and not the names in the certificate.
+        // Writes the name that the client expected, but not the names in the certificate.
         NotValidForNameContext { expected, .. } => format!("not valid for name {:?}", expected.to_str()),
         UnsupportedSignatureAlgorithmContext { .. }
         | UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => "unsupported signature algorithm".into(),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shows_no_contents_of_a_certificate() {
+    fn redacts_the_contents_of_a_certificate() {
         let presented = vec![ExtendedKeyPurpose::Other(vec![4_217])];
         let purpose =
             CertificateError::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, presented };

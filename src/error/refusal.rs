@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-/// The error of a limiter that refused a request, which spent nothing.
+/// The error of a limiter that refused a request. The request took no permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,
@@ -17,11 +17,11 @@ pub enum Reason {
     MaxWait,
     /// The queue has reached the layer's `max_queue`.
     QueueFull,
-    /// The keyed limiter has no room for another key, and found no idle one.
+    /// The keyed limiter has no room for another key, and no key that it checked is idle.
     TooManyKeys,
     /// The request costs more permits than the quota can ever grant at once.
     TooCostly {
-        /// The most permits that the quota can grant at once.
+        /// The largest number of permits that the quota can grant at once.
         largest: u32,
     },
     /// The store of a shared quota is unavailable, and the limiter has no fallback.
@@ -29,15 +29,15 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the reason as one word, as in the metrics.
+    /// Returns the reason as one lowercase word, as in the metrics.
     pub fn as_str(&self) -> &'static str {
         self.texts().0
     }
 
     fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Deadline => ("deadline", "the wait ends after the deadline"),
-            Self::MaxWait => ("max_wait", "the wait is longer than the longest allowed"),
+            Self::Deadline => ("deadline", "the wait would end after the deadline"),
+            Self::MaxWait => ("max_wait", "the wait would exceed the allowed maximum"),
             Self::QueueFull => ("queue_full", "the queue is full"),
             Self::TooManyKeys => ("too_many_keys", "there is no room for another key"),
             Self::TooCostly { .. } => {
@@ -49,7 +49,7 @@ impl Reason {
 }
 
 impl Refusal {
-    /// Creates a refusal for `reason`. `wait` is the wait that the request would have needed, if it is known.
+    /// Creates a refusal. `wait` is the wait that the request would have needed, if it is known.
     pub fn new(reason: Reason, wait: impl Into<Option<Duration>>) -> Self {
         Self { reason, wait: wait.into() }
     }
@@ -59,7 +59,7 @@ impl Refusal {
         self.reason
     }
 
-    /// Returns the wait that the request would have needed.
+    /// Returns the wait that the request would have needed, if it is known.
     pub fn wait(&self) -> Option<Duration> {
         self.wait
     }

@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::{BoxError, Error};
 
-/// Panics because a future was polled again after it returned its result, as tower's futures do.
+/// Panics because a future was polled after it completed, as tower's futures do.
 #[cold]
 #[expect(clippy::panic, reason = "only a caller's mistake leads here")]
 pub(crate) fn polled_after_completion() -> ! {
@@ -17,8 +17,8 @@ pub(crate) fn polled_after_completion() -> ! {
 }
 
 pin_project! {
-    /// The future of a service that may reject a request before it calls the inner service. `Rejected` without an error
-    /// is its state after completion.
+    /// The future of a service that may reject a request before it calls the inner service. After completion, it is
+    /// `Rejected` without an error.
     #[project = StateProj]
     #[derive(Debug)]
     pub enum MaybeRejected<F> {
@@ -28,7 +28,7 @@ pin_project! {
 }
 
 impl<F> MaybeRejected<F> {
-    /// Calls the inner service if the request passed its checks.
+    /// Calls the inner service if `checked` is `Ok`. Otherwise returns the error.
     #[inline]
     pub(crate) fn new<T>(checked: Result<T, Error>, call: impl FnOnce(T) -> F) -> Self {
         match checked {
@@ -37,7 +37,7 @@ impl<F> MaybeRejected<F> {
         }
     }
 
-    /// Drops the inner future. A later poll panics.
+    /// Drops the inner future. Polling the future after that panics.
     #[inline]
     pub(crate) fn complete(mut self: Pin<&mut Self>) {
         self.set(Self::Rejected { error: None });

@@ -3,8 +3,8 @@ use std::{any::Any, fmt, sync::Arc};
 use super::{limiter::SelectLimiter, permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
 use crate::{call::RequestHead, error::Refusal};
 
-/// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). It adds no allocation to a
-/// request.
+/// Erases the type of a limiter, or of a [`SelectLimiter`] such as a [`Keyed`](super::Keyed). A request needs no
+/// additional allocation.
 ///
 /// Use it to choose a limiter at run time. A [`StackBuilder`](crate::stack::StackBuilder) holds one.
 ///
@@ -35,7 +35,7 @@ pub struct AnyLimiter {
     inner: Arc<dyn Erased>,
 }
 
-/// [`SelectLimiter`] without its type.
+/// The object-safe form of a [`SelectLimiter`].
 trait Erased: SelectLimiter + fmt::Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
@@ -49,8 +49,8 @@ impl<L: SelectLimiter + fmt::Debug + Send + Sync + 'static> Erased for L {
 impl AnyLimiter {
     /// Erases the type of `limiter`.
     ///
-    /// `Debug` of the result, and of every layer, service and builder that holds it, shows `Debug` of the limiter. That of
-    /// a custom limiter must not contain a secret.
+    /// The `Debug` output of the result, and of every layer, service and builder that holds it, contains that of the
+    /// limiter. A custom limiter must therefore not write a secret.
     pub fn new<L>(limiter: L) -> Self
     where
         L: SelectLimiter + fmt::Debug + Send + Sync + 'static,
@@ -61,9 +61,9 @@ impl AnyLimiter {
         }
     }
 
-    /// Returns the limiter inside if it is an `L`, for its snapshot or to change its quotas.
+    /// Returns the inner limiter if its type is `L`, for example to take its snapshot or to change its quotas.
     pub fn downcast_ref<L: SelectLimiter + 'static>(&self) -> Option<&L> {
-        // Without the dereference, `as_any` would return the `Arc`.
+        // Without the dereference, the call would use the `as_any` of the `Arc`.
         (*self.inner).as_any().downcast_ref()
     }
 }

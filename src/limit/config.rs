@@ -11,16 +11,17 @@ use crate::{
     policy::Quota,
 };
 
-/// The configuration of a limiter and its [`RateLimitLayer`], for files. Code uses their setters.
+/// The configuration of a limiter and its [`RateLimitLayer`], for files. In code, use the setters of both instead.
 ///
 /// | field | default |
 /// |---|---|
-/// | `quota` | the preset's, otherwise unlimited: a quota such as `100/60s`, or a list of quotas that apply at once. `[]` means unlimited |
-/// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]: the permits that are available at the start |
-/// | `max_wait` | none, so a call waits until its deadline |
+/// | `quota` | that of the preset, otherwise unlimited. A quota such as `100/60s`, or a list of quotas that apply at once. `[]` means unlimited |
+/// | `initial_burst` | the quota's burst, or the whole limit of a [`SlidingWindow`]. The number of permits that are available at the start |
+/// | `max_wait` | none, so a call may wait until its deadline |
 /// | `max_queue` | 10,000 waiters |
 ///
-/// A file writes a quota as the text that `parse` reads, with the same default burst and margin: see [`Quota`].
+/// A quota has the text format that its `parse` accepts. Burst and margin have the same defaults as in code: see
+/// [`Quota`].
 ///
 /// ```
 /// use tower_outbound::limit::{RateLimitConfig, RateLimitLayer};
@@ -46,7 +47,7 @@ impl Default for RateLimitConfig {
 }
 
 impl RateLimitConfig {
-    /// Returns this configuration with these quotas if it has none.
+    /// Returns this configuration, with `quotas` if it contains none.
     pub(crate) fn or_quotas(mut self, quotas: &[Quota]) -> Self {
         self.quota.get_or_insert_with(|| List(quotas.to_vec()));
         self
@@ -57,12 +58,12 @@ impl RateLimitConfig {
         self.quota.as_ref().map_or(&[], |quotas| &quotas.0)
     }
 
-    /// Creates a limiter that spreads requests over the window. Unlimited without a quota.
+    /// Creates a limiter that spreads requests over the window. The limiter is unlimited if there is no quota.
     pub fn token_bucket(&self) -> TokenBucket {
         self.limiter()
     }
 
-    /// Creates a limiter that grants the whole quota in any pattern. Unlimited without a quota.
+    /// Creates a limiter that grants the whole quota in any pattern. The limiter is unlimited if there is no quota.
     pub fn sliding_window(&self) -> SlidingWindow {
         self.limiter()
     }

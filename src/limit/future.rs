@@ -39,16 +39,16 @@ pin_project! {
     enum State<L, Q, F> {
         // The request stays in place until the inner service is called.
         Before { settings: Arc<Settings<L>>, bounds: PermitRequest, request: Option<Q>, step: Step },
-        // `trusted` is whether the response comes from the server that the limiter belongs to. The permit is `None` after
+        // `trusted` is `true` if the rate-limit headers of the response apply to the limiter. `permit` is `None` after
         // completion.
         Calling { #[pin] future: F, permit: Option<Permit<'static>>, trusted: bool },
     }
 }
 
 enum Step {
-    // The first poll calls the limiter. Only a request that has to wait reads the clock.
+    // The limiter is called at the first poll. The clock is read only for a request that has to wait.
     Acquiring { acquire: Option<Acquire>, waiting: Option<Waiting>, renewed: bool },
-    // The inner service was not ready at the grant.
+    // The permit is granted, but the inner service was not ready.
     Readying { permit: Option<Permit<'static>> },
 }
 
@@ -89,7 +89,7 @@ where
                         polled_after_completion();
                     }
                     let outcome = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // Without a response, dropping the permit counts the request as unconfirmed.
+                    // A permit that is dropped without a response counts its request as unconfirmed.
                     if let (Some(permit), Ok(response)) = (permit.take(), &outcome) {
                         complete(permit, *trusted, call, response);
                     }
@@ -97,7 +97,7 @@ where
                 }
             };
             let Some(head) = request.as_ref().map(RequestHead::of) else { polled_after_completion() };
-            // Without a wait the request is sent at its grant, which saves a reading of the clock.
+            // A request that did not wait is sent at the moment of its grant, which saves one reading of the clock.
             let (mut permit, waited) = match step {
                 Step::Acquiring { acquire, waiting, renewed } => {
                     let limiter = &settings.limiter;
@@ -122,7 +122,7 @@ where
                     }
                     match outcome {
                         Ok(permit) => {
-                            // A renewed permit belongs to a request that is counted already.
+                            // A renewed permit belongs to a request that the metrics have already counted.
                             if !*renewed {
                                 telemetry::granted(call);
                             }
@@ -149,8 +149,8 @@ where
                 return Poll::Ready(Err(Error::from_readiness(error)));
             }
             if waited && permit.is_expired() {
-                // The permit is wasted. The wait for another one keeps the inner service ready, because a service that is
-                // released may not be ready again when that permit arrives.
+                // The permit has expired and is wasted. The inner service stays ready during the wait for another
+                // permit. If it were released, it might not be ready again by then.
                 *bounds = bounds.admitted();
                 *step = Step::acquiring(true);
                 continue;

@@ -32,8 +32,8 @@ use crate::{
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
-/// The layer computes the key of each request from its [`RequestHead`]. [`limiter`](Self::limiter) returns the limiter of a
-/// key to other code. [`KeyedBucket`] and [`KeyedWindow`] are the two kinds, for a struct field or a function
+/// The layer computes the key of each request from its [`RequestHead`]. Other code gets the limiter of a key from
+/// [`limiter`](Self::limiter). [`KeyedBucket`] and [`KeyedWindow`] name the two kinds, for a struct field or a function
 /// signature.
 ///
 /// # Default
@@ -42,13 +42,14 @@ use crate::{
 ///
 /// # Memory
 ///
-/// - A key takes about 250 bytes while it is in use. It is idle if its quota is fully available, no request waits for
-///   it and no server limit applies to it.
-/// - Adding a key removes idle ones. No background task runs, and a key that is in use is never removed.
-/// - A request with a new key is refused if there is no room for it.
-/// - A key stays in use until midnight if its server reports remaining permits until then. Set the maximum to the number
-///   of keys in a day.
-/// - 16 shards, selected by the key's hash, divide the room evenly. One shard may be full before the others.
+/// - A key that is in use takes about 250 bytes. A key is idle if its quota is fully available, no request waits for it
+///   and no server limit applies to it.
+/// - Adding a key removes idle keys. No background task runs, and a key in use is never removed.
+/// - A request with a new key is refused if all room is taken by keys in use.
+/// - If a server reports remaining permits that reset at midnight, the key stays in use until then. Set the maximum to
+///   the number of keys in a day in that case.
+/// - The room is divided evenly among 16 shards, and the key's hash selects the shard. One shard may be full before the
+///   others.
 ///
 /// # Clone
 ///
@@ -130,7 +131,7 @@ pub type KeyedWindow<K> = Keyed<K, SlidingWindow>;
 struct Shared<K, L> {
     key: Box<dyn Fn(RequestHead<'_>) -> K + Send + Sync>,
     make: Box<dyn Fn(&K) -> L + Send + Sync>,
-    /// Selected by the key's hash, so that keys of different shards do not contend.
+    /// The key's hash selects the shard. Keys of different shards do not contend for a lock.
     shards: [Mutex<Shard<K, L>>; SHARDS],
     /// The largest number of keys in each shard.
     room: usize,
@@ -139,20 +140,23 @@ struct Shared<K, L> {
 
 const SHARDS: usize = 16;
 
-/// How many keys are checked when a new key is added. More than one, so that idle keys leave faster than new ones arrive.
-const LOOKS: usize = 2;
+/// How many keys are checked for idleness when a new key is added. With two, idle keys are removed faster than new ones
+/// arrive.
+const CHECKED_KEYS: usize = 2;
 
-/// How many keys are checked in a full shard before a new key is refused. Adding the next one checks other keys.
-const LOOKS_IF_FULL: usize = 64;
+/// How many keys are checked for idleness before a full shard refuses a new key. The next new key causes a check of
+/// other keys.
+const CHECKED_KEYS_IF_FULL: usize = 64;
 
-/// How many slots a check may skip at most. Most slots are empty after most keys have left.
-const SLOTS_A_LOOK: usize = 8;
+/// How many slots of the table are visited at most for each key to check. After most keys were removed, most slots are
+/// empty.
+const SLOTS_PER_CHECK: usize = 8;
 
 struct Shard<K, L> {
     limiters: HashTable<(K, L)>,
-    /// The slot that is checked next. A walk over the slots needs no second list of the keys. When the table grows,
-    /// some keys are checked too early and some too late.
-    hand: usize,
+    /// The table slot to check next for an idle key. Iterating over the slots needs no second list of the keys. When
+    /// the table grows, some keys are checked too early and some too late.
+    next_slot: usize,
 }
 
 impl<K, A> Keyed<K, LocalLimiter<A>>
@@ -160,10 +164,10 @@ where
     K: Hash + Eq + Clone,
     A: Algorithm,
 {
-    /// Creates keyed limiters: `key` computes the key of a request, and `make` creates the limiter of a new key.
+    /// Creates keyed limiters. `key` computes the key of a request, and `make` creates the limiter of a new key.
     ///
-    /// `key` must return the same key for the same request. The layer calls it again if the request's permit expires
-    /// before the inner service is ready.
+    /// `key` must always return the same key for the same request, because the layer calls it again if the request's
+    /// permit expires before the inner service is ready.
     pub fn new(
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
@@ -177,7 +181,7 @@ where
         key: impl Fn(RequestHead<'_>) -> K + Send + Sync + 'static,
         make: impl Fn(&K) -> LocalLimiter<A> + Send + Sync + 'static,
     ) -> Self {
-        let shard = || Mutex::new(Shard { limiters: HashTable::new(), hand: 0 });
+        let shard = || Mutex::new(Shard { limiters: HashTable::new(), next_slot: 0 });
         Self {
             shared: Arc::new(Shared {
                 key: Box::new(key),
@@ -189,7 +193,7 @@ where
         }
     }
 
-    /// Returns the limiter of `key`. Creates it if it is missing.
+    /// Returns the limiter of `key`, and creates it if it does not exist.
     ///
     /// The key stays in use as long as a clone of its limiter exists.
     ///
@@ -198,14 +202,14 @@ where
     /// Returns a refusal if there is no room for another key and no checked key is idle.
     pub fn limiter(&self, key: &K) -> Result<LocalLimiter<A>, Refusal> {
         let hash = self.shared.hasher.hash_one(key);
-        // The table itself uses the lowest and the highest bits.
+        // Uses bits in the middle of the hash, because the table itself uses the lowest and the highest bits.
         let mut shard = self.shared.shard((hash >> 32) as usize % SHARDS);
         if let Some((_, limiter)) = shard.limiters.find(hash, |(known, _)| known == key) {
             return Ok(limiter.clone());
         }
         let room = self.shared.room;
-        let looks = if shard.limiters.len() < room { LOOKS } else { LOOKS_IF_FULL };
-        shard.let_idle_go(looks, room);
+        let checks = if shard.limiters.len() < room { CHECKED_KEYS } else { CHECKED_KEYS_IF_FULL };
+        shard.remove_idle(checks, room);
         if shard.limiters.len() >= room {
             return Err(Refusal::new(Reason::TooManyKeys, None));
         }
@@ -222,7 +226,7 @@ impl<K, L> Keyed<K, L> {
         (0..SHARDS).map(|shard| self.shared.shard(shard).limiters.len()).sum()
     }
 
-    /// Returns whether there is no key.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -230,21 +234,21 @@ impl<K, L> Keyed<K, L> {
 
 impl<K, L> Shared<K, L> {
     fn shard(&self, index: usize) -> MutexGuard<'_, Shard<K, L>> {
-        // A panic of `make` or of the key's own code leaves a usable table.
+        // A panic in `make` or in the code of the key type leaves the table consistent.
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
-    /// Checks `looks` keys and removes the idle ones. Stops at the first idle one in a full shard.
-    fn let_idle_go(&mut self, looks: usize, room: usize) {
+    /// Checks up to `checks` keys and removes the idle ones. In a full shard, stops after the first idle key.
+    fn remove_idle(&mut self, checks: usize, room: usize) {
         let (full, slots) = (self.limiters.len() >= room, self.limiters.num_buckets());
-        let mut looked = 0;
-        for _ in 0..slots.min(looks * SLOTS_A_LOOK) {
-            let slot = self.hand % slots;
-            self.hand = slot + 1;
+        let mut checked = 0;
+        for _ in 0..slots.min(checks * SLOTS_PER_CHECK) {
+            let slot = self.next_slot % slots;
+            self.next_slot = slot + 1;
             let Some((_, limiter)) = self.limiters.get_bucket(slot) else { continue };
-            looked += 1;
+            checked += 1;
             if limiter.is_idle() {
                 if let Ok(entry) = self.limiters.get_bucket_entry(slot) {
                     entry.remove();
@@ -253,7 +257,7 @@ impl<K, A: Algorithm> Shard<K, LocalLimiter<A>> {
                     return;
                 }
             }
-            if looked == looks {
+            if checked == checks {
                 return;
             }
         }
@@ -282,7 +286,7 @@ impl<K, L> Clone for Keyed<K, L> {
 }
 
 impl<K, L> fmt::Debug for Keyed<K, L> {
-    // Keys may be secrets, such as API keys.
+    // Does not write the keys, because they may be secrets, such as API keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keyed")
             .field("room", &self.shared.room.saturating_mul(SHARDS))

@@ -5,7 +5,8 @@ use tower_layer::Layer;
 use super::{limiter::SelectLimiter, permit_request::PermitRequest, service::RateLimit, settings::Settings};
 use crate::call::RequestHead;
 
-/// Queues each request until it gets its permit. Refuses it immediately if the wait exceeds its bounds.
+/// Queues each request until its permit is granted. Refuses the request immediately if the wait would exceed its
+/// bounds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::call::RequestHead;
 ///
 /// # Clone
 ///
-/// Clones share the limiter, and so do the services made of them.
+/// Clones of the layer, and the services made from them, share the limiter.
 #[derive(Debug, Clone)]
 pub struct RateLimitLayer<L> {
     settings: Settings<L>,
@@ -55,16 +56,16 @@ impl<L> RateLimitLayer<L> {
         self
     }
 
-    /// Computes the number of permits that a request takes. Default: the [`PermitCost`](super::PermitCost) in its extensions,
-    /// otherwise 1.
+    /// Sets how the number of permits of a request is computed. Default: the [`PermitCost`](super::PermitCost) in its
+    /// extensions, otherwise 1.
     pub fn with_cost(mut self, cost: impl Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync + 'static) -> Self {
         self.settings.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Applies the rate-limit headers of a response only if `trusts` returns `true` for its request. Default: those of
-    /// every response. Set it if one limiter covers several servers, so that one server does not pause the requests to
-    /// the others.
+    /// Sets which responses are trusted: their rate-limit headers apply only if `trusts` returns `true` for the
+    /// request. By default, all responses are trusted. Use this if one limiter covers several servers, so that one
+    /// server does not pause the requests to the others.
     pub fn with_feedback_from(
         mut self,
         trusts: impl Fn(RequestHead<'_>) -> bool + Send + Sync + 'static,

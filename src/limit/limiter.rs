@@ -1,9 +1,9 @@
 use super::{permit::Permit, permit_request::PermitRequest, queue::acquire::Acquire};
 use crate::{call::RequestHead, error::Refusal};
 
-/// Decides when a request may be sent. Every limiter implements it.
+/// Decides when a request may be sent. Every limiter implements this trait.
 ///
-/// Clones of an implementation must share one state, so that every layer made of them shares the quota.
+/// Clones of an implementation must share their state, so that all layers made from them share one quota.
 ///
 /// ```
 /// use std::{sync::{Arc, Mutex}, time::Duration};
@@ -34,32 +34,34 @@ use crate::{call::RequestHead, error::Refusal};
 /// let layer = RateLimitLayer::new(Total(Arc::new(Mutex::new(1_000))));
 /// ```
 ///
-/// A limiter that counts requests in flight, or adapts to responses, grants permits
-/// [with an issuer](Permit::with_issuer).
+/// A limiter that counts requests in flight, or adapts to responses, creates its permits [with an
+/// issuer](Permit::with_issuer).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
     label = "not a limiter",
     note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, or an implementation of `limit::Limiter`, which must be `Clone`"
 )]
 pub trait Limiter: Clone {
-    /// Waits for the permit of one request. Spends nothing and does not queue before the future is first polled.
+    /// Waits for the permit of one request. Before the returned future is first polled, nothing is spent and nothing is
+    /// queued.
     fn acquire_with(&self, request: &PermitRequest) -> Acquire;
 
     /// Grants or refuses a permit immediately, without overtaking a waiter. Returns `None`, without side effects, if it
     /// cannot decide without waiting. The layer then calls [`acquire_with`](Self::acquire_with).
     ///
-    /// Default: `None`. `Some` saves time. A [`TokenBucket`](super::TokenBucket) of one quota returns `Some` if the permits
-    /// are available, no request waits, no server limit applies and its quotas were never replaced.
+    /// Returns `None` by default. A custom implementation saves time. A [`TokenBucket`](super::TokenBucket) of one
+    /// quota returns `Some` if the permits are available, no request waits, no server limit applies and its quotas were
+    /// never replaced.
     fn try_acquire_with(&self, _request: &PermitRequest) -> Option<Result<Permit<'static>, Refusal>> {
         None
     }
 }
 
-/// Selects the limiter of a request. A [`Limiter`] serves every request, and a [`Keyed`](super::Keyed) has one limiter for
-/// each key.
+/// Selects the limiter of a request. A [`Limiter`] is used for every request, and a [`Keyed`](super::Keyed) has one
+/// limiter for each key.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a limiter",
-    label = "neither a limiter nor a choice of one",
+    label = "neither a `Limiter` nor a `SelectLimiter`",
     note = "a limiter is a `TokenBucket` or a `SlidingWindow`, made of a `Quota`, a `Keyed` of them, or an implementation of `limit::Limiter`"
 )]
 pub trait SelectLimiter {
@@ -71,7 +73,7 @@ pub trait SelectLimiter {
     /// Grants or refuses a permit immediately, or returns `None`: see [`Limiter::try_acquire_with`]. The layer calls it
     /// before [`acquire_for`](Self::acquire_for).
     ///
-    /// Default: `None`.
+    /// Returns `None` by default.
     fn try_acquire_for(
         &self,
         _head: RequestHead<'_>,

@@ -46,20 +46,20 @@ pub struct LocalLimiter<A: Algorithm> {
 /// # }
 /// ```
 ///
-/// The burst counts in the window, so the refill is slower than the quota. 100 per minute with a burst of 10 means 10
-/// permits at once, then 90 per 61 s: a minute and the default margin. [`Quota::sustained`] returns this rate.
-/// [`SlidingWindow`] grants the whole quota.
+/// The burst counts in the window, so the refill is slower than the quota: 100 per minute with a burst of 10 means 10
+/// permits at once, then 90 per 61 s, which is a minute and the default margin. [`Quota::sustained`] returns this rate.
+/// A [`SlidingWindow`] grants the whole quota.
 ///
-/// A grant takes one compare-and-swap, with governor's arithmetic.
+/// A grant takes one compare-and-swap and uses governor's arithmetic.
 ///
 /// # Notes
 ///
-/// A small burst at a high rate lowers the rate. tokio's timers tick in milliseconds, and a bucket that fills up before
-/// its timer fires loses permits. To keep the rate, choose a burst of one request's cost and 2 ms of refill: 21 at
-/// 10,000 per second, 2 at 300 per second. The window holds for every burst.
+/// A small burst can lower the rate if the rate is high. tokio's timers have a resolution of milliseconds, and a bucket
+/// that fills up before the timer fires loses permits. To keep the rate, use a burst of one request's cost plus the
+/// refill of 2 ms: 21 at 10,000 per second, 2 at 300 per second. The quota is kept in every window with any burst.
 pub type TokenBucket = LocalLimiter<Buckets>;
 
-/// Grants the whole quota in any pattern: a permit becomes available again once its grant leaves the window.
+/// Grants the whole quota in any pattern. A permit becomes available again when its grant leaves the window.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,38 +84,38 @@ pub type TokenBucket = LocalLimiter<Buckets>;
 ///
 /// # Memory
 ///
-/// The log takes 16 bytes for each moment with a grant, however many permits it granted. It grows as needed, to at most
-/// as many entries as the limit has permits. Beyond 4,096 entries it keeps only the grants of the last window.
+/// The log takes 16 bytes for each moment at which permits were granted, regardless of their number. It has at most as
+/// many entries as the limit has permits. Above 4,096 entries it keeps only the grants of the last window.
 pub type SlidingWindow = LocalLimiter<Logs>;
 
 impl<A: Algorithm> LocalLimiter<A> {
-    /// Creates a limiter of one quota, with nothing spent.
+    /// Creates a limiter of one quota, which is fully available.
     pub fn new(quota: Quota) -> Self {
         Self::build(&[quota], Clock::tokio())
     }
 
-    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits from all
-    /// of them at once, and from none while it waits.
+    /// Creates a limiter of several quotas, such as 10 per second and 100 per minute. A request takes permits of all
+    /// quotas at once. While it waits, it takes none.
     ///
     /// An empty list gives [`unlimited`](Self::unlimited).
     pub fn all_of(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::tokio())
     }
 
-    /// Creates a limiter without a quota, for a service with an unknown limit. Only server limits apply.
+    /// Creates a limiter without a quota, for a service whose limit is unknown. Only server limits apply.
     pub fn unlimited() -> Self {
         Self::build(&[], Clock::tokio())
     }
 
-    /// Like [`all_of`](Self::all_of), with `quanta`'s clock. Reading it takes a third of the time that the operating
-    /// system's clock takes. It ignores tokio's paused time.
+    /// Like [`all_of`](Self::all_of), with the clock of the crate `quanta`. Reading that clock takes a third of the
+    /// time that the operating system's clock takes. It ignores tokio's paused time.
     #[cfg(feature = "quanta")]
     pub fn with_quanta_clock(quotas: impl IntoIterator<Item = Quota>) -> Self {
         Self::build(&quotas.into_iter().collect::<Vec<_>>(), Clock::quanta())
     }
 
-    /// Starts with at most `permits` available. With 0, a restarted process does not add a burst to that of
-    /// the previous process.
+    /// Starts with at most `permits` available permits. With 0, a restarted process does not send another burst right
+    /// after that of the previous process.
     ///
     /// Default: the quota's burst, or the whole limit of a [`SlidingWindow`].
     pub fn with_initial_burst(self, permits: u32) -> Self {
@@ -136,12 +136,12 @@ impl<A: Algorithm> LocalLimiter<A> {
     ///
     /// # Errors
     ///
-    /// Returns a refusal if the quota never grants as many at once, or 10,000 requests are queued.
+    /// Returns a refusal if the quota can never grant this many permits at once, or if 10,000 requests are queued.
     pub fn acquire_many(&self, permits: NonZeroU32) -> Acquire {
         self.acquire_with(&PermitRequest::new().with_cost(permits))
     }
 
-    /// Takes one permit immediately. Never overtakes waiters.
+    /// Takes one permit immediately, without overtaking waiters.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.try_acquire_many(NonZeroU32::MIN)
     }
 
-    /// Takes `permits` permits together immediately. Never overtakes waiters.
+    /// Takes `permits` permits together immediately, without overtaking waiters.
     ///
     /// # Errors
     ///
@@ -160,7 +160,7 @@ impl<A: Algorithm> LocalLimiter<A> {
         Ok(Permit::issued(Issuer::Borrowed(&*self.queue), permits, granted_at))
     }
 
-    /// Like [`try_acquire`](Self::try_acquire), with a permit that is `'static`.
+    /// Like [`try_acquire`](Self::try_acquire), but the permit is `'static`.
     ///
     /// # Errors
     ///
@@ -172,9 +172,9 @@ impl<A: Algorithm> LocalLimiter<A> {
 
     /// Replaces the quotas. Permits already spent still count, so a larger burst becomes available gradually.
     ///
-    /// - A longer window starts with the grants of the old one.
+    /// - A longer window counts the grants of the old one.
     /// - A waiter whose cost exceeds the new quotas is refused.
-    /// - Every later grant takes a lock.
+    /// - Every grant after this call takes a lock.
     pub fn set_quotas(&self, quotas: impl IntoIterator<Item = Quota>) {
         self.queue.change(&quotas.into_iter().collect::<Vec<_>>());
     }
@@ -189,18 +189,18 @@ impl<A: Algorithm> LocalLimiter<A> {
         self.queue.resume();
     }
 
-    /// Returns the current state, for people and metrics.
+    /// Returns the current state, for diagnostics and metrics.
     pub fn snapshot(&self) -> Snapshot {
         self.queue.snapshot()
     }
 
-    /// Returns whether the limiter equals a new one: nothing is spent, awaited or in use.
+    /// Returns whether the limiter is equivalent to a new one: nothing is spent, awaited or in use.
     pub(super) fn is_idle(&self) -> bool {
-        // The holder of a clone or of a permit may be about to use it.
+        // The holder of another clone or of a permit may be about to use the limiter.
         if Arc::strong_count(&self.queue) > 1 {
             return false;
         }
-        // Makes visible what the holder of the last clone took before it dropped the clone.
+        // Makes the permits visible that the holder of the last clone took before it dropped that clone.
         fence(Ordering::Acquire);
         self.queue.is_idle()
     }

@@ -1,4 +1,4 @@
-//! Limits the rate of requests: each waits in a FIFO queue for its permits before it is sent.
+//! Limits the rate of requests: each request waits in a FIFO queue for its permits before it is sent.
 //!
 //! ```
 //! use tower_outbound::{Quota, limit::{RateLimitLayer, TokenBucket}};
@@ -19,27 +19,28 @@
 //!
 //! # Order
 //!
-//! - Inside retry, so that every attempt takes a permit.
-//! - Outside auth, so that a request reads the current key after its wait.
-//! - Without a buffer below it, which would delay requests after their grant.
+//! - Place this layer inside retry, so that every attempt takes a permit.
+//! - Place it outside auth, so that a request reads the current key after its wait.
+//! - Do not place a buffer below it. A buffer would delay requests after their grant.
 //!
-//! The wait happens inside the call's future, never in `poll_ready`. Outer deadlines and logs cover it, and no inner
-//! service is held ready during it. After the grant the future waits for the inner service, then calls it.
-//! For the layers of other crates, see [`guide::other_layers`](crate::guide::other_layers).
+//! A call waits inside its future, never in `poll_ready`. Deadlines and logs of outer layers therefore cover the wait,
+//! and no inner service is held ready during it. After the grant, the future waits for the inner service, then calls
+//! it.
+//! [`guide::other_layers`](crate::guide::other_layers) places the layers of other crates.
 //!
 //! # Notes
 //!
-//! - All clones of a limiter, and every `layer()` made of them, share one quota.
+//! - All clones of a limiter, and all services made from them, share one quota.
 //! - "100 per minute" means at most 100 in *any* 60 seconds. The burst counts in the window and the margin widens it,
 //!   so a [`TokenBucket`] refills fewer than 100 per minute. [`Quota::sustained`](crate::Quota::sustained) returns the
 //!   rate.
 //! - A call that cannot meet its deadline fails immediately. The error carries the wait that it would have needed.
 //! - The head of a long queue takes permits for several waiters at once, because a timer tick costs more processor time
-//!   than a permit. The head then waits up to 4 ms longer, at most a sixteenth of the time that the whole queue takes.
-//! - A task that only takes permits in a loop never yields, because an available permit is granted immediately. A call
-//!   that sends a request yields in its client.
-//! - A wait needs a tokio runtime with its timer enabled. A call that never waits needs none.
-//! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll: otherwise the
+//!   than a permit. For this the head waits up to 4 ms longer, at most a sixteenth of the wait of the whole queue.
+//! - A task that acquires permits in a loop and does nothing else never yields to the runtime while permits are
+//!   available, because an available permit is granted immediately. A call that sends a request yields in its client.
+//! - A call that waits needs a tokio runtime with its timer enabled. A call that never waits needs no runtime.
+//! - A queued future keeps its position until it is dropped. Drop a future that you no longer poll. Otherwise the
 //!   waiters behind it stay queued until another request arrives.
 //!
 //! # Expiry
@@ -50,17 +51,18 @@
 //! - the inner service becomes ready more than a quarter of the margin after that poll;
 //! - the limiter pauses, or the server reports no remaining permits.
 //!
-//! The request then waits for another permit, in its old position or with the inner service held ready. See
+//! The request then waits for another permit, either in its old position or with the inner service held ready. See
 //! [`Quota`](crate::Quota#margin).
 //!
 //! # Server limits
 //!
 //! - A 429, 503 or 529 response with `Retry-After` pauses the limiter for every caller that shares it. The `RateLimit*`
-//!   and `X-RateLimit-*` headers of any response limit the requests of all of them. `resume` lifts both.
-//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota a slow start begins with
-//!   one request, or with the remaining permits that the server reported. It doubles every 100 ms for 2 s.
-//! - A request that failed or was dropped counts against the remaining permits for 10 s, because it may still reach the
-//!   server.
+//!   and `X-RateLimit-*` headers of any response also apply to all callers. `resume` lifts both limits.
+//! - After a pause, queued requests leave in FIFO order at the quota's rate. Without a quota they leave in a slow
+//!   start: it begins with one request, or with the remaining permits that the server reported, and doubles every 100
+//!   ms for 2 s.
+//! - A request that failed or was dropped counts against the server's remaining permits for 10 s, because it may still
+//!   reach the server.
 
 mod algorithm;
 mod any;

@@ -7,13 +7,13 @@ use crate::{
     policy::{self, rate_limit::Remaining},
 };
 
-/// The right to send one request. A limiter grants it.
+/// The right to send one request, granted by a limiter.
 ///
 /// - Call [`mark_sent`](Self::mark_sent) before the request is sent, and [`complete`](Self::complete) with its response.
-/// - Dropping a permit never returns it to the quota. Before `mark_sent` it is wasted. After `mark_sent` the request is
-///   *unconfirmed*: it counts against the remaining permits that the server reports for 10 s, because it may still
-///   reach the server.
-/// - Code that only limits its own rate can drop its permits.
+/// - Dropping a permit never returns it to the quota. A permit that is dropped before `mark_sent` is wasted. After
+///   `mark_sent` its request is *unconfirmed*: it may still reach the server, so it counts against the remaining
+///   permits that the server reports for 10 s.
+/// - Code that uses a limiter only for its own rate can drop its permits.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -39,32 +39,33 @@ pub struct Permit<'a> {
 }
 
 pub(super) enum Issuer<'a> {
-    /// Of a permit that reports to no limiter, or has reported.
+    /// The permit reports to no limiter, or has already reported.
     None,
     Borrowed(&'a dyn PermitIssuer),
     Shared(Arc<dyn PermitIssuer>),
 }
 
-/// Receives the outcome of each permit of a limiter.
+/// A limiter's receiver for the outcome of each of its permits.
 pub trait PermitIssuer: Send + Sync {
-    /// Returns whether `permit` can no longer be used. Called if the inner service was not ready immediately.
+    /// Returns whether `permit` can no longer be used. Called if the inner service was not ready right after the grant.
     ///
-    /// Default: a permit expires as soon as time has passed since its grant, because a later request could fall into
-    /// another window.
+    /// By default, a permit expires as soon as the clock has advanced since its grant, because a later request could be
+    /// in another window.
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         permit.is_older_than_now()
     }
 
-    /// Called when the request of `permit` received a response.
+    /// Called when the request of `permit` received a response. Does nothing by default.
     fn completed(&self, _permit: &Permit<'_>, _response: &ResponseInfo<'_>) {}
 
-    /// Called when the request of `permit` ended without a response, or without one that concerns this limiter. The
-    /// request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`.
+    /// Called when the request of `permit` ended without a response, or with a response that does not concern this
+    /// limiter. The request may still reach the server if [`sent_at`](Permit::sent_at) is `Some`. Does nothing by
+    /// default.
     fn dropped(&self, _permit: &Permit<'_>) {}
 }
 
 impl<'a> Permit<'a> {
-    /// Creates a permit of `cost`, granted now, for a custom limiter.
+    /// Creates a permit of `cost` for a custom limiter. The time of its grant is now.
     pub fn new(cost: NonZeroU32) -> Self {
         Self::issued(Issuer::None, cost, clock::now())
     }
@@ -80,23 +81,23 @@ impl<'a> Permit<'a> {
         Self { issuer, cost, granted_at, sent_at: None }
     }
 
-    /// The number of permits of the quota that it stands for.
+    /// Returns how many permits of the quota this permit counts for.
     pub fn cost(&self) -> NonZeroU32 {
         self.cost
     }
 
-    /// When the limiter granted it.
+    /// Returns when the limiter granted the permit.
     pub fn granted_at(&self) -> Instant {
         self.granted_at
     }
 
-    /// When its request was sent. `None` before [`mark_sent`](Self::mark_sent).
+    /// Returns when the request was sent. `None` before [`mark_sent`](Self::mark_sent).
     pub fn sent_at(&self) -> Option<Instant> {
         self.sent_at
     }
 
-    /// Returns whether it can no longer be used, because a request sent now could exceed the quota or disregard a pause.
-    /// Drop it then and acquire another.
+    /// Returns whether the permit can no longer be used, because a request sent now could exceed the quota or ignore a
+    /// pause. Drop an expired permit and acquire another one.
     pub fn is_expired(&self) -> bool {
         self.issuer.get().map_or_else(|| self.is_older_than_now(), |issuer| issuer.is_expired(self))
     }
@@ -110,7 +111,7 @@ impl<'a> Permit<'a> {
         self.sent_at = Some(at);
     }
 
-    /// Reports the response to the limiter. Call it for every response, also for one without rate-limit headers.
+    /// Reports the response to the limiter. Call this for every response, including those without rate-limit headers.
     #[inline]
     pub fn complete(mut self, response: &ResponseInfo<'_>) {
         let issuer = std::mem::replace(&mut self.issuer, Issuer::None);
@@ -119,7 +120,7 @@ impl<'a> Permit<'a> {
         }
     }
 
-    /// Ends a request whose response does not concern this limiter.
+    /// Ends the request of this permit. Use it if the response does not concern this limiter.
     pub fn release(mut self) {
         self.sent_at = None;
     }
@@ -155,7 +156,7 @@ impl fmt::Debug for Permit<'_> {
     }
 }
 
-/// The parts of a response that a limiter reads: the status, the headers and the time of arrival.
+/// The parts of a response that a limiter reads: status, headers and time of arrival.
 #[derive(Clone)]
 pub struct ResponseInfo<'a> {
     status: StatusCode,
@@ -168,14 +169,15 @@ pub struct ResponseInfo<'a> {
 impl<'a> ResponseInfo<'a> {
     /// Reads the rate-limit headers of a response that has just arrived.
     ///
-    /// - A requested delay pauses the limiter if the server rejects every request with it: 429, 503 and 529 with
-    ///   `Retry-After`, or gRPC's pushback. With other statuses, such as a redirect, it concerns one resource.
-    /// - Remaining permits count with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF drafts),
-    ///   `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
+    /// - A requested delay pauses the limiter if the server is rejecting all requests: a 429, 503 or 529 with
+    ///   `Retry-After`, or gRPC's pushback. With another status, such as a redirect, the delay concerns only one
+    ///   resource.
+    /// - Remaining permits apply with every status. They are read from `RateLimit` with `RateLimit-Policy` (IETF
+    ///   drafts), `RateLimit-Remaining` with `RateLimit-Reset`, or `X-RateLimit-Remaining` with `X-RateLimit-Reset`.
     #[inline]
     pub fn new(status: StatusCode, headers: &'a HeaderMap) -> Self {
         let mut info = Self { status, headers, received_at: None, pause: None, remaining: Vec::new() };
-        // One scan over the names suffices for most responses, which have no such header.
+        // One scan over the header names suffices for most responses, because most have no rate-limit header.
         if policy::feedback::has_limits(headers) {
             let throttled = policy::feedback::is_throttled(status, headers);
             let requested = throttled.then(|| policy::feedback::pause(headers, clock::wall)).flatten();
@@ -185,45 +187,46 @@ impl<'a> ResponseInfo<'a> {
         info
     }
 
-    /// Sets when the response arrived. Default: when [`received_at`](Self::received_at) is called.
+    /// Sets when the response arrived. Without this setter it is the time of the first call of
+    /// [`received_at`](Self::received_at).
     pub fn with_received_at(mut self, received_at: Instant) -> Self {
         self.received_at = Some(received_at);
         self
     }
 
-    /// The status.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &'a HeaderMap {
         self.headers
     }
 
-    /// When the response arrived.
+    /// Returns when the response arrived.
     pub fn received_at(&self) -> Instant {
         self.received_at.unwrap_or_else(clock::now)
     }
 
-    /// The delay that the server requested for every request, counted from its response.
+    /// Returns the delay that the server requested for all requests, counted from the arrival of this response.
     pub fn requested_pause(&self) -> Option<Duration> {
         self.pause
     }
 
-    /// Whether the response reports a server limit.
+    /// Returns whether the response reports a server limit.
     pub(crate) fn has_limits(&self) -> bool {
         self.pause.is_some() || !self.remaining.is_empty()
     }
 
-    /// The remaining permits that the server reported, by quota.
+    /// Returns the remaining permits that the server reported, by quota.
     pub fn remaining(&self) -> &[Remaining] {
         &self.remaining
     }
 }
 
 impl fmt::Debug for ResponseInfo<'_> {
-    // A header may echo the key.
+    // Does not write the headers, because the server may echo the key in one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseInfo")
             .field("status", &self.status)
@@ -237,13 +240,13 @@ impl fmt::Debug for ResponseInfo<'_> {
 mod tests {
     use super::*;
 
-    /// Issues permits that expire by the default of the trait.
+    /// An issuer whose permits expire by the trait's default.
     struct DefaultExpiry;
 
     impl PermitIssuer for DefaultExpiry {}
 
     #[tokio::test(start_paused = true)]
-    async fn a_custom_permit_expires_once_time_has_passed() {
+    async fn custom_permit_expires_when_time_advances() {
         let permit = Permit::new(NonZeroU32::MIN);
         let issued = Permit::new(NonZeroU32::MIN).with_issuer(Arc::new(DefaultExpiry));
         assert!(!permit.is_expired() && !issued.is_expired());

@@ -4,11 +4,13 @@ use crate::clock::Instant;
 
 /// The permits that one request needs, and how long it may wait for them.
 ///
-/// A request that cannot be served within its bounds is refused immediately and spends nothing.
+/// A limiter refuses a request immediately, without spending anything, if it cannot grant the permits within these
+/// bounds.
 ///
 /// # Default
 ///
-/// One permit, no deadline, any wait, at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other waiters.
+/// One permit, no deadline, no limit on the wait, and at most [`DEFAULT_MAX_QUEUE`](Self::DEFAULT_MAX_QUEUE) other
+/// waiters.
 #[derive(Debug, Clone, Copy)]
 pub struct PermitRequest {
     cost: NonZeroU32,
@@ -18,8 +20,8 @@ pub struct PermitRequest {
 }
 
 impl PermitRequest {
-    /// 10,000 waiters. Each takes about 400 bytes in a task that only waits for the limiter, and 3 KB in the whole stack
-    /// of a preset: 4 to 30 MB (`benches/memory.rs`).
+    /// 10,000 waiters. A waiter takes about 400 bytes in a task that only waits for the limiter, and 3 KB in the whole
+    /// stack of a preset. A full queue takes 4 to 30 MB (`benches/memory.rs`).
     pub const DEFAULT_MAX_QUEUE: usize = 10_000;
 
     /// Creates a request for one permit with the default bounds.
@@ -27,54 +29,54 @@ impl PermitRequest {
         Self { cost: NonZeroU32::MIN, deadline: None, max_wait: None, max_queue: Self::DEFAULT_MAX_QUEUE }
     }
 
-    /// Sets the number of permits. The request gets all of them or none.
+    /// Sets the number of permits. They are granted together.
     pub const fn with_cost(mut self, cost: NonZeroU32) -> Self {
         self.cost = cost;
         self
     }
 
-    /// Refuses the request if its permits are not available by `deadline`.
+    /// Makes the limiter refuse the request if its permits are not available by `deadline`.
     pub const fn with_deadline(mut self, deadline: Instant) -> Self {
         self.deadline = Some(deadline);
         self
     }
 
-    /// Refuses the request if it would wait longer than `max_wait`.
+    /// Makes the limiter refuse the request if it would wait longer than `max_wait`.
     ///
-    /// The wait is forecast when the request arrives, and again when a server limit changes and when the request becomes
-    /// the head of the queue. The forecast of a sliding window may be too short if costs above one leave gaps.
+    /// The limiter forecasts the wait when the request arrives, when a server limit changes, and when the request
+    /// becomes the head of the queue. The forecast of a sliding window may be too short if costs above one leave gaps.
     pub const fn with_max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
     }
 
-    /// Refuses the request if `max_queue` others are queued.
+    /// Makes the limiter refuse the request if `max_queue` others are queued.
     pub const fn with_max_queue(mut self, max_queue: usize) -> Self {
         self.max_queue = max_queue;
         self
     }
 
-    /// The number of permits.
+    /// Returns the number of permits.
     pub const fn cost(&self) -> NonZeroU32 {
         self.cost
     }
 
-    /// The latest moment at which the permits are useful.
+    /// Returns the latest moment at which the permits are useful.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The longest wait.
+    /// Returns the longest acceptable wait.
     pub const fn max_wait(&self) -> Option<Duration> {
         self.max_wait
     }
 
-    /// The largest number of other waiters.
+    /// Returns the largest acceptable number of other waiters.
     pub const fn max_queue(&self) -> usize {
         self.max_queue
     }
 
-    /// The same request without the bounds of its first wait, because the limiter has admitted it already.
+    /// Returns this request without bounds on its wait, for a second wait after the limiter has admitted the request.
     pub(super) const fn admitted(self) -> Self {
         Self { max_wait: None, max_queue: usize::MAX, ..self }
     }
@@ -86,7 +88,7 @@ impl Default for PermitRequest {
     }
 }
 
-/// The number of permits that a request takes. Put it into the request's extensions. Default: 1.
+/// The number of permits that a request takes, in the request's extensions. Default: 1.
 ///
 /// ```
 /// use std::num::NonZeroU32;

@@ -17,11 +17,12 @@ use crate::{
 ///
 /// # Errors
 ///
-/// [`Error::is_rate_limited`] if the limiter refused the request. Otherwise the inner service's error.
+/// Returns [`Error::is_rate_limited`] if the limiter refused the request. Otherwise returns the inner service's error.
 ///
 /// # Cancellation
 ///
-/// Dropping a queued call spends nothing. Dropping it between the grant and the inner service's call wastes its permit.
+/// Dropping a queued call spends nothing. Dropping it between the grant and the call of the inner service wastes its
+/// permit.
 #[derive(Debug, Clone)]
 pub struct RateLimit<S, L> {
     inner: S,
@@ -45,7 +46,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, L, B>;
 
-    /// Returns ready immediately. The future waits for the permit and for the inner service.
+    /// Always ready. The future waits for the permit and for the inner service.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

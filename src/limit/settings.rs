@@ -21,8 +21,8 @@ impl<L: fmt::Debug> fmt::Debug for Settings<L> {
     }
 }
 
-/// Computes the cost of a request.
+/// Computes the number of permits that a request takes.
 type CostOf = Arc<dyn Fn(RequestHead<'_>) -> NonZeroU32 + Send + Sync>;
 
-/// Decides whether the response to a request concerns the limiter.
+/// Returns whether the rate-limit headers of the response to this request apply to the limiter.
 type Trusts = Arc<dyn Fn(RequestHead<'_>) -> bool + Send + Sync>;

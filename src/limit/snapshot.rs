@@ -4,16 +4,16 @@ use crate::clock::Instant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Permits that are available now. `u32::MAX` if neither a quota nor a server limit bounds them.
+    /// The permits that are available now. `u32::MAX` if neither a quota nor a server limit applies.
     pub available: u32,
-    /// Queued requests.
+    /// The number of queued requests.
     pub queued: usize,
-    /// The end of the current pause, if there is one.
+    /// The end of the current pause. `None` if the limiter is not paused.
     pub paused_until: Option<Instant>,
-    /// Permits granted since the limiter was created.
+    /// The number of permits granted since the limiter was created.
     pub granted: u64,
-    /// Requests refused since the limiter was created.
+    /// The number of requests refused since the limiter was created.
     pub refused: u64,
-    /// Permits that are neither completed nor dropped yet.
+    /// The number of granted permits whose requests are neither completed nor dropped.
     pub in_flight: u64,
 }

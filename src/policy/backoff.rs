@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::{LONGEST, saturating_nanos};
 use crate::config::InvalidConfig;
 
-/// The random part of each delay, which spreads the retries of callers that failed together.
+/// The random part of each delay. It spreads the retries of callers that failed at the same time.
 ///
 /// [`ExponentialBackoff::new`] uses [`equal`](Self::equal).
 ///
@@ -19,18 +19,19 @@ pub struct Jitter {
 }
 
 impl Jitter {
-    /// Uses the computed delay exactly. Suits tests and single callers.
+    /// Waits for exactly the computed delay. Suits tests and single callers.
     pub const fn none() -> Self {
         Self { percent: 0 }
     }
 
-    /// Waits between half and all of the delay. This spreads callers, and always gives the server a rest.
+    /// Waits for a random time between half of the delay and the whole delay. This spreads the retries of several
+    /// callers, and always gives the server a pause.
     pub const fn equal() -> Self {
         Self { percent: 50 }
     }
 
-    /// Waits between zero and the delay, as the "full jitter" of AWS. This causes the fewest collisions, but some callers
-    /// retry immediately.
+    /// Waits for a random time between zero and the delay, like the "full jitter" of AWS. This causes the fewest
+    /// collisions, but some callers retry immediately.
     pub const fn full() -> Self {
         Self { percent: 100 }
     }
@@ -109,8 +110,8 @@ impl ExponentialBackoff {
 
     /// Returns the backoff after a transient failure: 100 ms, doubled up to 20 s.
     ///
-    /// The AWS SDKs' standard mode starts at up to 50 ms and caps at 20 s. With the default jitter 100 ms waits at least
-    /// those 50 ms, because third-party APIs are farther away than AWS's own.
+    /// The base is twice that of the AWS SDKs' standard mode, because third-party APIs are farther away than AWS's own.
+    /// With the default jitter, the first delay is at least the 50 ms of that mode.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -143,7 +144,7 @@ impl ExponentialBackoff {
 
     /// Returns the longest delay before this retry: `base` doubled `retry` times, at most `cap`.
     pub fn ceiling(&self, retry: u32) -> Duration {
-        // The base is below 2^55 ns, so 64 doublings fit into 128 bits and exceed every cap.
+        // Shifting by 64 cannot overflow, because the base is below 2^55 ns. The result exceeds every cap.
         let doubled = self.base.as_nanos() << retry.min(64);
         if doubled < self.cap.as_nanos() { Duration::from_nanos(doubled as u64) } else { self.cap }
     }
@@ -156,10 +157,10 @@ impl ExponentialBackoff {
         ceiling - self.jitter.of(ceiling) + self.spread(retry, random)
     }
 
-    /// Returns what to add to a delay that the server requested: from zero to the jitter of this retry's
+    /// Returns the random time to add to a delay that the server requested: from zero to the jitter of this retry's
     /// [`ceiling`](Self::ceiling).
     ///
-    /// Callers with the same requested delay then retry at different times, and none of them early.
+    /// Callers that received the same requested delay then retry at different times, and none retries early.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -173,7 +174,7 @@ impl ExponentialBackoff {
     }
 }
 
-/// Scales a uniform `random` to `0..=longest`. A remainder would favour small numbers.
+/// Scales a uniformly distributed `random` to `0..=longest`. The remainder of a division would favour small numbers.
 pub(crate) fn scatter(longest: Duration, random: u64) -> Duration {
     let numbers = u128::from(saturating_nanos(longest)) + 1;
     Duration::from_nanos(((numbers * u128::from(random)) >> 64) as u64)
@@ -203,7 +204,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn delays_stay_within_their_bounds(backoff in backoffs(), retry in retries(), random: u64) {
+        fn delay_varies_from_the_ceiling_by_at_most_the_jitter(backoff in backoffs(), retry in retries(), random: u64) {
             let ceiling = backoff.ceiling(retry);
             let jitter = backoff.jitter.of(ceiling);
             prop_assert!(backoff.base <= ceiling && ceiling <= backoff.cap);
@@ -219,7 +220,7 @@ mod tests {
         }
 
         #[test]
-        fn ceilings_double(base in 1u64..=1_000_000_000, retry in 0u32..25) {
+        fn ceiling_doubles_with_each_retry(base in 1u64..=1_000_000_000, retry in 0u32..25) {
             let backoff = ExponentialBackoff::new(Duration::from_nanos(base), LONGEST).unwrap();
             let doubled = Duration::from_nanos(base << retry);
             prop_assert_eq!(backoff.ceiling(retry), doubled.min(LONGEST));
@@ -227,7 +228,7 @@ mod tests {
         }
 
         #[test]
-        fn a_thousand_callers_scatter_even_at_the_cap(
+        fn jitter_spreads_a_thousand_callers_even_at_the_cap(
             randoms in prop::collection::vec(any::<u64>(), 1_000), retry in retries(),
         ) {
             let backoff = ExponentialBackoff::transient();
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn scatters_from_zero_to_the_longest() {
+    fn scatter_covers_zero_to_longest() {
         let second = Duration::from_secs(1);
         for (random, share) in [(0, 0), (1 << 62, 250), (1 << 63, 500), (u64::MAX, 1_000)] {
             assert_eq!(scatter(second, random).as_millis(), share, "{random}");
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_field() {
+    fn errors_name_the_invalid_setting() {
         let second = Duration::from_secs(1);
         let cases = [
             (Duration::ZERO, second, "backoff base"),

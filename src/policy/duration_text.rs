@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use super::{Jitter, header_values::whole_number};
 use crate::config::InvalidConfig;
 
-/// The units, longest first, in the order in which a text must have them.
+/// The units in the order in which they must appear in a text, longest first.
 const UNITS: [(&str, u128); 7] = [
     ("d", 86_400 * NANOS),
     ("h", 3_600 * NANOS),
@@ -17,8 +17,8 @@ const UNITS: [(&str, u128); 7] = [
 ];
 const NANOS: u128 = 1_000_000_000;
 
-/// Parses a duration in whole numbers with units: `d`, `h`, `m`, `s`, `ms`, `us` and `ns`, each at most once and the
-/// longer ones first.
+/// Parses a duration of whole numbers with the units `d`, `h`, `m`, `s`, `ms`, `us` and `ns`. Each unit appears at most
+/// once, and longer units come first.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
         let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(invalid)?;
         let (number, after) = rest.split_at(digits);
         let (unit, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
-        // The search does not go back, so a unit that is repeated or follows a shorter one is not found.
+        // The iterator only moves forward, so it does not find a unit that is repeated or follows a shorter unit.
         let (_, nanos) = units.find(|(name, _)| *name == unit).ok_or_else(invalid)?;
         let number: u64 = number.parse().map_err(|_| invalid())?;
         sum += u128::from(number) * nanos;
@@ -51,8 +51,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, InvalidConfig> {
     }
 }
 
-/// Writes a duration as [`parse_duration`] reads it: seconds, then the rest as a whole number of the largest unit that
-/// fits.
+/// Formats a duration as text that [`parse_duration`] reads: whole seconds, then the fraction as a whole number of the
+/// largest unit that divides it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DurationText(pub(crate) Duration);
 
@@ -71,7 +71,7 @@ impl fmt::Display for DurationText {
     }
 }
 
-/// Writes the percentage, such as `50%`.
+/// Formats the percentage, such as `50%`.
 impl fmt::Display for Jitter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.percent)
@@ -106,7 +106,7 @@ mod tests {
     use super::{super::Quota, *};
 
     #[test]
-    fn parses_whole_numbers_with_units_longer_ones_first() {
+    fn parses_whole_numbers_with_units_in_descending_order() {
         for (text, seconds, nanos) in [
             ("60s", 60, 0),
             ("0s", 0, 0),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_seconds_and_the_rest_in_the_largest_whole_unit() {
+    fn formats_seconds_and_the_fraction_in_the_largest_whole_unit() {
         for (seconds, nanos, shown) in [
             (0, 0, "0s"),
             (90, 0, "90s"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_quota_and_jitter_texts_are_rejected_with_the_reason() {
+    fn rejects_invalid_quota_and_jitter_texts_with_the_reason() {
         for (text, expected) in [
             ("100 per 60s", "invalid quota `100 per 60s`: expected LIMIT/WINDOW"),
             (
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_form_of_a_burst_of_146_years_parses_to_the_same_quota() {
+    fn quota_with_a_burst_of_146_years_parses_from_its_text() {
         let window = Duration::from_nanos(u64::MAX / 4 / 147);
         let quota = Quota::new(148, window).unwrap().without_margin().with_burst(147).unwrap();
         assert_eq!(format!("{quota:#}").parse::<Quota>().unwrap(), quota);
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn settings_form_of_any_quota_parses_to_the_same_quota(duration: Duration, limit in 1_u32.., burst: u32, percent in proptest::option::of(0_u8..=100)) {
+        fn any_quota_parses_from_its_text(duration: Duration, limit in 1_u32.., burst: u32, percent in proptest::option::of(0_u8..=100)) {
             prop_assert_eq!(parse_duration(&DurationText(duration).to_string()).unwrap(), duration);
             let window = Duration::from_nanos(u64::from(duration.subsec_nanos()) + 1);
             let quota = Quota::new(limit, window).unwrap();
@@ -219,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_causes_a_panic(text in "\\PC{0,12}", near in "[0-9]{0,21}[dhmsun]{0,2}[0-9]{0,3}[ms,/ %]{0,3}") {
+        fn parsing_any_text_causes_no_panic(text in "\\PC{0,12}", near in "[0-9]{0,21}[dhmsun]{0,2}[0-9]{0,3}[ms,/ %]{0,3}") {
             for text in [text, near] {
                 let _ = (parse_duration(&text), text.parse::<Quota>(), text.parse::<Jitter>());
             }

@@ -7,17 +7,18 @@ const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursd
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Reads a moment from a header: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or
-/// `Sun Nov  6 08:49:37 1994`.
+/// Parses the time in a header: `Sun, 06 Nov 1994 08:49:37 GMT`, `Sunday, 06-Nov-94 08:49:37 GMT` or `Sun Nov  6
+/// 08:49:37 1994`.
 ///
-/// Reads the forms exactly and case-sensitively, as RFC 9110 specifies. Returns `None` for any other text, and for a day
-/// that the month does not have.
+/// Accepts these forms exactly and case-sensitively, as RFC 9110 specifies. Returns `None` for any other text, and for
+/// a day that the month does not have.
 ///
-/// - A two-digit year is the last one that is at most 50 years after `now`, which is called only for such a year.
-/// - The weekday must be valid, but may differ from that of the date. Otherwise a server's mistake would cause an early
-///   retry.
-/// - Second 60, a leap second, is read as the first second of the next minute, so that it is never early.
-/// - Years before 1970 are `None`, because the clock of such a server is not set.
+/// - A two-digit year is the latest year with these digits that is at most 50 years after `now`. `now` is called only
+///   for such a year.
+/// - The weekday must be a valid name, but may differ from that of the date. Rejecting such a date would cause an early
+///   retry because of a server's mistake.
+/// - Second 60, a leap second, counts as the first second of the next minute, so that the result is never early.
+/// - Years before 1970 give `None`, because the clock of such a server is not set.
 pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<SystemTime> {
     let ((year, month, day), second) = match text.split_once(", ") {
         Some((weekday, rest)) => fixdate_or_rfc850(weekday, rest, now)?,
@@ -30,7 +31,7 @@ pub fn parse_http_date(text: &str, now: impl FnOnce() -> SystemTime) -> Option<S
     UNIX_EPOCH.checked_add(Duration::from_secs(since_1970 * DAY + second))
 }
 
-/// The year, month and day as written, and the second of the day.
+/// The year, month and day as written, and the seconds since midnight.
 type Parts = ((u64, u64, u64), u64);
 
 fn fixdate_or_rfc850(weekday: &str, rest: &str, now: impl FnOnce() -> SystemTime) -> Option<Parts> {
@@ -68,7 +69,7 @@ fn month_number(text: &str) -> Option<u64> {
     (1..).zip(MONTHS).find_map(|(number, month)| (month == text).then_some(number))
 }
 
-/// Reads exactly `count` digits. `parse` alone would accept a sign.
+/// Parses exactly `count` digits. `str::parse` alone would accept a sign.
 fn digits(text: &str, count: usize) -> Option<u64> {
     let all = text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
     if all { text.parse().ok() } else { None }
@@ -80,15 +81,15 @@ fn three(text: &str, separator: char) -> Option<(&str, &str, &str)> {
     Some((first, second, third))
 }
 
-/// Reads the seconds since midnight from a time such as `08:49:37`.
+/// Parses a time such as `08:49:37`. Returns the seconds since midnight.
 fn time_of_day(text: &str) -> Option<u64> {
     let (hour, minute, second) = three(text, ':')?;
     let (hour, minute, second) = (digits(hour, 2)?, digits(minute, 2)?, digits(second, 2)?);
     (hour < 24 && minute < 60 && second <= 60).then_some(hour * 3_600 + minute * 60 + second)
 }
 
-/// Returns the last year before 10000 with these two digits in which a month, day and second are at most 50 years after
-/// `now`.
+/// Returns the latest year before 10000 that has these two last digits and is at most 50 years after `now`, by its
+/// month, day and second.
 fn four_digit_year(two_digits: u64, rest: (u64, u64, u64), now: SystemTime) -> Option<u64> {
     let (month, day, second) = rest;
     let since_1970 = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -110,7 +111,8 @@ fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Returns the days from the last day before the year 1. Counts a day after the end of a month in the next month.
+/// Returns the days since the last day before the year 1. A day after the end of its month counts as a day of the next
+/// month.
 fn days_to(year: u64, month: u64, day: u64) -> u64 {
     let years = year - 1;
     let months: u64 = (1..month).map(|month| days_in_month(year, month)).sum();
@@ -127,12 +129,12 @@ mod tests {
         UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// Every moment from 1970 to the end of 9999, by the second.
+    /// Generates every second from 1970 to the end of 9999.
     fn moments() -> impl Strategy<Value = u64> {
         0..(days_to(10_000, 1, 1) - days_to(1970, 1, 1)) * DAY
     }
 
-    /// Year, month and day.
+    /// Returns the year, month and day.
     fn date_of(since_1970: u64) -> (u64, u64, u64) {
         let days = days_to(1970, 1, 1) + since_1970;
         let year = (1970..10_000).rfind(|year| days_to(*year, 1, 1) <= days).unwrap();
@@ -140,7 +142,7 @@ mod tests {
         (year, month, days - days_to(year, month, 1) + 1)
     }
 
-    /// IMF-fixdate, rfc850 and asctime. 1970-01-01 was a Thursday.
+    /// Formats a time as IMF-fixdate, rfc850-date and asctime-date. 1970-01-01 was a Thursday.
     fn formats(seconds: u64) -> [String; 3] {
         let (year, month, day) = date_of(seconds / DAY);
         let weekday = WEEKDAYS[(seconds / DAY + 4) as usize % 7];
@@ -158,8 +160,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
-        fn reads_every_formatted_moment(seconds in moments(), years in -49i64..=49) {
-            // A `now` within 50 years determines the century of the second form.
+        fn parses_every_second_from_1970_to_9999(seconds in moments(), years in -49i64..=49) {
+            // A `now` within 50 years determines the century of the second format.
             let now = at(seconds.saturating_add_signed(years * 365 * DAY as i64));
             for text in formats(seconds) {
                 prop_assert_eq!(parse_http_date(&text, || now), Some(at(seconds)), "{}", text);
@@ -167,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_causes_a_panic(
+        fn parsing_any_text_causes_no_panic(
             text in ".*", seconds in moments(), now in moments(),
             form in 0usize..3, cut in 0usize..40, put in ".{0,3}",
         ) {
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_two_digit_year_is_at_most_fifty_years_ahead() {
+    fn two_digit_year_is_at_most_fifty_years_ahead() {
         let parse = |date: &str, now: &str| {
             let now = parse_http_date(now, || UNIX_EPOCH).unwrap();
             parse_http_date(date, || now)
@@ -192,7 +194,7 @@ mod tests {
             ("Sunday, 06-Nov-94 08:49:37 GMT", "Sun, 06 Nov 2025 08:49:37 GMT", Some(1994)),
             ("Sunday, 06-Nov-01 08:49:37 GMT", "Sun, 06 Nov 2099 08:49:37 GMT", Some(2101)),
             ("Sunday, 06-Nov-69 08:49:37 GMT", "Sun, 06 Nov 2025 08:49:37 GMT", Some(2069)),
-            ("Sunday, 06-Nov-69 08:49:37 GMT", "Sun, 06 Nov 2015 08:49:37 GMT", None), // 1969
+            ("Sunday, 06-Nov-69 08:49:37 GMT", "Sun, 06 Nov 2015 08:49:37 GMT", None), // 1969 is before 1970
         ];
         for (date, now, year) in cases {
             assert_eq!(parse(date, now), year, "{date} at {now}");
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_a_two_digit_year_before_10000_with_any_clock() {
+    fn two_digit_year_is_before_10000_with_any_clock() {
         let date = "Friday, 31-Dec-99 00:00:00 GMT";
         for seconds in [252_000_000_000, 253_402_300_800, i64::MAX as u64] {
             let read =
@@ -212,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn accepts_exactly_the_three_forms() {
+    fn accepts_only_the_three_http_date_formats() {
         let good = [
             ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
-            ("Mon, 06 Nov 1994 08:49:37 GMT", 784_111_777), // was a Sunday
+            ("Mon, 06 Nov 1994 08:49:37 GMT", 784_111_777), // a Sunday, written as a Monday
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
             ("Sun Nov  6 08:49:37 1994", 784_111_777),
             ("Sun Nov 06 08:49:37 1994", 784_111_777),

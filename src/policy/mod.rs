@@ -1,18 +1,18 @@
 //! The decisions of the layers as pure functions and values.
 //!
-//! Nothing here sleeps, does I/O, reads a clock or draws a random number. Times and random numbers are arguments, so that
-//! a test can check each decision for every input.
+//! The functions here do not sleep, do I/O, read a clock or draw a random number. Times and random numbers are their
+//! arguments, so that a test can check a decision for every input.
 //!
 //! | item | decides |
 //! |---|---|
-//! | [`Quota`] | how many requests may leave in any window, and how many at once |
+//! | [`Quota`] | how many requests may be sent in any window, and how many at once |
 //! | [`Budget`] | whether all calls together can afford another retry |
 //! | [`ExponentialBackoff`], [`Jitter`] | how long to wait before a retry |
-//! | [`feedback::retry_after`] | which delay the server requests |
-//! | [`rate_limit::remaining()`] | how many permits are left by the server's rate-limit headers |
+//! | [`feedback::retry_after`] | which delay the server requested |
+//! | [`rate_limit::remaining()`] | how many permits remain, by the server's rate-limit headers |
 //! | [`grpc::Code`] | how a gRPC call ended, by its response headers |
-//! | [`http_date`] | which time a date in a header stands for |
-//! | [`duration_text::parse_duration`] | which duration a setting stands for |
+//! | [`http_date`] | which time a date in a header denotes |
+//! | [`duration_text::parse_duration`] | which duration a setting denotes |
 //!
 //! # Notes
 //!

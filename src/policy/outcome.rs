@@ -1,19 +1,19 @@
 use http::{Method, StatusCode};
 
-/// How far the request of an attempt got. Decides whether a retry is safe.
+/// How far the request of an attempt got. The retry layer uses it to decide whether a retry is safe.
 ///
 /// | value | attempts | retried |
 /// |---|---|---|
-/// | `NotSent` | no connection, the request was never written, or the server refused it unread | any method |
-/// | `MaybeProcessed` | every other failure | idempotent requests only |
+/// | `NotSent` | no connection, the request was never written, or the server rejected it unread | any method |
+/// | `MaybeProcessed` | any other failure | idempotent requests only |
 /// | `Processed` | a response arrived, whatever its status | idempotent requests only |
 ///
-/// A 429 or 503 counts as processed, because a server may send it after it began to process the request.
+/// A 429 or 503 counts as processed, because a server may send it after it started to process the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// The server provably did not process the request.
     NotSent,
-    /// The server may have processed the request, or nothing proves that it did not.
+    /// The server may have processed the request, because nothing proves that it did not.
     MaybeProcessed,
     /// The server responded.
     Processed,
@@ -53,7 +53,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the status, or the failure in a word or two.
+    /// Returns the status as digits, or the failure as one or two words.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Response(status) => status.as_str(),
@@ -65,19 +65,19 @@ impl Outcome {
     }
 }
 
-/// Whether a retry may succeed, and which backoff it gets.
+/// Decides whether a retry may succeed, and selects its backoff.
 ///
-/// Returned by a [`Classify`](crate::retry::Classify). Whether a retry is safe is decided by the layer.
+/// A [`Classify`](crate::retry::Classify) returns it. The retry layer decides separately whether a retry is safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryDecision {
     /// The attempt succeeded.
     Success,
-    /// Retries after the transient backoff, because the failure is temporary.
+    /// The failure is temporary. A retry waits for the transient backoff.
     Transient,
-    /// Retries after the throttled backoff, because the server rejects requests under load.
+    /// The server rejects requests under load. A retry waits for the throttled backoff.
     Throttled,
-    /// Does not retry, because another attempt would end in the same way.
+    /// Another attempt would fail in the same way, so there is no retry.
     NotRetryable,
 }
 
@@ -92,7 +92,8 @@ impl RetryDecision {
     /// | 520–524, 530: a CDN could not reach its origin | transient |
     /// | any other status, such as 409, 501 and 505 | not retryable |
     ///
-    /// After a 409 the caller must decide. A server that returns 501 or 505 does not support the request.
+    /// A 409 is a conflict that only the caller can resolve. A server that returns 501 or 505 does not support the
+    /// request.
     pub fn of(status: StatusCode) -> Self {
         match status.as_u16() {
             ..400 => Self::Success,
@@ -101,7 +102,8 @@ impl RetryDecision {
         }
     }
 
-    /// Returns a retry after this status, or after an error: throttled for 429 and 529, otherwise transient.
+    /// Returns the decision to retry after this status, or after an error if it is `None`: throttled for 429 and 529,
+    /// otherwise transient.
     pub(crate) fn retry(status: Option<StatusCode>) -> Self {
         match status.map(|status| status.as_u16()) {
             Some(429 | 529) => Self::Throttled,
@@ -120,9 +122,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_six_methods_of_the_rfc_are_idempotent() {
+    fn treats_only_the_six_methods_of_rfc_9110_as_idempotent() {
         let idempotent = ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"];
-        // Methods are case-sensitive.
+        // Method names are case-sensitive.
         let others = ["POST", "PATCH", "CONNECT", "PROPFIND", "QUERY", "get"];
         for (names, expected) in [(idempotent, true), (others, false)] {
             for name in names {

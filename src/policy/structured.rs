@@ -1,15 +1,15 @@
-//! Parses the part of structured fields (RFC 9651) that rate-limit headers use: Lists of Items and Dictionaries of Items,
-//! with parameters. Inner Lists are treated as malformed, because no header that is read has one.
+//! Parses the part of structured fields (RFC 9651) that rate-limit headers use: Lists of Items and Dictionaries of
+//! Items, with parameters. Inner Lists count as malformed, because no rate-limit header contains one.
 //!
-//! A value is the text in the field, checked to be of one of the eight types. Its reader then parses it as one type.
-//! Nothing is allocated, and each character is read a few times at most.
+//! A parsed value is a slice of the field's text, checked to be of one of the eight types. The caller converts it to
+//! the type that it needs. The parser does not allocate, and reads each character only a few times.
 
 use http::{HeaderMap, HeaderName};
 
-/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). `member` parses each of them, without the commas. Returns
-/// `None` if anything is malformed.
+/// Parses the members of a List or a Dictionary (RFC 9651 §4.2). Calls `member` for each of them, without the commas.
+/// Returns `None` if any line is malformed.
 ///
-/// Parses each line by itself. The result equals that of the combined lines, because no member may span two lines.
+/// Parses each line separately. The result equals that of the joined lines, because no member may span two lines.
 pub(super) fn members<'a>(
     headers: &'a HeaderMap,
     field: &HeaderName,
@@ -19,7 +19,7 @@ pub(super) fn members<'a>(
         let mut text = Text(line.to_str().ok()?.trim_matches([' ', '\t']));
         let mut is_more = !text.0.is_empty();
         while is_more {
-            // No member is empty, so a comma at the end is malformed.
+            // A member cannot be empty, so a trailing comma is malformed.
             member(&mut text)?;
             text.skip(|c| matches!(c, ' ' | '\t'));
             is_more = text.eat(',').is_some();
@@ -53,14 +53,14 @@ impl<'a> Text<'a> {
         Some(())
     }
 
-    /// Skips all characters for which `wanted` is true. Returns how many bytes they have.
+    /// Skips all characters for which `wanted` is true. Returns their length in bytes.
     fn skip(&mut self, wanted: impl Fn(char) -> bool) -> usize {
         let before = self.0.len();
         self.0 = self.0.trim_start_matches(wanted);
         before - self.0.len()
     }
 
-    /// Returns the text that `parse` consumes.
+    /// Returns the part of the text that `parse` consumes.
     fn slice(&mut self, parse: impl FnOnce(&mut Self) -> Option<()>) -> Option<&'a str> {
         let before = self.0;
         parse(self)?;
@@ -76,7 +76,7 @@ impl<'a> Text<'a> {
         self.pair().map(Some)
     }
 
-    /// Parses a key and its value, which is empty if it is omitted.
+    /// Parses a key and its value. The value is empty if it is omitted.
     pub(super) fn pair(&mut self) -> Option<(&'a str, &'a str)> {
         let key = self.slice(|text| {
             text.one(|c| matches!(c, 'a'..='z' | '*'))?;
@@ -87,11 +87,11 @@ impl<'a> Text<'a> {
         Some((key, value))
     }
 
-    /// Parses a Bare Item and returns its text. The first character determines which of the eight types it is.
+    /// Parses a Bare Item and returns its text. The first character determines the type.
     pub(super) fn value(&mut self) -> Option<&'a str> {
         self.slice(|text| match text.next()? {
             '"' => text.quoted('\\', |text| text.one(|c| matches!(c, '"' | '\\'))),
-            // Checks only the form of the percent-encoding, because no name is a Display String.
+            // Only the syntax of the percent-encoding is checked, because no name is a Display String.
             '%' => text.eat('"').and_then(|()| {
                 let hex = |c| matches!(c, '0'..='9' | 'a'..='f');
                 text.quoted('%', |text| text.one(hex).and_then(|()| text.one(hex)))
@@ -115,7 +115,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// Parses the rest of a quoted text. `escaped` parses the characters after each `escape`.
+    /// Parses the rest of a quoted text. Calls `escaped` for the characters after each `escape`.
     fn quoted(&mut self, escape: char, escaped: impl Fn(&mut Self) -> Option<()>) -> Option<()> {
         loop {
             match self.next()? {
@@ -127,8 +127,8 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Parses the rest of an Integer of at most 15 digits, or of a Decimal of at most 12 and 3. `before` of its digits are
-    /// already parsed.
+    /// Parses the rest of an Integer of at most 15 digits, or of a Decimal of at most 12 digits and 3 decimal places.
+    /// The caller has already parsed `before` digits.
     fn number(&mut self, before: usize) -> Option<()> {
         let whole = before + self.skip(|c| c.is_ascii_digit());
         match self.eat('.') {
@@ -143,8 +143,8 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Returns the text between the quotes of a String, or a Token. The escapes remain, because a String can escape only the
-/// characters that it must. Equal Strings therefore have equal escapes.
+/// Returns the text between the quotes of a String, or a Token. Escapes are not removed: equal Strings have equal
+/// escapes, because only quotes and backslashes can be escaped.
 pub(super) fn name(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         Some(rest) => rest.strip_suffix('"'),
@@ -152,9 +152,9 @@ pub(super) fn name(value: &str) -> Option<&str> {
     }
 }
 
-/// Parses an Integer of zero or more. `-0` is zero.
+/// Parses an Integer of at least zero. `-0` is zero.
 pub(super) fn natural(value: &str) -> Option<u64> {
-    // `parse` rejects an empty text. It accepts a plus sign, but no Item starts with one.
+    // `parse` rejects an empty text. It accepts a plus sign, which no valid Item starts with.
     value.parse::<i64>().ok()?.try_into().ok()
 }
 
@@ -174,7 +174,7 @@ mod tests {
 
     const FIELD: HeaderName = HeaderName::from_static("field");
 
-    /// Returns all members, each with its parameters, or `None` if the lines are malformed.
+    /// Returns all members with their parameters, or `None` if the lines are malformed.
     fn list(lines: &[&str]) -> Option<Vec<Vec<String>>> {
         let lines = lines.iter().map(|line| HeaderValue::from_str(line).unwrap());
         let headers = lines.fold(HeaderMap::new(), |mut headers, line| {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_exactly_the_grammar() {
+    fn accepts_exactly_the_grammar_of_structured_fields() {
         let good = r#"
             a  *  A/b:c  a!#$%&'*+-.^_`|~:/1  ""  "a"  "\\\""  "~"  0  00  -0  -1
             123456789012345  -123456789012345  0.0  -0.123  123456789012.123  ?0  ?1  ::  :YQ==:  :+/aZ09=:

@@ -1,4 +1,4 @@
-//! How configuration files write durations, quotas and jitters.
+//! Conversions of durations, quotas and jitters from and to configuration files.
 
 use std::time::Duration;
 
@@ -10,5 +10,5 @@ use super::{
 crate::config::text::text! {
     Duration, "a duration such as 60s", parse_duration, |it: &Duration| DurationText(*it).to_string();
     Quota, "a quota such as 100/60s", str::parse, |it: &Quota| format!("{it:#}");
-    Jitter, "a part of each wait, such as 50%", str::parse, Jitter::to_string;
+    Jitter, "a jitter percentage such as 50%", str::parse, Jitter::to_string;
 }

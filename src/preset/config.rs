@@ -21,20 +21,20 @@ use crate::{
     timeout::TimeoutConfig,
 };
 
-/// The configuration of one service, read from a file or the environment: see [the guide](super#configuration-from-files).
+/// The configuration of one service, for files and the environment: see [the guide](super#configuration-from-files).
 ///
 /// | field | default |
 /// |---|---|
-/// | `preset` | `custom`. Or `currency_rates`, `email_delivery`, `realtime_messaging` |
-/// | `name` | the preset's, otherwise the host of the URL: `service` in logs, spans and metrics |
+/// | `preset` | `custom`. Other values are `currency_rates`, `email_delivery` and `realtime_messaging` |
+/// | `name` | that of the preset, otherwise the host of the URL. The value of `service` in logs, spans and metrics |
 /// | `base_url` | required |
-/// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that everybody on the way can read it |
-/// | `allowed_origins` | `[]`: other origins that the key may go to, over TLS or on loopback |
+/// | `allow_plaintext` | `false`: `true` sends the key without TLS, so that every host on the network path can read it |
+/// | `allowed_origins` | `[]`: other origins to which the key may be sent, over TLS or on loopback |
 /// | `api_key` | none: the key itself. Never serialised |
-/// | `key_env` | the preset's: the environment variable of the key |
-/// | `key_file` | none: the file of the key, read again after each interval and after a 401 |
+/// | `key_env` | that of the preset. The environment variable that contains the key |
+/// | `key_file` | none: the file that contains the key. It is read again after each interval and after a 401 |
 /// | `key_file_interval` | `5s`: the interval between two reads of that file |
-/// | `key_placement` | `bearer`. Or `header:NAME`, `query:NAME`, `basic:USER` |
+/// | `key_placement` | `bearer`. Other values are `header:NAME`, `query:NAME` and `basic:USER` |
 /// | `limit` | [`RateLimitConfig`] |
 /// | `retry` | [`RetryLayer`] |
 /// | `timeout` | [`TimeoutConfig`] |
@@ -46,7 +46,7 @@ use crate::{
 ///
 /// # Logging the error of a parser
 ///
-/// `Display` of a `toml` error quotes a line of the file, and that line may contain a key: for example an inline table
+/// `Display` of a `toml` error quotes a line of the file. That line may contain a key, for example in an inline table
 /// that also has an unknown field. Log `error.message()` instead.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -82,11 +82,12 @@ enum Preset {
 }
 
 impl StackBuilder {
-    /// Creates a builder from its configuration, for setters that need code.
+    /// Creates a builder from a configuration. Use it for setters that need code.
     ///
     /// # Clone
     ///
-    /// Each builder has its own limiter. Builders made from one configuration, or from its clones, share its retry budget.
+    /// Each builder has its own limiter. Builders from the same configuration, or from its clones, share its retry
+    /// budget.
     ///
     /// # Errors
     ///
@@ -94,7 +95,7 @@ impl StackBuilder {
     ///
     /// - there is no base URL,
     /// - the base URL, an allowed origin or the key placement is invalid,
-    /// - more than one source of the key is given,
+    /// - more than one of `api_key`, `key_env` and `key_file` is given,
     /// - `api_key` is invalid.
     #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
     pub fn from_config(config: &StackConfig) -> Result<Self, InvalidConfig> {
@@ -130,20 +131,22 @@ impl StackBuilder {
 }
 
 impl StackConfig {
-    /// Makes the whole stack as a layer: [`StackBuilder::layer`].
+    /// Creates the whole stack as a layer: see [`StackBuilder::layer`].
     ///
     /// # Errors
     ///
-    /// Returns an error as [`StackBuilder::from_config`] and [`StackBuilder::layer`] do, with the path of the field.
+    /// Returns the same errors as [`StackBuilder::from_config`] and [`StackBuilder::layer`], with the path of the
+    /// field.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         StackBuilder::from_config(self)?.layer().map_err(|error| self.placed(error))
     }
 
-    /// Makes a ready client over the configured transport: [`StackBuilder::client_with_transport`].
+    /// Creates a ready client over the configured transport: see [`StackBuilder::client_with_transport`].
     ///
     /// # Errors
     ///
-    /// Returns an error as [`layer`](Self::layer) and [`StackBuilder::client_with_transport`] do, with the path of the field.
+    /// Returns the same errors as [`layer`](Self::layer) and [`StackBuilder::client_with_transport`], with the path of
+    /// the field.
     #[cfg(feature = "client")]
     pub fn client(&self) -> Result<Client, InvalidConfig> {
         let builder = StackBuilder::from_config(self)?;
@@ -177,11 +180,11 @@ impl StackConfig {
         Ok(builder.with_key_placement(placement.clone()))
     }
 
-    /// Adds the path of the field to an error of a layer or client.
+    /// Adds the path of the field to the error of a layer or a client.
     fn placed(&self, error: InvalidConfig) -> InvalidConfig {
         let base = self.base_url.as_ref().and_then(|url| Some(url.get().ok()?.origin.to_string()));
         let path = match error.field() {
-            // The error of `api_key` was returned before.
+            // An error of `api_key` was already returned.
             "name" => "name",
             "api key" if self.key_file.is_some() => "key_file",
             "api key" => "key_env",

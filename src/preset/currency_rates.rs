@@ -1,14 +1,15 @@
 use crate::{config::InvalidConfig, policy::Quota, stack::StackBuilder};
 
-/// Calls a service for currency exchange rates: 100 requests a minute, a bearer key from `CURRENCY_RATES_API_KEY`.
+/// Creates the preset of a service for currency exchange rates: 100 requests a minute, and a bearer key from the
+/// environment variable `CURRENCY_RATES_API_KEY`.
 ///
-/// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query parameter,
-/// give its name to [`StackBuilder::with_key_placement`]. Every request has `content-type: application/json`, as in the service's
-/// sample calls.
+/// The service's limit varies by plan: see [`StackBuilder::with_quota`]. If the service expects its key in a query
+/// parameter, use [`StackBuilder::with_key_placement`]. Every request has `content-type: application/json`, as in the
+/// service's sample calls.
 ///
 /// # Errors
 ///
-/// Returns an error for a base URL as [`StackBuilder::new`] does.
+/// Returns an error for an invalid base URL, like [`StackBuilder::new`].
 ///
 /// ```
 /// use tower_outbound::{ApiKey, preset};

@@ -1,4 +1,5 @@
-//! Presets: functions that return a [`StackBuilder`](crate::stack::StackBuilder) with the published facts of one service.
+//! Presets: functions that return a [`StackBuilder`](crate::stack::StackBuilder) with the published values of one
+//! service.
 //!
 //! ```no_run
 //! use tower_outbound::{ApiKey, Quota, preset};
@@ -21,12 +22,13 @@
 //! | [`email_delivery`] | 1000 a minute, varies by plan | 1 s | 100 | `EMAIL_DELIVERY_API_KEY` | 60 s, 10 s |
 //! | [`realtime_messaging`] | not published: none by default | | | `REALTIME_MESSAGING_API_KEY` | 60 s, 10 s |
 //!
-//! The services publish the quotas, the bearer header and the `content-type`, as figures or in sample calls. All other
-//! values are this crate's. Each setter gives the reason.
+//! The quotas, the bearer header and the `content-type` come from the services' documentation or sample calls. All
+//! other values are this crate's own, and each setter states the reason.
 //!
-//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter) takes any other limiter.
+//! A [`TokenBucket`](crate::limit::TokenBucket) enforces the quotas. To use another limiter, see
+//! [`StackBuilder::with_limiter`](crate::stack::StackBuilder::with_limiter).
 //!
-//! To call another service, start from [`Client::builder`](crate::Client::builder). For a service that needs no key, add
+//! To call any other service, start from [`Client::builder`](crate::Client::builder). For a service without a key, add
 //! [`without_credential`](crate::stack::StackBuilder::without_credential).
 #![cfg_attr(feature = "serde", doc = "")]
 #![cfg_attr(feature = "serde", doc = include_str!("config.md"))]

@@ -1,20 +1,21 @@
 use crate::{config::InvalidConfig, stack::StackBuilder};
 
-/// Calls a service for realtime messaging: a bearer key from `REALTIME_MESSAGING_API_KEY`, and no quota.
+/// Creates the preset of a service for realtime messaging: no quota, and a bearer key from the environment variable
+/// `REALTIME_MESSAGING_API_KEY`.
 ///
-/// The service publishes no quota. Give the limit of the plan to [`StackBuilder::with_quota`]. Without a quota the
-/// limiter only obeys server limits.
+/// The service publishes no quota. Set the limit of your plan with [`StackBuilder::with_quota`]. Without a quota, the
+/// limiter only applies the limits that the server reports.
 ///
-/// The service authenticates by an application id, a key and a secret, but does not publish how to send them. The
-/// default is the bearer header and the `content-type: application/json` of its sample calls.
+/// The service authenticates requests by an application id, a key and a secret, but does not publish how to send them.
+/// The default is the bearer header and the `content-type: application/json` of its sample calls. To change it:
 ///
-/// - [`StackBuilder::with_authorize`] takes a closure that makes headers or a signature, for example from
+/// - [`StackBuilder::with_authorize`] takes a closure that adds headers or a signature, for example from
 ///   [`AppCredentials`](crate::auth::AppCredentials).
-/// - [`StackBuilder::with_signature`] takes a signer that may also await and read the body.
+/// - [`StackBuilder::with_signature`] takes a signer that may also be asynchronous and read the body.
 ///
 /// # Errors
 ///
-/// Returns an error for a base URL as [`StackBuilder::new`] does.
+/// Returns an error for an invalid base URL, like [`StackBuilder::new`].
 ///
 /// ```
 /// use tower_outbound::{ApiKey, auth::AppCredentials, preset};

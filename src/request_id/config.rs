@@ -1,4 +1,4 @@
-//! How a file writes the headers of the server's id.
+//! The format of the headers of the server's id in configuration files.
 
 use std::sync::Arc;
 

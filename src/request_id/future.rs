@@ -21,7 +21,7 @@ pin_project! {
         #[pin]
         future: InSpan<MaybeRejected<F>>,
         call: CallContext,
-        // `None` if no subscriber listened at the start.
+        // The parts of the request for the log event. `None` if no subscriber was active when the call started.
         subject: Option<Box<Subject>>,
     }
 }
@@ -55,10 +55,10 @@ where
             let report = response.extensions().get::<Report>();
             let (any, own) =
                 (report.is_some(), report.is_some_and(|report| this.call.is_reported_by(report)));
-            // An inner retry layer has added the report already, and recorded the server's id. The report of another
-            // call, of a client below, stays.
+            // If the report belongs to this call, an inner retry layer has already inserted it and recorded the
+            // server's id. The report of another call, made by a client below, is kept.
             if !own {
-                this.call.answered(response.headers());
+                this.call.keep_server_id(response.headers());
             }
             if !any {
                 response.extensions_mut().insert(this.call.report());

@@ -1,7 +1,7 @@
 use http::HeaderValue;
 
-/// An existing id for a call, such as the id of the request that the caller serves. Put it into the extensions of the
-/// call's request.
+/// An existing id for a call, such as the id of the incoming request that the caller is serving. Insert it into the
+/// extensions of the call's request.
 ///
 /// ```
 /// use http::{HeaderValue, Request};

@@ -5,7 +5,7 @@ use tracing::Level;
 
 use crate::{call::Naming, config::text::Written, random::Random, uuid};
 
-/// Gives each call an id, sends it, and logs one event when the call ends.
+/// Gives each call an id, sends the id to the server, and logs one event when the call ends.
 ///
 /// ```
 /// use http::HeaderName;
@@ -18,17 +18,18 @@ use crate::{call::Naming, config::text::Written, random::Random, uuid};
 ///
 /// # Default
 ///
-/// A UUID v7 in `x-request-id`, unless the caller set that header or put an [`RequestId`](super::RequestId) into the request's
-/// extensions. The server's id comes from the first of `x-request-id`, `request-id`, `x-amzn-requestid`,
-/// `x-correlation-id` and `cf-ray`.
+/// The id is a UUID v7 in `x-request-id`, unless the caller has set that header or has inserted a
+/// [`RequestId`](super::RequestId) into the request's extensions. The server's id is read from the first of
+/// `x-request-id`, `request-id`, `x-amzn-requestid`, `x-correlation-id` and `cf-ray` that the response contains.
 ///
 /// # Clone
 ///
-/// Clones share the source of ids, so that no two of them make the same.
+/// Clones share the source of ids, so that no two calls get the same id.
 ///
 /// # Configuration
 ///
-/// With the feature `serde` a file has the fields `header` and `server_headers`. `Serialize` omits the other settings.
+/// With the feature `serde`, a configuration file has the fields `header` and `server_headers`. `Serialize` omits the
+/// other settings.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -43,7 +44,7 @@ pub struct RequestIdLayer {
 }
 
 impl RequestIdLayer {
-    /// The defaults.
+    /// Creates a layer with the defaults.
     pub fn new() -> Self {
         const SERVER_HEADERS: [&str; 5] =
             ["x-request-id", "request-id", "x-amzn-requestid", "x-correlation-id", "cf-ray"];
@@ -69,15 +70,15 @@ impl RequestIdLayer {
         self
     }
 
-    /// Reads the server's own id from the first of these headers that the response has.
+    /// Sets the headers that may contain the server's own id. The first of them that the response contains is used.
     ///
-    /// Ignores some ids: see [`Report::server_request_id`](crate::Report::server_request_id).
+    /// Some ids are ignored: see [`Report::server_request_id`](crate::Report::server_request_id).
     pub fn with_server_headers(mut self, headers: impl IntoIterator<Item = HeaderName>) -> Self {
         Arc::make_mut(&mut self.naming).server_headers = headers.into_iter().collect();
         self
     }
 
-    /// Names the service: `service` in logs, spans and metrics.
+    /// Sets the name of the called service, which is `service` in logs, spans and metrics.
     ///
     /// ```
     /// use tower_outbound::request_id::RequestIdLayer;
@@ -90,7 +91,7 @@ impl RequestIdLayer {
         self
     }
 
-    /// Logs completed calls at this level, `INFO` by default. Failed calls are always logged at `WARN`.
+    /// Sets the level at which completed calls are logged, `INFO` by default. Failed calls are always logged at `WARN`.
     ///
     /// ```
     /// use tower_outbound::request_id::RequestIdLayer;
@@ -102,7 +103,7 @@ impl RequestIdLayer {
         self
     }
 
-    /// Makes the ids of calls without an existing id.
+    /// Sets the function that creates the ids of calls without an existing id.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU64, Ordering};

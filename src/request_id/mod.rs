@@ -1,4 +1,4 @@
-//! Gives each call one id, sends it with every attempt, and logs the call.
+//! Gives each call one id, sends it with every attempt, and logs each call.
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt};
@@ -20,8 +20,8 @@
 //!
 //! # The log
 //!
-//! These are all spans and events of this crate, which uses `tracing`. A test compares these tables with the code. A
-//! field without a value is omitted. Queries, user info, bodies and header values other than the two ids are never
+//! These tables list all spans and events of this crate, which uses `tracing`. A test compares them with the code. A
+//! field without a value is omitted. Queries, user info, bodies, and header values except for the two ids are never
 //! logged.
 //!
 //! | target | level | span | covers | fields |
@@ -29,8 +29,9 @@
 //! | `tower_outbound::call` | info | `call` | a call, with its waits and backoff, up to the head of its response | `service` `request_id` `attempts` `ended` `error.type` `otel.status_code` |
 //! | `tower_outbound::attempt_span` | debug | `attempt` | an attempt, from the limiter's grant to the head of its response | `otel.kind` `otel.name` `otel.status_code` `http.request.method` `http.request.method_original` `http.request.resend_count` `server.address` `server.port` `url.full` `http.response.status_code` `network.protocol.version` `rpc.response.status_code` `error.type` |
 //!
-//! This layer creates the first span, and [`attempt_span`](crate::attempt_span) the second. Each is current while the services below
-//! it are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep it.
+//! This layer creates the first span, and [`attempt_span`](crate::attempt_span) the second. Each span is current while
+//! its inner services are polled. With the feature `otel` the attempt's span has the level info, so that exporters keep
+//! it.
 //!
 //! | target | level | event | when | fields |
 //! |---|---|---|---|---|
@@ -49,15 +50,15 @@
 //! | `tower_outbound::auth` | warn | key refresh failed | a provider returned no key, or a file became unreadable | `error` `kept` `retry_in_ms` |
 //! | `tower_outbound::auth` | info | key refused by the server | a 401, or gRPC's `UNAUTHENTICATED`, to a key that is replaced | |
 //!
-//! A call failed in these cases:
+//! A call counts as failed in these cases:
 //!
 //! - No response arrived.
 //! - Its response is a 5xx, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or
 //!   `DATA_LOSS`.
-//! - The retry layer stopped retrying it, for example after a third 429.
+//! - The retry layer made no further attempt after a temporary failure, for example after a third 429.
 //!
-//! Any other call completed, even with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the level of
-//! its event.
+//! Any other call counts as completed, even with a 404. [`with_log_level`](RequestIdLayer::with_log_level) changes the
+//! level of the event for completed calls.
 //!
 //! | field | value |
 //! |---|---|
@@ -79,34 +80,35 @@
 //! | `kept` | whether the earlier key stays in use |
 //! | `state` | a shared limiter's store: `fallback` or `refusing` |
 //!
-//! The attempt's span has the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`, and `otel.name` the
-//! method, never a path.
+//! The attempt's span has the attributes of OpenTelemetry's HTTP client span: `otel.kind` is `client`, and `otel.name`
+//! is the method. A path is never part of the name.
 //!
 //! # Other crates' events
 //!
-//! These tables cover the targets `tower_outbound` only. At `DEBUG` and `TRACE` the crate `h2` logs frames, including
-//! the debug data of a server's GOAWAY and a response's `te` field. hyper and tonic log errors that show this
-//! data. A server may repeat the key there. The filter `h2=info,hyper=info,hyper_util=info,tonic=info` drops those events.
+//! These tables cover only the targets `tower_outbound`. At `DEBUG` and `TRACE`, the crate `h2` logs frames, including
+//! the debug data of a server's GOAWAY and the `te` field of a response. hyper and tonic log errors that contain this
+//! data. A server may repeat the key in it. The filter `h2=info,hyper=info,hyper_util=info,tonic=info` drops those
+//! events.
 //!
 //! # Order
 //!
-//! Outermost: one id and one event for the call, whatever its number of attempts.
+//! Place this layer outermost, so that each call has one id and one event, regardless of its number of attempts.
 //!
 //! # Notes
 //!
-//! - The call's id is the caller's own header of that name, or an [`RequestId`] in the request's extensions. The header wins
-//!   if both exist.
-//! - The layer does not change the response. It logs the server's own id and keeps it in the [`Report`](crate::Report), unless it
-//!   [may contain the key](crate::Report::server_request_id).
-//! - The retry layer logs the attempts, outside of the attempts' spans.
-//! - If several subscriber layers have their own filters, the span `call` may be enabled for one of them only. The
-//!   events of the others then lack `service` and `request_id`.
-//! - A call that starts while no subscriber listens has no event, even if one is installed meanwhile.
-//! - A call that its caller drops has no event, and its spans have no status, because nothing failed.
-//! - The event is written at the head of the response, so a later failure of the body or in gRPC trailers is not
+//! - If the caller has set the id's header, or has inserted a [`RequestId`] into the request's extensions, that value
+//!   is the call's id. If both are present, the header is used.
+//! - The layer does not change the response. It logs the server's own id and records it in the
+//!   [`Report`](crate::Report), unless the id [may contain the key](crate::Report::server_request_id).
+//! - The retry layer logs the end of each attempt, outside the span of the attempt.
+//! - If several subscriber layers have their own filters, the span `call` may be enabled for only one of them. The
+//!   other layers then receive events without `service` and `request_id`.
+//! - A call that starts while no subscriber is active has no event, even if a subscriber is installed before it ends.
+//! - A call that its caller drops has no event. Its spans have no status, because nothing failed.
+//! - The event is emitted when the response headers arrive, so a later failure of the body or in gRPC trailers is not
 //!   logged.
-//! - An attempt that the total deadline ends has no event. `attempts` counts it, and its span's `error.type` is
-//!   `deadline`.
+//! - An attempt that is cancelled by the total deadline has no event. `attempts` counts it, and the `error.type` of its
+//!   span is `deadline`.
 
 #[cfg(feature = "serde")]
 mod config;

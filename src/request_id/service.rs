@@ -20,7 +20,7 @@ use crate::{
 /// # Errors
 ///
 /// Returns the inner service's error, with the [`Report`](crate::Report) of the call. Returns
-/// [`Error::is_invalid_request`] if the request has no room for another header field.
+/// [`Error::is_invalid_request`] if the request's headers have no room for another field.
 #[derive(Debug, Clone)]
 pub struct SetRequestId<S> {
     inner: S,

@@ -1,4 +1,4 @@
-//! The shared state of a call's attempts, and the decision after each.
+//! The state that the attempts of a call share, and the decision after each attempt.
 
 use std::{error::Error as _, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     telemetry::{self, ResponseSummary},
 };
 
-/// The recorded request, and the state of its attempts.
+/// The recorded request and the state of its attempts.
 pub(super) struct Attempts<B> {
     policy: Arc<Policy>,
     pub(super) call: CallContext,
@@ -34,16 +34,17 @@ pub(super) struct Attempts<B> {
     resends: bool,
     transient_delays: Delays,
     throttled_delays: Delays,
-    /// The cost of the last retry.
+    /// What the last retry cost in the budget.
     cost: Option<u32>,
-    /// The error of the last attempt that called the service, if it was not a response.
+    /// The error of the last attempt that called the inner service. `None` if that attempt ended in a response.
     failed: Option<Error>,
-    /// Whether the server may have processed any attempt.
+    /// Whether the server may have processed at least one attempt.
     maybe_processed: bool,
 }
 
 impl<B: Body> Attempts<B> {
-    /// Records the request. Returns the first attempt, or an error if the request has no room for an idempotency key.
+    /// Records the request. Returns the first attempt, or an error if no idempotency key fits into the request's
+    /// headers.
     pub(super) fn of(
         mut request: Request<B>,
         policy: Arc<Policy>,
@@ -77,11 +78,11 @@ impl<B: Body> Attempts<B> {
             failed: None,
             maybe_processed: false,
         };
-        // The first attempt gets the original, whose map has room for the fields of the layers below.
+        // The first attempt uses the original head. Its header map has room for the fields that inner layers add.
         (attempts, key.map(|_| Request::from_parts(head, body)))
     }
 
-    /// Counts an attempt that starts. Returns an error if the deadline has passed.
+    /// Counts an attempt that is about to start. Returns an error if the deadline has passed.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let passed = |limit| Error::new(ErrorKind::Deadline, Some(limit), None);
         self.call.start_attempt(clock::now()).map_err(passed)?;
@@ -89,9 +90,9 @@ impl<B: Body> Attempts<B> {
         Ok(())
     }
 
-    /// Ends the attempt in the report. Returns the next attempt, or the reason to stop.
+    /// Records the end of an attempt. Returns the next attempt, or the reason to stop.
     ///
-    /// `called` is `false` if the service below was not called.
+    /// `called` is `false` if the inner service was not called.
     pub(super) fn next<R: Body>(
         &mut self,
         called: bool,
@@ -130,7 +131,8 @@ impl<B: Body> Attempts<B> {
             ..stop
         });
         let cost = self.cost.take();
-        // A retry that was not sent costs nothing, unless the server received it before with another key.
+        // Returns the cost of a retry that was not sent. A resend with another key is different, because the server
+        // received the attempt before it.
         let unsent = !called && cost.is_some() && !self.call.is_key_replaced();
         let succeeded = matches!(retry, Err(Stop { reason: StopReason::Success, .. }));
         if let Some(budget) = self.policy.budget.as_ref().filter(|_| unsent || succeeded) {
@@ -143,7 +145,7 @@ impl<B: Body> Attempts<B> {
                 self.cost = Some(budget.try_spend(decision).ok_or(StopReason::Budget)?);
             }
             (Verdict::KeyReplaced, _) => {
-                // The same attempt with another key, which neither counts nor costs.
+                // The resend repeats the same attempt with another key, so it does not count and costs nothing.
                 self.cost = cost;
                 self.state.attempts = self.state.attempts.saturating_sub(1);
             }
@@ -151,13 +153,14 @@ impl<B: Body> Attempts<B> {
         }
         self.call.retry(&retry, verdict == Verdict::KeyReplaced);
         telemetry::retry(&self.call, retry.delay, retry.reason);
-        Ok((Request::from_parts(self.head.again(&self.call), body), retry))
+        Ok((Request::from_parts(self.head.to_parts(&self.call), body), retry))
     }
 
-    /// Returns the verdict on the result, without the other inputs of the decision.
+    /// Returns the part of the decision that depends only on this result.
     fn verdict<R>(&self, attempt: &AttemptResult<'_>, response: Option<&Response<R>>) -> Verdict {
-        // Decided before any rule or `x-should-retry`, because neither knows that there is another key. A request that got
-        // a 401 was not applied, whatever its method (RFC 9110 §15.5.2).
+        // Checks for a replaced key before the rules and `x-should-retry` are evaluated, because these do not know that
+        // another key is available. A request that received a 401 was not applied, whatever its method (RFC 9110
+        // §15.5.2).
         let replaced = |response| is_key_replaced(response, self.state.idempotent);
         if self.resends && response.is_some_and(replaced) && !self.call.is_key_replaced() {
             return Verdict::KeyReplaced;
@@ -165,7 +168,7 @@ impl<B: Body> Attempts<B> {
         if attempt.error.is_some_and(Error::is_deadline) {
             return Verdict::Deadline;
         }
-        // The connection of a 101 belongs to the caller.
+        // After a 101, the caller owns the connection.
         if attempt.outcome == Outcome::Response(StatusCode::SWITCHING_PROTOCOLS) {
             return Verdict::Classified(RetryDecision::Success);
         }
@@ -177,7 +180,7 @@ impl<B: Body> Attempts<B> {
         }
     }
 
-    /// Draws the next backoff from the source that all calls share, or from the custom backoff.
+    /// Draws the next delay, from the backoff whose random source all calls share or from the custom backoff.
     fn backoff(&mut self, reason: DelayReason) -> Option<Delay> {
         let (retry, random) = (self.state.attempts.saturating_sub(1), self.policy.random.next());
         let (backoff, delays) = match reason {
@@ -187,20 +190,20 @@ impl<B: Body> Attempts<B> {
         backoff.next(delays, retry, random)
     }
 
-    /// Keeps the error of an attempt that is retried, or returns its response.
+    /// Stores the error of an attempt that will be retried, or returns its response.
     pub(super) fn keep_error<R>(&mut self, called: bool, result: Result<R, Error>) -> Option<R> {
         let (response, error) = match result {
             Ok(response) => (Some(response), None),
             Err(error) => (None, Some(error)),
         };
-        // The error of an earlier attempt stays if a later attempt could not start.
+        // If a later attempt could not start, the error of an earlier attempt is more informative.
         if called || self.failed.is_none() {
             self.failed = error;
         }
         response
     }
 
-    /// Ends the call. Returns its result after the last attempt.
+    /// Ends the call after the last attempt and returns its result.
     pub(super) fn end<R>(
         &mut self,
         stop: impl Into<Stop>,
@@ -222,7 +225,7 @@ impl<B: Body> Attempts<B> {
     }
 }
 
-/// Returns whether the server rejected a key that is being replaced, of a request that may be resent.
+/// Returns whether the server rejected a key that is being replaced, and the request may be resent.
 fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
     let headers = response.headers();
     let grpc = || idempotent && Code::in_head(headers) == Some(Code::UNAUTHENTICATED);
@@ -231,9 +234,9 @@ fn is_key_replaced<R>(response: &Response<R>, idempotent: bool) -> bool {
             || grpc() && grpc::pushback(headers) != Some(Pushback::Never))
 }
 
-/// Returns the length that is sent before the body, if nothing follows the body.
+/// Returns the length of the body that is sent to the server, unless trailers may follow the body.
 fn announced<B: Body>(head: &request::Parts, body: &B) -> Option<u64> {
-    // Most requests have no body, so their headers need no check.
+    // Most requests have no body. For them, the lookup in the headers is skipped.
     if body.is_end_stream() || head.headers.contains_key(TRAILER) {
         return None;
     }
@@ -253,7 +256,7 @@ fn is_refused_by_deadline(error: &Error) -> bool {
 fn outcome_of(error: &Error, called: bool, body_failed: bool) -> Outcome {
     match error.failed() {
         _ if error.is_timeout() => Outcome::Timeout,
-        // A retry layer below made several attempts.
+        // An inner retry layer made several attempts, and the server may have processed one of them.
         _ if error.is_after_processing() => Outcome::Failed,
         _ if error.is_refusal() => Outcome::Refused,
         // A failed body's error may concern another connection.

@@ -2,10 +2,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use crate::policy::{ExponentialBackoff, backoff::scatter, retry::Delay};
 
-/// A custom backoff, in place of an [`ExponentialBackoff`].
+/// A custom sequence of delays that replaces an [`ExponentialBackoff`].
 ///
-/// A closure that returns an iterator implements it. [`adapter`](crate::adapter) shows one for the `backon` crate. The
-/// feature `backoff` adapts the policies of that crate.
+/// A closure that returns an iterator implements this trait. [`adapter`](crate::adapter) shows a closure for the
+/// `backon` crate. The feature `backoff` adapts the policies of the `backoff` crate.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::policy::{ExponentialBackoff, backoff::scatter, retry::Delay};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a custom backoff",
     label = "not a `Backoff`",
-    note = "a closure that returns an iterator of `Duration`s is one: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; an `ExponentialBackoff` goes to `with_backoff`"
+    note = "a closure that returns an iterator of `Duration`s implements it: `|| [1, 2, 4].into_iter().map(Duration::from_secs)`; pass an `ExponentialBackoff` to `with_backoff`"
 )]
 pub trait Backoff: Send + Sync {
-    /// Returns the delays of one call in order. The call makes no further attempt after the last one.
+    /// Returns the delays of one call in order. When the iterator ends, the call makes no further attempt.
     fn delays(&self) -> Box<dyn Iterator<Item = Duration> + Send>;
 }
 
@@ -37,18 +37,18 @@ where
     }
 }
 
-/// The backoff of a layer for one decision.
+/// The backoff of a layer, for one decision.
 #[derive(Clone)]
 pub(super) enum AnyBackoff {
     Exponential(ExponentialBackoff),
     Custom(Arc<dyn Backoff>),
 }
 
-/// The custom delays of one call that are left, from the first use on.
+/// The remaining custom delays of one call. `None` before their first use.
 pub(super) type Delays = Option<Box<dyn Iterator<Item = Duration> + Send>>;
 
 impl AnyBackoff {
-    /// Returns the delay before retry number `retry`, from 0, or `None` after the end of a custom backoff.
+    /// Returns the delay before retry number `retry`, counted from 0. Returns `None` after the end of a custom backoff.
     pub(super) fn next(&self, delays: &mut Delays, retry: u32, random: u64) -> Option<Delay> {
         match self {
             Self::Exponential(backoff) => {
@@ -56,7 +56,8 @@ impl AnyBackoff {
             }
             Self::Custom(backoff) => {
                 let own = delays.get_or_insert_with(|| backoff.delays()).next()?;
-                // The jitter of a custom backoff is unknown, so half of the delay spreads the callers.
+                // The jitter of a custom backoff is unknown, so a random time of up to half the delay is added to a
+                // requested delay.
                 Some(Delay { own, spread: scatter(own / 2, random) })
             }
         }

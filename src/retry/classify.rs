@@ -16,11 +16,11 @@ use crate::{
 ///
 /// # Notes
 ///
-/// - A classifier cannot override safety. A request that may have been processed is retried only if it is idempotent:
-///   by its method, by an idempotency key that the server honours, or by a declaration
+/// - A classifier cannot make an unsafe retry happen. A request that may have been processed is retried only if it is
+///   idempotent: by its method, by an idempotency key that the server honours, or by a declaration
 ///   ([`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent),
 ///   [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent)).
-/// - The layer does not call it for a 101.
+/// - The layer does not call the classifier after a 101.
 ///
 /// # Example
 ///
@@ -49,26 +49,26 @@ use crate::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not classify attempts",
     label = "not a `Classify`",
-    note = "rules are added to the default ones: `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
+    note = "to add rules to the default ones, use `RetryLayer::retry_on(status)`, `RetryLayer::never_on(status)`, `RetryLayer::retry_if(|request, attempt| ..)`"
 )]
 pub trait Classify: Send + Sync {
-    /// Returns the decision on an attempt. `request` is the request as it was before the attempt.
+    /// Returns the decision about an attempt. `request` is the request as it was before that attempt.
     fn classify(&self, request: RequestHead<'_>, attempt: &AttemptResult<'_>) -> RetryDecision;
 }
 
-/// The result of an attempt, for a [`Classify`].
+/// The result of an attempt, as the input of a [`Classify`].
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct AttemptResult<'a> {
     /// How the attempt ended.
     pub outcome: Outcome,
-    /// The response headers. The body is not read yet.
+    /// The response headers. The body was not read yet.
     pub headers: Option<&'a HeaderMap>,
-    /// The error of an attempt without a response.
+    /// The error, if the attempt ended without a response.
     pub error: Option<&'a Error>,
 }
 
-// Header values may be secrets.
+// Does not write the headers, because their values may be secrets.
 impl fmt::Debug for AttemptResult<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("AttemptResult");
@@ -76,25 +76,25 @@ impl fmt::Debug for AttemptResult<'_> {
     }
 }
 
-/// Retries after temporary failures. The default [`Classify`].
+/// Retries after temporary failures. This is the default [`Classify`].
 ///
 /// | result | retried | backoff |
 /// |---|---|---|
 /// | 429, 529 | yes | throttled |
 /// | 408, 500, 502, 503, 504, 520–524, 530 | yes | transient |
 /// | any other status, such as 409, 501 and 505 | no | |
-/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as specified | by status |
+/// | a 4xx or 5xx with `x-should-retry: true` or `false` | as the header specifies | by status |
 /// | an attempt's timeout, a transport error | yes | transient |
 /// | an untrusted certificate, a request that hyper-util's client rejects | no | |
 /// | an error of another layer of this crate, such as the limiter | no | |
 ///
-/// 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server. Contradictory
-/// `x-should-retry` fields are ignored.
+/// Statuses 520–524 and 530 come from a CDN that could not reach its origin, and 529 from an overloaded server.
+/// `x-should-retry` is ignored if several fields contradict each other.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DefaultClassifier;
 
 impl DefaultClassifier {
-    /// Returns the decision, which does not depend on the request.
+    /// Returns the decision. It does not depend on the request.
     pub(super) fn decide(self, attempt: &AttemptResult<'_>) -> RetryDecision {
         match (attempt.outcome.status(), attempt.error) {
             (Some(status), _) => match attempt.headers.and_then(|headers| should_retry(status, headers)) {
@@ -114,8 +114,8 @@ impl Classify for DefaultClassifier {
     }
 }
 
-/// Returns whether the next attempt would fail in the same way, because another layer of this crate returned the error
-/// or the server's certificate is wrong.
+/// Returns whether the next attempt would fail in the same way: another layer of this crate returned the error, or the
+/// server's certificate is wrong.
 fn is_lasting(error: &Error) -> bool {
     match error.failed() {
         Failed::Layer => !error.is_timeout() || error.is_deadline(),
@@ -124,7 +124,7 @@ fn is_lasting(error: &Error) -> bool {
     }
 }
 
-/// Reads `x-should-retry` of a 4xx or 5xx. Returns `None` unless all its fields agree on `true` or `false`.
+/// Reads `x-should-retry` of a 4xx or 5xx response. Returns `None` unless all its fields are `true` or all are `false`.
 fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     if status.as_u16() < 400 {
         return None;
@@ -139,7 +139,7 @@ fn should_retry(status: StatusCode, headers: &HeaderMap) -> Option<bool> {
     first.filter(|_| values.all(|other| other == first))
 }
 
-/// A rule that is evaluated before the classifier.
+/// A rule, which is evaluated before the classifier.
 #[derive(Clone)]
 pub(super) enum Rule {
     Status(StatusCode, RetryDecision),
@@ -149,7 +149,7 @@ pub(super) enum Rule {
 pub(super) type Condition = dyn Fn(RequestHead<'_>, &AttemptResult<'_>) -> bool + Send + Sync;
 
 impl Rule {
-    /// Returns the decision, if the rule applies. A condition applies only if `request` is there.
+    /// Returns the decision if the rule applies. A condition applies only if `request` is `Some`.
     pub(super) fn decide(
         &self,
         request: Option<RequestHead<'_>>,

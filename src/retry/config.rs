@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The fields of a [`RetryLayer`] in a file.
+/// The fields of a [`RetryLayer`] in a configuration file.
 #[derive(Serialize, Deserialize)]
 #[serde(expecting = "struct RetryLayer", default, deny_unknown_fields)]
 struct Fields {
@@ -30,7 +30,7 @@ struct Fields {
     honoured_idempotency_key: Option<IdempotencyKey>,
 }
 
-/// A missing part is that of the default backoff.
+/// A missing field has the value of the default backoff.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Backoff {
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for RetryLayer {
 impl From<&RetryLayer> for Fields {
     fn from(layer: &RetryLayer) -> Self {
         let policy = &layer.policy;
-        // The last rule for a status is in force, and `collect` keeps the last one.
+        // If several rules concern a status, `collect` keeps the last one, which is the one in force.
         let status = |rule: &Rule| match rule {
             Rule::Status(status, decision) => Some((*status, *decision)),
             Rule::If(_) => None,
@@ -119,13 +119,13 @@ impl TryFrom<Fields> for RetryLayer {
             layer = layer.with_honoured_idempotency_key(key);
         }
         layer = fields.retry_on.0.into_iter().fold(layer, Self::retry_on);
-        // The rule that was added last decides first.
+        // Adds `never_on` last, because the rule that was added last takes precedence.
         Ok(fields.never_on.0.into_iter().fold(layer, Self::never_on))
     }
 }
 
 impl Backoff {
-    /// Omits a custom backoff.
+    /// Returns the configuration of a backoff. Omits a custom backoff.
     fn of(backoff: &AnyBackoff) -> Self {
         let AnyBackoff::Exponential(backoff) = backoff else { return Self::default() };
         let written = |duration| Some(Written(duration));
@@ -150,7 +150,7 @@ impl Budget {
 
     fn checked(&self) -> Result<policy::Budget, InvalidConfig> {
         let budget = policy::Budget::new();
-        // Sets the capacity last, because a small capacity is valid only with small costs.
+        // Sets the capacity last, because a small capacity is valid only after the costs are lowered.
         let large = self.capacity.max(budget.capacity());
         let budget = budget.with_capacity(large)?.with_retry_cost(self.retry_cost)?;
         let budget = budget.with_throttled_cost(self.throttled_cost)?.with_success_gain(self.success_gain)?;
@@ -158,7 +158,7 @@ impl Budget {
     }
 }
 
-/// Adds the path of a field to the error of a setter: `base` for the field `backoff base`.
+/// Turns the error of a setter into one that names a nested field: `base` instead of `backoff base`.
 fn leaf(error: InvalidConfig, part: &str) -> InvalidConfig {
     let name = error.field().strip_prefix(part).unwrap_or(error.field()).replace(' ', "_");
     error.within(&name)

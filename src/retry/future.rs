@@ -20,8 +20,8 @@ use crate::{
     error::{BoxError, Error, polled_after_completion},
 };
 
-/// The longest part of a failed response's body that is drained, so that its connection can be reused. Reading more costs
-/// more than a new connection.
+/// The maximum number of bytes that are drained from a failed response's body so that its connection can be reused.
+/// Reading more costs more than a new connection.
 const DRAIN_LIMIT: u64 = 64 * 1024;
 
 pin_project! {
@@ -37,12 +37,12 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F, R, Q> {
-        // Holds the error of a request that cannot be sent. `None` once the call has ended.
+        // `error` is set if the request cannot be sent. It is `None` after the call has ended.
         Ended { error: Option<Error> },
-        // The request stays in place until the call.
+        // The request is stored here until the inner service is called.
         Readying { request: Option<Q>, started: bool },
         Calling { #[pin] future: F },
-        // The timer first bounds the draining of the body, if there is one.
+        // While `body` is drained, the timer limits the drain. After that it measures the delay.
         Waiting { #[pin] body: Option<Drain<R>>, #[pin] timer: Sleep, until: Instant, next: Option<Q> },
     }
 }
@@ -73,7 +73,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            // Whether the inner service was called, and the result.
+            // The result of the attempt, and whether the inner service was called.
             let (called, result) = match this.state.as_mut().project() {
                 StateProj::Ended { error } => {
                     let Some(error) = error.take() else { polled_after_completion() };
@@ -95,17 +95,18 @@ where
                             continue;
                         }
                         Err(error) => {
-                            // A service that failed in `poll_ready` must not be used again.
+                            // Continues with a clone, because a service whose `poll_ready` failed must not be used
+                            // again.
                             let fresh = this.inner.clone();
                             *this.inner = fresh;
-                            // The request was not sent, even if the error does not prove it.
+                            // Nothing was sent, even if the error itself does not prove that.
                             (false, Err(Error::from_service(error)))
                         }
                     }
                 }
                 StateProj::Calling { future } => {
                     let result = ready!(future.poll(cx)).map_err(Error::from_service);
-                    // A limiter below may refuse the attempt, or its inner service may not become ready.
+                    // A limiter below may have refused the attempt, or the service below it may not have become ready.
                     let called = !matches!(&result, Err(error) if error.was_not_called());
                     (called, result)
                 }
@@ -114,7 +115,7 @@ where
                         if drain.poll(cx).is_pending() && timer.as_mut().poll(cx).is_pending() {
                             return Poll::Pending;
                         }
-                        // Drops the body before the sleep, so that it does not hold its connection meanwhile.
+                        // Drops the body before the delay, so that it does not occupy its connection during the delay.
                         body.set(None);
                         timer.as_mut().reset(*until);
                     }
@@ -125,9 +126,9 @@ where
                 }
             };
 
-            // Drops the attempt's future, which releases the request's body for the replay.
+            // Drops the future of the attempt. This releases the request's body, so that it can be replayed.
             this.state.set(State::Ended { error: None });
-            // A classifier may read the report.
+            // Sets the report, because a classifier may read it from the error.
             let result = result.map_err(|error| error.reported(&this.attempts.call));
             let (request, retry) = match this.attempts.next(called, &result) {
                 Ok(next) => next,

@@ -7,7 +7,7 @@ use crate::{
     },
 };
 
-/// Classifies gRPC responses, which are HTTP 200 even if the call failed.
+/// Classifies gRPC responses. Their HTTP status is 200 even if the call failed.
 ///
 /// # Default
 ///
@@ -20,30 +20,30 @@ use crate::{
 /// | any other status | no | |
 /// | no response | as [`DefaultClassifier`] decides | transient |
 ///
-/// `grpc-retry-pushback-ms` delays a retry as `Retry-After` does. A value that is negative or no whole number forbids a
-/// retry.
+/// `grpc-retry-pushback-ms` delays a retry like `Retry-After` does. A negative value, or one that is not a whole
+/// number, forbids a retry.
 ///
 /// # Idempotent methods
 ///
-/// A gRPC call is a POST, and no code proves that the server did not process it. It is retried if an error proves that
-/// it was not sent, or if it is declared idempotent:
+/// A gRPC call is a POST, and no gRPC code proves that the server did not process it. It is retried only if an error
+/// proves that it was not sent, or if it is declared idempotent:
 ///
 /// - for a method, with [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent);
 /// - for one call, with [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
 ///
-/// gRPC's own implementations do not retry either, unless the method has a `retryPolicy`.
+/// gRPC's own implementations do not retry such calls either, unless the method has a `retryPolicy`.
 ///
 /// # Notes
 ///
-/// - Only the response headers are read. An error in the trailers arrives after the headers were returned, and gRPC
-///   then considers the call committed (proposal A6).
-/// - After `UNAUTHENTICATED` in the headers an idempotent call is resent once if its key can be replaced: see [after a
+/// - Only the response headers are read. An error in the trailers arrives after the headers were returned to the
+///   caller. gRPC then considers the call committed (proposal A6).
+/// - After `UNAUTHENTICATED` in the headers, an idempotent call is resent once if its key can be replaced: see [after a
 ///   401](super#after-a-401).
-/// - The deadline cancels the HTTP/2 stream. It is not sent as `grpc-timeout`. Use tonic's `Request::set_timeout` to
-///   send the time of one attempt.
+/// - The call's deadline cancels the HTTP/2 stream. It is not sent to the server as `grpc-timeout`. To send the time
+///   limit of an attempt, use tonic's `Request::set_timeout`.
 /// - tonic's channel wraps every failed connect in its own error. The layer recognizes a connector's error and a
 ///   refused stream inside it, but neither a failure of TLS nor of tonic's `connect_timeout`. For these, add a
-///   `map_err` directly above the channel that returns
+///   `map_err` directly above the channel. It should return
 ///   [`DeliveryError::not_sent`](crate::error::DeliveryError::not_sent) if the `source()` is a `tonic::ConnectError`.
 ///
 /// # Example
@@ -66,7 +66,7 @@ impl Grpc {
         Self { codes: grpc::TEMPORARY.into() }
     }
 
-    /// Also retries after this code. [`Code::OK`] stays a success.
+    /// Also retries after this code. Has no effect for [`Code::OK`].
     pub fn retry_on_code(mut self, code: Code) -> Self {
         self.codes.push(code);
         self

@@ -1,12 +1,12 @@
-//! The head of a request, recorded for the next attempts.
+//! Records the head of a request for further attempts.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version, request};
 
 use crate::call::{CallContext, RequestHead};
 
-/// A copy of a head. Most calls never use it, so it is cheap to record.
+/// A copy of a request's head. It is cheap to create, because most calls never use it.
 pub(super) enum Head {
-    /// With few header fields, and no extension but the call.
+    /// A head with few header fields and no extension except for the call.
     Plain {
         method: Method,
         uri: Uri,
@@ -17,9 +17,9 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// Records a head. `shown` states whether a hook will read it.
+    /// Records a head. `shown` is `true` if a classifier or a condition will read it.
     pub(super) fn of(head: &request::Parts, shown: bool) -> Self {
-        // `CallContext` itself is one of the extensions.
+        // A head without other extensions still has one, the `CallContext`.
         let plain = head.extensions.len() == 1 && !shown;
         match plain.then(|| Fields::of(&head.headers)).flatten() {
             Some(fields) => {
@@ -30,7 +30,7 @@ impl Head {
         }
     }
 
-    /// Returns the head for a hook, if it was recorded for one.
+    /// Returns the head for a classifier or a condition, if it was recorded for one.
     pub(super) fn shown(&self) -> Option<RequestHead<'_>> {
         match self {
             Self::Whole(head) => Some(RequestHead::of(head)),
@@ -38,8 +38,8 @@ impl Head {
         }
     }
 
-    /// Returns the head of the next attempt of this call.
-    pub(super) fn again(&self, call: &CallContext) -> request::Parts {
+    /// Returns the head for the next attempt of this call.
+    pub(super) fn to_parts(&self, call: &CallContext) -> request::Parts {
         match self {
             Self::Whole(head) => (**head).clone().into_parts().0,
             Self::Plain { method, uri, version, fields } => {
@@ -53,28 +53,28 @@ impl Head {
     }
 }
 
-/// Header fields in one allocation. A map has two, and a reference count for each value.
+/// Header fields in one allocation. A `HeaderMap` needs two, and one more for each shared value.
 pub(super) struct Fields(Box<[u8]>);
 
 impl Fields {
-    /// The largest size that is copied. Larger values are shared.
-    const MOST: usize = 1024;
-    /// The bytes before a field: the lengths of its name and value, and whether the value is sensitive.
+    /// The maximum number of bytes that are copied. A larger head is recorded as a `HeaderMap`.
+    const MAX_SIZE: usize = 1024;
+    /// The length of the prefix of each field: the lengths of its name and value, and whether the value is sensitive.
     const PREFIX: usize = 5;
 
-    /// Returns `None` if the fields are too large.
+    /// Copies the fields. Returns `None` if they are larger than [`Self::MAX_SIZE`].
     fn of(headers: &HeaderMap) -> Option<Self> {
         let size = |(name, value): (&HeaderName, &HeaderValue)| {
             Self::PREFIX.saturating_add(name.as_str().len()).saturating_add(value.len())
         };
         let size = headers.iter().map(size).fold(0, usize::saturating_add);
-        if size > Self::MOST {
+        if size > Self::MAX_SIZE {
             return None;
         }
         let mut bytes = Vec::with_capacity(size);
         for (name, value) in headers {
             let name = name.as_str().as_bytes();
-            // Each length is at most `MOST`.
+            // Each length is at most `MAX_SIZE`, so it fits into 16 bits.
             bytes.extend_from_slice(&u16::try_from(name.len()).ok()?.to_le_bytes());
             bytes.extend_from_slice(&u16::try_from(value.len()).ok()?.to_le_bytes());
             bytes.push(value.is_sensitive().into());
@@ -88,14 +88,14 @@ impl Fields {
         let mut headers = HeaderMap::new();
         let mut rest = &*self.0;
         while let Some((name, value, left)) = Self::field(rest) {
-            // The fields fit, because they fitted into the map of the first attempt.
+            // The fields fit into the map, because they fitted into the header map of the first attempt.
             let _ = headers.try_append(name, value);
             rest = left;
         }
         headers
     }
 
-    /// Returns the first field, and the rest.
+    /// Returns the first field and the remaining bytes.
     fn field(bytes: &[u8]) -> Option<(HeaderName, HeaderValue, &[u8])> {
         let (&[n0, n1, v0, v1, sensitive], rest) = bytes.split_first_chunk::<{ Self::PREFIX }>()?;
         let (name, rest) = rest.split_at_checked(u16::from_le_bytes([n0, n1]).into())?;
@@ -129,14 +129,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_the_recorded_fields(headers in headers()) {
+        fn returns_the_recorded_header_fields(headers in headers()) {
             let size: usize = headers.iter().map(|(name, value)| 5 + name.as_str().len() + value.len()).sum();
             let fields = Fields::of(&headers);
             prop_assert_eq!(fields.is_some(), size <= 1024);
             let Some(fields) = fields else { return Ok(()) };
             prop_assert_eq!(fields.0.len(), size);
             let read = fields.read();
-            // The values of a name keep their order, too.
+            // Comparing the iterators also compares the order of the values of each name.
             prop_assert!(read.iter().eq(headers.iter()));
             let sensitive = |headers: &HeaderMap| headers.values().map(HeaderValue::is_sensitive).collect::<Vec<_>>();
             prop_assert_eq!(sensitive(&read), sensitive(&headers));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_up_to_the_largest_size() {
+    fn copies_fields_up_to_the_maximum_size() {
         let of = |length| {
             let value = HeaderValue::from_bytes(&vec![b'x'; length]).unwrap();
             Fields::of(&HeaderMap::from_iter([(HeaderName::from_static("a"), value)])).is_some()

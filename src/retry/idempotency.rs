@@ -2,11 +2,12 @@ use http::{HeaderName, HeaderValue, request};
 
 use crate::{config::text::Written, error::Error, headers, policy, random::Random, uuid};
 
-/// Adds a key by which the server recognizes a request that it has processed (draft-ietf-httpapi-idempotency-key).
+/// Adds a key by which the server recognizes a repeated request (draft-ietf-httpapi-idempotency-key).
 ///
-/// - The key is a UUID in `Idempotency-Key`. It is new for each call, and the same on all its attempts.
-/// - The caller's own header is kept.
-/// - A request with an idempotent method gets no key.
+/// - The key is a UUID in the header `Idempotency-Key`. Each call has a new key, and all its attempts send the same
+///   one.
+/// - A key that the caller has set is kept.
+/// - A request with an idempotent method gets no key, because it needs none.
 ///
 /// ```
 /// use http::HeaderName;
@@ -24,12 +25,12 @@ pub struct IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// Writes `Idempotency-Key: 8e03978e-…`, as most services expect it.
+    /// Sends the key without quotes, as most services expect it: `Idempotency-Key: 8e03978e-…`.
     pub fn bare() -> Self {
         Self { header: Written(HeaderName::from_static("idempotency-key")), quoted: false }
     }
 
-    /// Writes `Idempotency-Key: "8e03978e-…"`, the quoted string of the draft.
+    /// Sends the key as a quoted string, as the draft specifies: `Idempotency-Key: "8e03978e-…"`.
     pub fn quoted() -> Self {
         Self { quoted: true, ..Self::bare() }
     }
@@ -40,9 +41,9 @@ impl IdempotencyKey {
         self
     }
 
-    /// Adds a key to a request that its method does not make idempotent. Returns whether the request has one.
+    /// Adds a key unless the method is idempotent. Returns whether the request has a key.
     pub(super) fn put_on(&self, head: &mut request::Parts, random: &Random) -> Result<bool, Error> {
-        // An empty key identifies nothing.
+        // An empty key cannot identify a request.
         let is_key = |key: &HeaderValue| key.as_bytes().iter().any(|byte| !b" \t\"".contains(byte));
         if head.headers.get(&self.header.0).is_some_and(is_key) {
             return Ok(true);
@@ -55,7 +56,7 @@ impl IdempotencyKey {
             true => HeaderValue::try_from([b"\"", key.as_bytes(), b"\""].concat()),
             false => Ok(key),
         };
-        // Always a valid header value: quotes around hexadecimal digits and hyphens.
+        // Quotes, hexadecimal digits and hyphens always make a valid header value.
         let Ok(key) = key else { return Ok(false) };
         headers::insert(&mut head.headers, &self.header.0, key).map(|()| true)
     }

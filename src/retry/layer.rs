@@ -27,19 +27,19 @@ use crate::{
 ///
 /// # Default
 ///
-/// - 3 attempts, as the AWS SDKs make.
+/// - At most 3 attempts, like the AWS SDKs.
 /// - The backoffs [`ExponentialBackoff::transient`] and [`ExponentialBackoff::throttled`].
-/// - A `Retry-After` of up to 120 s is obeyed.
-/// - Bodies of up to 1 MiB are replayed.
-/// - A [`Budget`] with the numbers of the AWS SDKs.
+/// - The layer waits for a `Retry-After` of up to 120 s.
+/// - Bodies of up to 1 MiB are recorded and can be replayed.
+/// - The [`Budget`] has the costs and the capacity of the AWS SDKs.
 ///
 /// # Clone
 ///
-/// Clones share the budget and the source of jitter, so that no two of them draw the same jitter.
+/// Clones share the budget and the random source of the jitter, so that their retries differ in jitter.
 ///
 /// # Configuration
 ///
-/// With the feature `serde` a file has these fields:
+/// With the feature `serde`, a configuration file has these fields:
 ///
 /// | field | default |
 /// |---|---|
@@ -52,7 +52,7 @@ use crate::{
 /// | `budget` | [`Budget::new`]: `enabled`, `capacity`, `retry_cost`, `throttled_cost`, `success_gain` |
 /// | `honoured_idempotency_key` | none: `header`, `quoted` |
 ///
-/// `Serialize` omits the other settings.
+/// `Serialize` omits all other settings.
 #[derive(Debug, Clone)]
 pub struct RetryLayer {
     pub(super) policy: Arc<Policy>,
@@ -79,10 +79,10 @@ impl RetryLayer {
         }
     }
 
-    /// Sets the number of attempts, including the first. 3 by default.
+    /// Sets the maximum number of attempts, including the first. 3 by default.
     ///
-    /// 1 disables retries, except for the resend after a 401 whose key is replaced, which does not count.
-    /// [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables that, too.
+    /// 1 disables retries. A request is still resent once after a 401 if its key is replaced, because that does not
+    /// count as an attempt. [`RetryOverride::without_retries`](super::RetryOverride::without_retries) disables both.
     ///
     /// # Errors
     ///
@@ -94,8 +94,8 @@ impl RetryLayer {
 
     /// Also retries after this status, with the throttled backoff if it is 429 or 529.
     ///
-    /// This rule, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before the classifier, the
-    /// last added one first.
+    /// The rules set by this method, [`never_on`](Self::never_on) and [`retry_if`](Self::retry_if) are evaluated before
+    /// the classifier, in the reverse order of their addition.
     ///
     /// ```
     /// use http::StatusCode;
@@ -114,9 +114,10 @@ impl RetryLayer {
         self.set(|policy| policy.rules.push(Rule::Status(status, RetryDecision::NotRetryable)))
     }
 
-    /// Also retries if `condition` returns `true`. It is called after every attempt, also after an error.
+    /// Also retries if `condition` returns `true`. The condition is evaluated after every attempt, including one that
+    /// ended in an error.
     ///
-    /// The backoff is the throttled one after a 429 or 529, otherwise the transient one.
+    /// The retry waits for the throttled backoff after a 429 or 529, otherwise for the transient one.
     ///
     /// ```
     /// use tower_outbound::retry::RetryLayer;
@@ -133,15 +134,16 @@ impl RetryLayer {
         self.set(|policy| policy.rules.push(Rule::If(Arc::new(condition))))
     }
 
-    /// Replaces the classifier. [`DefaultClassifier`](super::DefaultClassifier) by default.
+    /// Replaces the classifier, which is [`DefaultClassifier`](super::DefaultClassifier) by default.
     pub fn with_classify(self, classify: impl Classify + 'static) -> Self {
         self.set(|policy| policy.classify = Some(Arc::new(classify)))
     }
 
-    /// Declares requests idempotent, whatever their method: a POST that only searches, or a gRPC method that only reads.
+    /// Declares requests idempotent regardless of their method, such as a POST that only searches or a gRPC method that
+    /// only reads.
     ///
-    /// Such a request is also retried after an attempt that may have been processed.
-    /// [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent) declares a single request.
+    /// The layer also retries such a request after the server may have processed it. To declare a single request, use
+    /// [`RetryOverride::with_idempotent`](super::RetryOverride::with_idempotent).
     ///
     /// ```
     /// use tower_outbound::retry::RetryLayer;
@@ -152,60 +154,61 @@ impl RetryLayer {
         self.set(|policy| policy.idempotent = Some(Arc::new(rule)))
     }
 
-    /// Adds an idempotency key to each request whose method is not idempotent, and retries it like an idempotent one.
+    /// Adds an idempotency key to each request whose method is not idempotent, and treats the request as idempotent.
     ///
-    /// Use this only if **the server honours such keys**. On a server that ignores the header, a retried POST sends a
-    /// second e-mail or makes a second payment. None of the presets' services is known to honour them.
+    /// Use this only if **the server honours such keys**. If the server ignores the header, a retried POST sends a
+    /// second e-mail or makes a second payment. No preset's service is known to honour these keys.
     pub fn with_honoured_idempotency_key(self, key: IdempotencyKey) -> Self {
         self.set(|policy| policy.idempotency_key = Some(key))
     }
 
-    /// Sets the backoff after a transient failure. [`ExponentialBackoff::transient`] by default.
+    /// Sets the backoff after a transient failure. The default is [`ExponentialBackoff::transient`].
     pub fn with_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.transient = AnyBackoff::Exponential(backoff))
     }
 
-    /// Sets the backoff after a 429, a 529, or gRPC's `RESOURCE_EXHAUSTED`. [`ExponentialBackoff::throttled`] by default.
+    /// Sets the backoff after a 429, a 529, or gRPC's `RESOURCE_EXHAUSTED`. The default is
+    /// [`ExponentialBackoff::throttled`].
     pub fn with_throttled_backoff(self, backoff: ExponentialBackoff) -> Self {
         self.set(|policy| policy.throttled = AnyBackoff::Exponential(backoff))
     }
 
-    /// Replaces the transient backoff. A call whose backoff ends makes no further attempt.
+    /// Replaces the transient backoff. When the custom backoff ends, the call makes no further attempt.
     ///
-    /// A longer delay that the server requests replaces a delay of the backoff.
+    /// If the server requests a longer delay, the layer waits for that delay instead.
     pub fn with_custom_backoff(self, backoff: impl Backoff + 'static) -> Self {
         self.set(|policy| policy.transient = AnyBackoff::Custom(Arc::new(backoff)))
     }
 
-    /// Replaces the throttled backoff.
+    /// Replaces the throttled backoff: see [`with_custom_backoff`](Self::with_custom_backoff).
     pub fn with_custom_throttled_backoff(self, backoff: impl Backoff + 'static) -> Self {
         self.set(|policy| policy.throttled = AnyBackoff::Custom(Arc::new(backoff)))
     }
 
-    /// Replaces the budget. Layers for the same server may share one.
+    /// Replaces the budget. Several layers for the same server may share one.
     pub fn with_budget(self, budget: Budget) -> Self {
         self.set(|policy| policy.budget = Some(budget))
     }
 
-    /// Removes the budget, so that every call may use all its attempts. A service that is down then gets three times the
-    /// requests.
+    /// Removes the budget, so that every call may use all its attempts. With the default of 3 attempts, a server that
+    /// is down receives three times as many requests.
     pub fn without_budget(self) -> Self {
         self.set(|policy| policy.budget = None)
     }
 
-    /// Sets the longest delay that the server may request. A response that requests more is returned at once. 120 s by
-    /// default.
+    /// Sets the longest delay that the server may request. If a response requests more, the call returns it
+    /// immediately. 120 s by default.
     pub fn with_max_retry_after(self, longest: Duration) -> Self {
         self.set(|policy| policy.max_retry_after = longest)
     }
 
-    /// Sets the largest body, in bytes, that is kept in memory for a replay. A request with a larger one is not retried.
-    /// 1 MiB by default.
+    /// Sets how many bytes of a request's body are kept in memory for a replay. A request with a larger body is not
+    /// retried once it was read. 1 MiB by default.
     pub fn with_replay_limit(self, bytes: usize) -> Self {
         self.set(|policy| policy.replay_limit = bytes)
     }
 
-    /// Seeds the jitter, so that every run of a test has the same delays.
+    /// Seeds the jitter, so that the delays of a test are the same in every run.
     pub fn with_seed(self, seed: u64) -> Self {
         self.set(|policy| policy.random = Arc::new(Random::seeded(seed)))
     }

@@ -1,8 +1,8 @@
 use crate::config::InvalidConfig;
 
-/// Overrides the settings of the layer for one request, in the request's extensions.
+/// Overrides the layer's settings for one request. Insert it into the request's extensions.
 ///
-/// A [`Deadline`](crate::call::Deadline) sets the deadline of one request.
+/// To set the deadline of one request, use a [`Deadline`](crate::call::Deadline).
 ///
 /// ```
 /// use tower_outbound::retry::RetryOverride;
@@ -16,24 +16,24 @@ use crate::config::InvalidConfig;
 pub struct RetryOverride {
     pub(super) max_attempts: Option<u32>,
     pub(super) idempotent: bool,
-    /// Also disables the resend with another key.
+    /// Whether the resend with another key is disabled, too.
     pub(super) never: bool,
 }
 
 impl RetryOverride {
-    /// Overrides nothing.
+    /// Creates overrides that change nothing.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Disables retries, and the resend after a 401 whose key is replaced.
+    /// Disables retries, and also the resend after a 401 with a replaced key.
     pub fn without_retries(mut self) -> Self {
         self.max_attempts = Some(1);
         self.never = true;
         self
     }
 
-    /// Sets the number of attempts, including the first. The resend with another key does not count.
+    /// Sets the maximum number of attempts, including the first. A resend with another key does not count.
     ///
     /// # Errors
     ///
@@ -44,10 +44,10 @@ impl RetryOverride {
         Ok(self)
     }
 
-    /// Declares the request idempotent, whatever its method, so that it is retried also after an attempt that may have been
-    /// processed.
+    /// Declares the request idempotent regardless of its method. It is then also retried after the server may have
+    /// processed it.
     ///
-    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares a kind of requests.
+    /// [`RetryLayer::with_idempotent`](super::RetryLayer::with_idempotent) declares all requests of a kind.
     pub fn with_idempotent(mut self) -> Self {
         self.idempotent = true;
         self

@@ -11,13 +11,13 @@ use crate::{
     random::Random,
 };
 
-/// The settings of a layer, shared by its services.
+/// The settings of a layer, which its services share.
 #[derive(Clone)]
 pub(super) struct Policy {
     pub(super) max_attempts: u32,
-    /// `None` for [`DefaultClassifier`], which does not read the request.
+    /// `None` means [`DefaultClassifier`], which does not read the request.
     pub(super) classify: Option<Arc<dyn Classify>>,
-    /// The last rule is evaluated first.
+    /// The rules in the order of their addition. The last one is evaluated first.
     pub(super) rules: Vec<Rule>,
     pub(super) idempotency_key: Option<IdempotencyKey>,
     pub(super) idempotent: Option<Arc<IsIdempotent>>,
@@ -25,7 +25,7 @@ pub(super) struct Policy {
     pub(super) max_retry_after: Duration,
     pub(super) replay_limit: usize,
     pub(super) random: Arc<Random>,
-    /// The source of idempotency keys, which no seed may repeat.
+    /// The random source of idempotency keys. It is never seeded, so that no key is repeated.
     pub(super) keys: Arc<Random>,
     pub(super) transient: AnyBackoff,
     pub(super) throttled: AnyBackoff,
@@ -34,17 +34,18 @@ pub(super) struct Policy {
 type IsIdempotent = dyn Fn(RequestHead<'_>) -> bool + Send + Sync;
 
 impl Policy {
-    /// Returns whether the rule of the layer declares the request idempotent.
+    /// Returns whether the layer declares this request idempotent.
     pub(super) fn is_idempotent<B>(&self, request: &Request<B>) -> bool {
         self.idempotent.as_ref().is_some_and(|rule| rule(RequestHead::of(request)))
     }
 
-    /// Returns whether a classifier or a condition reads the request.
+    /// Returns whether a classifier or a condition needs the head of the request.
     pub(super) fn shows_requests(&self) -> bool {
         self.classify.is_some() || self.rules.iter().any(|rule| matches!(rule, Rule::If(_)))
     }
 
-    /// Decides by the rules, then by the classifier. `head` is there if the policy [shows](Self::shows_requests) it.
+    /// Applies the rules, then the classifier. `head` is `Some` if [`shows_requests`](Self::shows_requests) returns
+    /// `true`.
     pub(super) fn classify(
         &self,
         head: Option<RequestHead<'_>>,

@@ -21,8 +21,8 @@ use crate::{
 ///
 /// # Cancellation
 ///
-/// Dropping the call drops the running attempt or the backoff, and leaves nothing running. The budget keeps the cost of a
-/// retry that was dropped before it was sent.
+/// Dropping the call drops the running attempt or the backoff, and nothing continues in the background. If a retry is
+/// dropped before it was sent, its cost is not returned to the budget.
 #[derive(Debug, Clone)]
 pub struct Retry<S> {
     pub(super) inner: S,
@@ -43,7 +43,7 @@ where
     type Error = Error;
     type Future = ResponseFuture<S, B, R>;
 
-    /// Returns ready. Each attempt waits for the inner service in the future.
+    /// Always ready. The future waits for the inner service before each attempt.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
         Poll::Ready(Ok(()))
     }

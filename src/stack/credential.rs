@@ -12,7 +12,7 @@ use crate::{
 
 pub(super) type CredentialLayer = Either<AuthLayer, Either<SignLayer, Identity>>;
 
-/// The credential of a stack. It is read and checked when a layer is made.
+/// The credential of a stack, which is read and checked when a layer is created.
 #[derive(Clone)]
 pub(super) enum Credential {
     Environment(Cow<'static, str>),
@@ -26,7 +26,7 @@ pub(super) enum Credential {
 type Authorize = dyn Fn(&mut request::Parts) -> Result<(), BoxError> + Send + Sync;
 
 impl Credential {
-    /// Returns whether the credential is a key, which has a placement.
+    /// Returns whether the credential is a key. Only a key has a placement.
     pub(super) fn is_key(&self) -> bool {
         matches!(self, Self::Environment(_) | Self::File(..) | Self::Keys(_))
     }
@@ -61,7 +61,7 @@ impl Credential {
     }
 }
 
-/// Shows nothing, because the credential may be a key.
+/// Writes no content, because the credential may be a key.
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credential(redacted)")

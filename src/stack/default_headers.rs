@@ -21,13 +21,15 @@ use crate::{
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// The headers that each request gets unless its caller has set them. A request with a body also gets a `content-type`.
+/// The headers that are added to each request that does not contain them. A request with a body also gets a
+/// `content-type`.
 #[derive(Clone, Default)]
 pub(crate) struct DefaultHeadersLayer(pub(crate) Arc<HeaderMap>);
 
 impl DefaultHeadersLayer {
-    /// Rejects headers that frame a request, hold a credential or are set by the stack. `key` is the header of the
-    /// stack's own key. It must not be a header that the stack sets before, because the key would then not be sent.
+    /// Rejects headers that frame a request, contain a credential or are set by the stack. `key` is the header of the
+    /// stack's own key. It must differ from the headers that outer layers set, because the key would otherwise not be
+    /// sent.
     pub(super) fn check(
         &self,
         key: Option<&HeaderName>,
@@ -42,9 +44,9 @@ impl DefaultHeadersLayer {
             let expected = if frames_request(name) {
                 NOT_FRAMING
             } else if key == Some(name) || [AUTHORIZATION, PROXY_AUTHORIZATION].contains(name) {
-                "a header without a credential, which goes to with_api_key or with_authorize"
+                "a header without a credential: set credentials with with_api_key or with_authorize"
             } else if name == request_id {
-                "a header other than the request id's: each request gets its own"
+                "a header other than that of the request id, which differs for each call"
             } else {
                 continue;
             };
@@ -73,19 +75,19 @@ impl<S> Layer<S> for DefaultHeadersLayer {
     }
 }
 
-/// Shows the names and no values.
+/// Writes the names of the headers, but not their values.
 impl fmt::Debug for DefaultHeadersLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// Sets the default headers of a stack on each request: see [`StackBuilder::with_header`].
+/// Adds the default headers of a stack to each request: see [`StackBuilder::with_header`].
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields, so that each layer and client
-/// below can add its own. Otherwise returns the inner service's error.
+/// Returns [`Error::is_invalid_request`] if a request has more than 6,000 header fields, so that all inner layers and
+/// the client have room for theirs. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct DefaultHeaders<S> {
     inner: S,

@@ -10,12 +10,12 @@ use crate::{
     timeout::{BodyIdleTimeoutLayer, TimeoutLayer},
 };
 
-/// Puts the whole stack over a custom service. Made by [`StackBuilder::layer`](super::StackBuilder::layer).
+/// Adds the whole stack to a custom service. [`StackBuilder::layer`](super::StackBuilder::layer) creates it.
 ///
-/// The inner service takes `Request<ReplayBody<B>>`, where `B` is the body of the caller's requests; see
-/// [`ReplayBody`](crate::body::ReplayBody). It must be `Clone`.
+/// The inner service must be `Clone` and take a `Request<ReplayBody<B>>`, where `B` is the body of the caller's
+/// requests: see [`ReplayBody`](crate::body::ReplayBody).
 ///
-/// A call is `Send` if the inner service and its future are, so a task can run it:
+/// A call is `Send` if the inner service and its future are, so that a task can run it:
 ///
 /// ```
 /// use std::convert::Infallible;
@@ -41,12 +41,12 @@ use crate::{
 ///
 /// # Errors
 ///
-/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header fields,
-/// so that each layer, and the client below, has room for its own.
+/// The service returns the [`Error`](crate::Error)s of its layers. It rejects a request with more than 6,000 header
+/// fields, so that each layer and the client have room for theirs.
 ///
 /// # Clone
 ///
-/// Clones, and the services that they make, share the limiter.
+/// Clones, and the services made from them, share the limiter.
 #[derive(Debug, Clone)]
 pub struct StackLayer {
     pub(super) body_idle: BodyIdleTimeoutLayer,
@@ -64,7 +64,7 @@ impl<S> Layer<S> for StackLayer {
     type Service = StackService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        // The order of every stack. The compiler holds the type of `StackService` to it.
+        // The order of the layers. The type `StackService` makes the compiler check it.
         let layers = ServiceBuilder::new()
             .layer(&self.body_idle)
             .layer(&self.request_id)

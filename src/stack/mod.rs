@@ -1,5 +1,5 @@
-//! The whole stack for one service. A [`StackBuilder`] holds the configuration of each layer, and makes a
-//! [`Layer`](tower_layer::Layer) for a custom service or a ready [`Client`](crate::Client).
+//! The whole stack for one service. A [`StackBuilder`] contains the configuration of each layer. It creates a
+//! [`Layer`](tower_layer::Layer) for a custom service, or a ready [`Client`](crate::Client).
 //!
 //! ```
 //! use tower_outbound::{ApiKey, Client, InvalidConfig, Quota, stack::StackBuilder};
@@ -14,38 +14,38 @@
 //! # orders(ApiKey::new("s3cret").unwrap()).unwrap();
 //! ```
 //!
-//! A [preset](crate::preset) is a `StackBuilder` with the published facts of one service. A
+//! A [preset](crate::preset) is a `StackBuilder` with the published values of one service. A
 #![cfg_attr(
     feature = "serde",
-    doc = "[`StackConfig`](crate::preset::StackConfig) is its form in a file or the environment."
+    doc = "[`StackConfig`](crate::preset::StackConfig) configures one from a file or the environment."
 )]
-#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` is its form in a file, with the feature `serde`.")]
+#![cfg_attr(not(feature = "serde"), doc = "`StackConfig` reads one from a file, with the feature `serde`.")]
 //!
 //! # Order
 //!
-//! Request id and log, default headers, total timeout, retry, rate limit, attempt span, credential, attempt timeout,
-//! then the client. [`StackLayer`] defines this order. The idle timeout of the response body is outside of all layers,
-//! and off until [`StackBuilder::with_body_idle_timeout`] sets it. For the layers of other crates, see
-//! [`guide::other_layers`](crate::guide::other_layers).
+//! From the outside in: request id and log, default headers, total timeout, retry, rate limit, attempt span,
+//! credential, attempt timeout, then the client. [`StackLayer`] defines this order. The idle timeout of the response
+//! body is outside all of them, and is disabled until [`StackBuilder::with_body_idle_timeout`] sets it.
+//! [`guide::other_layers`](crate::guide::other_layers) shows where the layers of other crates belong.
 //!
 //! # Headers
 //!
-//! | header | default | changed by |
+//! | header | default | setter |
 //! |---|---|---|
 //! | `x-request-id` | a UUID for each call | [`StackBuilder::with_request_id`] |
-//! | `content-type` | `application/json` on a request with a body; of a preset on every request | [`StackBuilder::with_header`] |
+//! | `content-type` | `application/json` on a request with a body, and in a preset on every request | [`StackBuilder::with_header`] |
 //! | `user-agent` | [`StackBuilder::DEFAULT_USER_AGENT`] from [`StackBuilder::client`] and [`StackBuilder::client_with_transport`] | [`StackBuilder::with_header`] |
 //! | `accept` | `application/json` on the JSON calls of a client | [`StackBuilder::with_header`] |
 //! | `authorization` | the key, as a bearer token | [`StackBuilder::with_key_placement`] and others |
 //!
-//! A header that the caller has set on the request is never replaced.
+//! A header that the caller has set on the request is kept.
 //!
 //! # After a 401
 //!
-//! A key from a file or a provider is replaced, once for all concurrent calls with a 401. Each of these calls is
-//! retried once with the new key, also a POST. A second 401 is returned. See [`retry`](crate::retry#after-a-401).
+//! A key from a file or a provider is replaced after a 401. Concurrent calls share one replacement. Each of these calls
+//! is retried once with the new key, even a POST. A second 401 is returned. See [`retry`](crate::retry#after-a-401).
 //!
-//! A fixed key, or one from the environment, is not replaced, and its 401 is returned.
+//! A key that is a fixed value or comes from the environment is not replaced, so the 401 is returned.
 
 mod base_url;
 mod builder;

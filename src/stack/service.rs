@@ -21,10 +21,10 @@ type Layers<S> = BodyIdleTimeout<
     >,
 >;
 
-/// A service whose requests get a key, a signature, or no credential.
+/// The service that adds a key, adds a signature, or adds no credential.
 type Credentialed<S> = Either<Auth<S>, Either<SignService<S>, S>>;
 
-/// Steps through every layer to the inner service.
+/// Goes through all layers to the inner service.
 macro_rules! inner {
     ($layers:expr, $step:ident) => {{
         let above = $layers.$step().$step().$step().$step().$step().$step();
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_the_documented_order() {
+    fn layers_are_in_the_documented_order() {
         struct Client;
         let nested = std::any::type_name::<Layers<Client>>();
         let order = [

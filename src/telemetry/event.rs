@@ -1,5 +1,5 @@
-//! The log events. Their macros read the fields only if a subscriber listens, so no event has a check in front. A check
-//! has other metadata than its event, so a filter by fields would reject it.
+//! The log events. Their macros evaluate the fields only if a subscriber is interested, so no event has a separate
+//! check. A check would have other metadata than its event, so a filter by fields would reject it.
 
 use std::{cell::LazyCell, fmt, time::Duration};
 
@@ -23,9 +23,10 @@ pub(crate) const WAIT_DURATION: &str = "tower_outbound.limit.wait.duration";
 pub(crate) const PAUSE_DURATION: &str = "tower_outbound.limit.pause.duration";
 pub(crate) const QUEUE: &str = "tower_outbound.limit.queue";
 
-/// The request of a call's event. Its query and user info are not shown, because both may contain keys.
+/// The parts of a request that the event of its call shows. The query and user info are omitted, because both may
+/// contain keys.
 pub(crate) struct Subject {
-    /// The level of the event if the call completes.
+    /// The level of the event if the call counts as completed.
     level: Level,
     method: Method,
     uri: Uri,
@@ -33,11 +34,11 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns `None` if no subscriber and no recorder listens when the call starts. Boxed, so that the futures of such
-    /// calls stay small. With tracing's feature `log`, a disabled span may still be written, by the crate `log`.
+    /// Returns `None` if no subscriber and no recorder is active when the call starts. The result is boxed, so that the
+    /// futures of such calls stay small. With tracing's feature `log`, the crate `log` may write even a disabled span.
     pub(crate) fn of<B>(level: Level, request: &Request<B>, span: &Span) -> Option<Box<Self>> {
-        let heard = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
-        heard.then(|| {
+        let is_observed = LevelFilter::current() >= level.min(Level::WARN) || metric::on() || !span.is_none();
+        is_observed.then(|| {
             let (method, uri) = (request.method().clone(), request.uri().clone());
             Box::new(Self { level, method, uri, started: clock::now() })
         })
@@ -53,36 +54,36 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// Logs the end of a call.
+/// Emits the event at the end of a call.
 pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let (report, unshown) = (call.report(), LazyCell::new(|| call.unshown()));
+    let (report, names_for_event) = (call.report(), LazyCell::new(|| call.names_for_event()));
     let ended = report.stop_reason();
     let unnamed = LazyCell::new(|| call.service().is_none().then_some(&subject.uri));
-    let failed = result.map_or(true, |answer| answer.has_failed(ended));
-    // The status of a completed call shows it already.
-    let telling = |ended: &StopReason| match ended {
+    let failed = result.map_or(true, |response| response.has_failed(ended));
+    // Omits the reason if the status of a completed call already shows it.
+    let is_informative = |ended: &StopReason| match ended {
         StopReason::Success => false,
         StopReason::NotRetryable => failed,
         _ => true,
     };
-    // Each level has its own call site, because tracing fixes the level of a call site.
+    // Each level needs its own call site, because tracing fixes the level of a call site.
     macro_rules! emit {
         ($level:expr, $message:literal) => {
             event!(
                 target: CALL,
                 $level,
-                service = unshown.0.as_deref(),
-                request_id = text(unshown.1.as_ref()),
-                // A method is a token, so it needs no quotes.
+                service = names_for_event.0.as_deref(),
+                request_id = text(names_for_event.1.as_ref()),
+                // A method is a token, so it is logged without quotes.
                 http.request.method = %subject.method,
                 server.address = unnamed.and_then(address).as_deref(),
                 server.port = unnamed.and_then(port),
                 url.path = subject.uri.path(),
-                http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
-                rpc.response.status_code = result.ok().and_then(|answer| answer.code()),
+                http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+                rpc.response.status_code = result.ok().and_then(|response| response.code()),
                 error.type = result.err().map(|error| error.kind().as_str()),
                 attempts = Some(report.attempt_count()).filter(|count| *count > 1),
-                ended = ended.filter(telling).map(|ended| ended.as_str()),
+                ended = ended.filter(is_informative).map(|ended| ended.as_str()),
                 waited_ms = some_millis(report.waited()),
                 elapsed_ms = millis(subject.started.elapsed()),
                 server_request_id = text(report.server_request_id().as_ref()),
@@ -103,9 +104,9 @@ pub(crate) fn call(subject: &Subject, call: &CallContext, result: Result<Respons
     }
 }
 
-/// Logs the end of the last attempt of the call.
+/// Emits the event at the end of the call's latest attempt.
 pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &Error>) {
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     let attempt = LazyCell::new(|| call.report().last_attempt());
     let delivery = |outcome| match outcome {
         Outcome::Refused | Outcome::NotSent => Some("not_sent"),
@@ -114,11 +115,11 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
     };
     debug!(
         target: ATTEMPT,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         attempt = attempt.as_ref().map(|attempt| attempt.number),
-        http.response.status_code = result.ok().map(|answer| answer.status.as_u16()),
-        network.protocol.version = result.ok().and_then(|answer| answer.protocol()),
+        http.response.status_code = result.ok().map(|response| response.status.as_u16()),
+        network.protocol.version = result.ok().and_then(|response| response.protocol()),
         error.type = result.err().map(|error| error.kind().as_str()),
         delivery = attempt.as_ref().and_then(|attempt| attempt.outcome).and_then(delivery),
         waited_ms = attempt.as_ref().and_then(|attempt| some_millis(attempt.waited)),
@@ -131,11 +132,11 @@ pub(crate) fn attempt(call: &CallContext, result: Result<ResponseSummary<'_>, &E
 
 pub(crate) fn retry(call: &CallContext, delay: Duration, reason: DelayReason) {
     metric::count(RETRIES, Some(call), &[("reason", reason.as_str())]);
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     debug!(
         target: RETRY,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         delay_ms = millis(delay),
         reason = reason.as_str(),
         "retrying"
@@ -147,11 +148,11 @@ pub(crate) fn gave_up(call: &CallContext, ended: StopReason) {
         return;
     }
     metric::count(GIVE_UPS, Some(call), &[("reason", ended.as_str())]);
-    let unshown = LazyCell::new(|| call.unshown());
+    let names_for_event = LazyCell::new(|| call.names_for_event());
     debug!(
         target: RETRY,
-        service = unshown.0.as_deref(),
-        request_id = text(unshown.1.as_ref()),
+        service = names_for_event.0.as_deref(),
+        request_id = text(names_for_event.1.as_ref()),
         ended = ended.as_str(),
         "no further attempt"
     );
@@ -171,7 +172,7 @@ pub(crate) fn granted(call: Option<&CallContext>) {
     metric::count(GRANTS, call, &[]);
 }
 
-/// Only counts the refusal: the event of the call shows it.
+/// Counts the refusal. It has no event of its own, because the call's event shows it.
 pub(crate) fn refused(call: Option<&CallContext>, refusal: &Refusal) {
     metric::count(REFUSALS, call, &[("reason", refusal.reason().as_str())]);
 }
@@ -186,7 +187,7 @@ pub(crate) fn paused(call: Option<&CallContext>, pause: Duration) {
     );
 }
 
-/// The file holds another key.
+/// Emits the event for a key file that contains another key.
 pub(crate) fn key_changed() {
     metric::count(KEY_REFRESHES, None, &[("outcome", "refreshed")]);
     info!(target: AUTH, "key changed");
@@ -201,7 +202,7 @@ pub(crate) fn key_refreshed() {
     info!(target: AUTH, "key refreshed");
 }
 
-/// `kept`: whether the earlier key stays in use.
+/// Emits the event for a failed refresh. `kept` is `true` if the earlier key stays in use.
 pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Duration>, kept: bool) {
     metric::count(KEY_REFRESHES, None, &[("outcome", "failed")]);
     warn!(
@@ -213,18 +214,18 @@ pub(crate) fn key_refresh_failed(why: &dyn fmt::Display, retry_in: Option<Durati
     );
 }
 
-/// The server has rejected the key, and another one is requested from its source.
+/// Emits the event for a key that the server has rejected and that is being replaced.
 pub(crate) fn key_refused() {
     metric::count(KEY_REFUSALS, None, &[]);
     info!(target: AUTH, "key refused by the server");
 }
 
-/// Milliseconds with one decimal place.
+/// Returns milliseconds with one decimal place.
 pub(crate) fn millis(duration: Duration) -> f64 {
     (duration.as_micros() as f64 / 100.0).round() / 10.0
 }
 
-/// Like [`millis`], or `None` for zero.
+/// Returns milliseconds like [`millis`], or `None` for zero.
 fn some_millis(duration: Duration) -> Option<f64> {
     Some(millis(duration)).filter(|millis| *millis > 0.0)
 }

@@ -10,11 +10,11 @@ use tracing::Span;
 use crate::error::polled_after_completion;
 
 pin_project! {
-    /// A future whose span is current while it is polled and dropped, as `tracing::Instrumented`. Constructed in place,
-    /// because the future of a whole stack has 2 KB, and moving it costs as much as a layer.
+    /// A future whose span is current while the future is polled and dropped, like `tracing::Instrumented`. It is
+    /// constructed in place, because the future of a whole stack has 2 KB, and moving it costs as much as a layer.
     #[derive(Debug)]
     pub(crate) struct InSpan<F> {
-        // `None` once it is dropped.
+        // The future. `None` after it was dropped.
         #[pin]
         future: Option<F>,
         pub(crate) span: Span,
@@ -30,7 +30,7 @@ pin_project! {
 }
 
 impl<F> InSpan<F> {
-    /// Creates the future that `make` returns within the span.
+    /// Calls `make` inside the span, and wraps the future that it returns.
     #[inline]
     pub(crate) fn new(span: Span, make: impl FnOnce() -> F) -> Self {
         let future = {
@@ -40,7 +40,7 @@ impl<F> InSpan<F> {
         Self { span, future }
     }
 
-    /// Creates a future with a disabled span.
+    /// Wraps the future that `make` returns. The span is disabled, so `make` is not called inside it.
     #[inline]
     pub(crate) fn disabled(span: Span, make: impl FnOnce() -> F) -> Self {
         Self { span, future: Some(make()) }

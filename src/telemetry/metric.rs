@@ -1,4 +1,4 @@
-//! The metrics, through the `metrics` facade. Until they are enabled, each costs one relaxed load.
+//! The metrics of the `metrics` facade. Until they are enabled, each costs one relaxed load.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -34,15 +34,16 @@ fn labels(call: Option<&CallContext>, own: &[(&'static str, &'static str)]) -> V
     service.into_iter().chain(own).collect()
 }
 
-/// The label `error.type`, as in the spans: the status of a 4xx or 5xx, gRPC's code, or the kind of the error.
+/// Returns the label `error.type`, which is the same as in the spans: the status of a 4xx or 5xx, gRPC's code, or the
+/// kind of the error.
 fn failure(result: Result<ResponseSummary<'_>, ErrorKind>) -> Option<Label> {
     Some(match result {
-        Ok(answer) => Label::new("error.type", answer.failure()?.to_owned()),
+        Ok(response) => Label::new("error.type", response.failure()?.to_owned()),
         Err(kind) => Label::from_static_parts("error.type", kind.as_str()),
     })
 }
 
-/// The time of one attempt, by OpenTelemetry's attributes.
+/// Measures the duration of one attempt, with OpenTelemetry's attributes.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     started: Instant,
@@ -63,14 +64,14 @@ impl Stopwatch {
     }
 
     pub(super) fn stop(mut self, result: Result<ResponseSummary<'_>, ErrorKind>) {
-        let status = result.ok().map(|answer| answer.status.as_str().to_owned());
+        let status = result.ok().map(|response| response.status.as_str().to_owned());
         self.labels.extend(status.map(|status| Label::new("http.response.status_code", status)));
         self.labels.extend(failure(result));
         histogram!(REQUEST_DURATION, self.labels).record(self.started.elapsed());
     }
 }
 
-/// Raises a gauge by one until this value is dropped.
+/// Increments a gauge, and decrements it when dropped.
 #[derive(Debug)]
 pub(crate) struct Raised(Gauge);
 

@@ -1,5 +1,5 @@
-//! Every log event, span and metric of the crate. [`request_id`](crate::request_id) and `adapter::metrics` document
-//! their contracts. Nothing is formatted or allocated unless a subscriber or a recorder listens.
+//! All log events, spans and metrics of the crate. [`request_id`](crate::request_id) and `adapter::metrics` document
+//! them. Nothing is formatted or allocated unless a subscriber or a recorder is active.
 
 pub(crate) mod event;
 mod in_span;
@@ -31,14 +31,14 @@ const RETRY: &str = "tower_outbound::retry";
 pub(crate) const LIMIT: &str = "tower_outbound::limit";
 const AUTH: &str = "tower_outbound::auth";
 
-/// The host in lower case, so that each host has one value. An IPv6 address loses its brackets.
+/// Returns the host in lower case, so that each host has one value. The brackets of an IPv6 address are omitted.
 fn address(uri: &Uri) -> Option<Cow<'_, str>> {
     let host = uri.host()?.trim_start_matches('[').trim_end_matches(']');
     let lower = !host.bytes().any(|byte| byte.is_ascii_uppercase());
     Some(if lower { host.into() } else { host.to_ascii_lowercase().into() })
 }
 
-/// The port of the URI, or of its scheme.
+/// Returns the port of the URI, or the default port of its scheme.
 fn port(uri: &Uri) -> Option<u16> {
     uri.port_u16().or_else(|| match uri.scheme_str() {
         Some("https") => Some(443),
@@ -47,16 +47,17 @@ fn port(uri: &Uri) -> Option<u16> {
     })
 }
 
-/// Returns the method if OpenTelemetry names it. Other names would make the number of a label's values unbounded.
+/// Returns the method if OpenTelemetry lists it. Any other name would make the number of label values unbounded.
 fn known(method: &Method) -> Option<&'static str> {
     let known = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE"];
     known.into_iter().find(|known| method == known)
 }
 
-/// OpenTelemetry's name for any other method.
+/// OpenTelemetry's value for any other method.
 const OTHER: &str = "_OTHER";
 
-/// The head of a response: its HTTP status and its gRPC code. A failed gRPC call has HTTP status 200.
+/// The part of a response that logs, spans and metrics show: HTTP status, version and gRPC code. A failed gRPC call has
+/// the HTTP status 200.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseSummary<'a> {
     status: StatusCode,
@@ -69,12 +70,12 @@ impl<'a> ResponseSummary<'a> {
         Self { status: response.status(), version: response.version(), headers: response.headers() }
     }
 
-    /// gRPC's code, if the head has one. Other responses cost one lookup.
+    /// Returns gRPC's code, if the response headers contain one. Costs one lookup for other responses.
     fn code(&self) -> Option<&'static str> {
         Code::in_head(self.headers).map(Code::name)
     }
 
-    /// OpenTelemetry's name for the version of HTTP.
+    /// Returns OpenTelemetry's name of the HTTP version.
     fn protocol(&self) -> Option<&'static str> {
         Some(match self.version {
             Version::HTTP_09 => "0.9",
@@ -86,8 +87,8 @@ impl<'a> ResponseSummary<'a> {
         })
     }
 
-    /// The `error.type` of a 4xx, a 5xx or a gRPC failure. gRPC's code wins over the HTTP status, which a proxy may
-    /// have derived from it.
+    /// Returns the `error.type` of a 4xx, a 5xx or a gRPC failure. gRPC's code takes precedence over the HTTP status,
+    /// because a proxy may have derived the status from it.
     fn failure(&self) -> Option<&str> {
         match Code::in_head(self.headers) {
             Some(Code::OK) | None => {
@@ -98,8 +99,8 @@ impl<'a> ResponseSummary<'a> {
         }
     }
 
-    /// Returns whether the call failed with this response: a 5xx, a server failure in gRPC, or a failure after which
-    /// retrying stopped.
+    /// Returns whether the call failed with this response: a 5xx, a server failure in gRPC, or a temporary failure
+    /// after which the retry layer made no further attempt.
     fn has_failed(&self, ended: Option<StopReason>) -> bool {
         let code = Code::in_head(self.headers);
         let server = matches!(
@@ -115,8 +116,8 @@ impl<'a> ResponseSummary<'a> {
         );
         let stopped = match ended {
             Some(StopReason::Exhausted | StopReason::Budget) => true,
-            // A 401 is the exception: only the resend with a replaced key was stopped, and the server's rejection
-            // stands.
+            // A 401 is different: the layer stopped only the resend with a replaced key, so the server's rejection is
+            // the result.
             Some(
                 StopReason::Deadline
                 | StopReason::RequestedDelayTooLong

@@ -1,4 +1,4 @@
-//! The items of `metric.rs` without the feature `metrics`. They do nothing.
+//! Replaces `metric.rs` without the feature `metrics`. All items do nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The two spans. Each costs one check if no subscriber listens.
+//! The two spans. Without an active subscriber, each costs one check.
 
 use http::{HeaderValue, Request, Uri};
 use tracing::{Level, Span, field::Empty, info_span, span};
@@ -10,10 +10,11 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-/// `INFO` for exporters, because they keep client spans at that level. `DEBUG` for logs, which have no use for them.
+/// `INFO` with the feature `otel`, because exporters record client spans at that level. Otherwise `DEBUG`, because logs
+/// do not need these spans.
 const ATTEMPT_LEVEL: Level = if cfg!(feature = "otel") { Level::INFO } else { Level::DEBUG };
 
-/// Creates the span of a call. It is no HTTP client span, because it also covers calls that are never sent.
+/// Creates the span of a call. It is not an HTTP client span, because it also covers calls that are never sent.
 pub(crate) fn call_span(service: Option<&str>, id: &HeaderValue) -> Span {
     info_span!(
         target: CALL,
@@ -42,7 +43,7 @@ pub(crate) fn end_call(span: &Span, call: &CallContext, result: Result<ResponseS
     end(span, result.map_err(Error::kind));
 }
 
-/// Creates the span of an attempt, with OpenTelemetry's attributes of an HTTP client span. Its numbers are `i64`,
+/// Creates the span of an attempt, with the attributes of OpenTelemetry's HTTP client span. Its numbers are `i64`,
 /// because `tracing-opentelemetry` exports a `u64` as text.
 fn attempt_span<B>(request: &Request<B>) -> Span {
     let (method, uri) = (request.method(), request.uri());
@@ -66,24 +67,25 @@ fn attempt_span<B>(request: &Request<B>) -> Span {
     )
 }
 
-/// The metrics of an attempt that is under way.
+/// The metrics of an attempt that is running.
 #[derive(Debug)]
 pub(crate) struct Sending {
     stopwatch: Option<Stopwatch>,
-    /// The call, whose deadline may end the attempt. `None` after the attempt, and if nothing listens.
+    /// The call whose deadline may end the attempt. `None` after the end of the attempt, or if no subscriber or
+    /// recorder is active.
     call: Option<CallContext>,
 }
 
 impl Sending {
-    /// Starts the metrics and the span of an attempt. Also returns the attempt's number, which is 1 if nothing listens
-    /// and `numbered` is `false`.
+    /// Starts the metrics and the span of an attempt. Also returns the number of the attempt. The number is 1 if
+    /// `numbered` is `false` and no subscriber or recorder is active.
     pub(crate) fn begin<B>(request: &Request<B>, numbered: bool) -> (Self, Span, u32) {
         let span = attempt_span(request);
         let call = request.extensions().get::<CallContext>();
         let stopwatch = Stopwatch::start(request, call);
-        let heard = numbered || stopwatch.is_some() || !span.is_disabled();
-        let call = call.filter(|_| heard).cloned();
-        let (number, earlier) = call.as_ref().map_or((1, 0), CallContext::hand_on);
+        let is_observed = numbered || stopwatch.is_some() || !span.is_disabled();
+        let call = call.filter(|_| is_observed).cloned();
+        let (number, earlier) = call.as_ref().map_or((1, 0), CallContext::count_sent);
         if earlier > 0 {
             span.record("http.request.resend_count", i64::from(earlier));
         }
@@ -98,17 +100,17 @@ impl Sending {
         if span.is_disabled() {
             return;
         }
-        if let Ok(answer) = result {
-            span.record("http.response.status_code", i64::from(answer.status.as_u16()));
-            span.record("network.protocol.version", answer.protocol());
-            if let Some(code) = answer.code() {
+        if let Ok(response) = result {
+            span.record("http.response.status_code", i64::from(response.status.as_u16()));
+            span.record("network.protocol.version", response.protocol());
+            if let Some(code) = response.code() {
                 span.record("rpc.response.status_code", code);
             }
         }
         end(span, result.map_err(Error::kind));
     }
 
-    /// Records a failure if the deadline passed. An attempt that its caller dropped is no failure.
+    /// Records a failure if the deadline has passed. Otherwise the caller dropped the attempt, which is not a failure.
     pub(crate) fn dropped(&mut self, span: &Span) {
         let deadline = self.call.as_ref().and_then(CallContext::deadline);
         if deadline.is_some_and(|deadline| clock::now() >= deadline) {
@@ -122,7 +124,7 @@ impl Sending {
 
 fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
     let failure = match &result {
-        Ok(answer) => answer.failure(),
+        Ok(response) => response.failure(),
         Err(kind) => Some(kind.as_str()),
     };
     if let Some(failure) = failure {
@@ -131,7 +133,7 @@ fn end(span: &Span, result: Result<ResponseSummary<'_>, ErrorKind>) {
     }
 }
 
-/// The URL without user info and query, because both may contain keys.
+/// Returns the URL without user info and query, because both may contain keys.
 fn full_url(uri: &Uri) -> Option<String> {
     let (scheme, host) = (uri.scheme_str()?, uri.host()?);
     let port = uri.port_u16().map(|port| format!(":{port}")).unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::{
     clock::{self, Instant},
 };
 
-/// The wait of a request for its permit. Counts as queued until it is dropped.
+/// The wait of a request for its permit. The request counts as queued until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     since: Instant,
@@ -18,7 +18,7 @@ impl Waiting {
         Self { since: clock::now(), _queued: Raised::new(event::QUEUE, call) }
     }
 
-    /// Ends the wait, with a grant or a refusal. Returns how long it took.
+    /// Ends the wait after a grant or a refusal. Returns its duration.
     pub(crate) fn over(self, call: Option<&CallContext>) -> Duration {
         let waited = self.since.elapsed();
         event::waited(call, waited);

@@ -1,8 +1,8 @@
 use crate::clock::Instant;
 
-/// An arrival: its time, as exactly as it is known, and the permits that it costs.
+/// The arrival of a request: a time, or the range in which it lies, and the permits that the request costs.
 ///
-/// An arrival from an instant costs one permit.
+/// An arrival that is converted from an `Instant` costs one permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Arrival {
     pub(super) earliest: Instant,
@@ -11,8 +11,9 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// Creates an arrival at an unknown time between the two, for example before and after a limiter's grant under real
-    /// threads. It counts only in windows that contain both times, so that no window counts too many.
+    /// Creates an arrival at an unknown time between two others, such as the times before and after a limiter's grant
+    /// on another thread. It counts only in windows that contain both times, so that no window counts too many
+    /// arrivals.
     ///
     /// # Panics
     ///
@@ -23,7 +24,7 @@ impl Arrival {
         Self { earliest, latest, permits: 1 }
     }
 
-    /// Sets the number of permits that it costs.
+    /// Sets the number of permits that the arrival costs.
     #[must_use]
     pub fn with_permits(mut self, permits: u32) -> Self {
         self.permits = permits;

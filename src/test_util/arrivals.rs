@@ -12,10 +12,10 @@ use crate::{
     policy::Quota,
 };
 
-/// Records when requests arrive, and asserts that no window contains more of them than a quota allows. A window includes
-/// both of its ends.
+/// Records when requests arrive, and asserts that no window contains more of them than a quota allows. Both ends of a
+/// window are part of it.
 ///
-/// Filled by [`note`](Self::note), by [`extend`](Extend::extend), from an iterator of instants, or by
+/// Arrivals are added by [`note`](Self::note), by [`extend`](Extend::extend), from an iterator of instants, or by
 /// [`ScriptedService::arrivals`](super::ScriptedService::arrivals).
 ///
 /// # Clone
@@ -57,18 +57,19 @@ impl Arrivals {
         Self::default()
     }
 
-    /// Records an arrival now, on tokio's clock.
+    /// Records an arrival at the current time of tokio's clock.
     pub fn note(&self) {
         self.noted().push(clock::now().into());
     }
 
-    /// Returns the time of each arrival, in the order of the record. For an [`Arrival::between`] it is the later time.
+    /// Returns the time of each arrival, in the order in which they were recorded. For an [`Arrival::between`], returns
+    /// the later time.
     pub fn times(&self) -> Vec<Instant> {
         self.noted().iter().map(|arrival| arrival.latest).collect()
     }
 
-    /// Returns the largest number of permits in any window of this length. Two arrivals exactly `window` apart are in one
-    /// window.
+    /// Returns the largest number of permits in any window of this length. Arrivals that are exactly `window` apart are
+    /// in the same window.
     ///
     /// ```
     /// use std::time::Duration;
@@ -84,12 +85,12 @@ impl Arrivals {
         fullest(&self.noted(), window).map_or(0, |(permits, _)| permits)
     }
 
-    /// Asserts that no window of the quota's length contains more permits than its limit. Ignores the margin, because
-    /// late requests may use it up.
+    /// Asserts that no window of the quota's length contains more permits than the quota's limit. The quota's margin is
+    /// ignored, because delayed requests may use it up.
     ///
     /// # Panics
     ///
-    /// Panics if a window contains more permits, and names that window.
+    /// Panics if a window contains more permits. The message describes that window.
     #[track_caller]
     pub fn assert_within(&self, quota: Quota) {
         let arrivals = self.noted().clone();
@@ -104,7 +105,7 @@ impl Arrivals {
 
 impl<A: Into<Arrival>> Extend<A> for Arrivals {
     fn extend<I: IntoIterator<Item = A>>(&mut self, more: I) {
-        // Collected before the lock, because the iterator may call `note`.
+        // Collects the arrivals before locking the record, because the iterator may call `note`, which also locks it.
         let more: Vec<_> = more.into_iter().map(Into::into).collect();
         self.noted().extend(more);
     }

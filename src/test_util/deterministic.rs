@@ -4,10 +4,11 @@ use http::HeaderValue;
 
 use crate::stack::StackBuilder;
 
-/// Makes a stack's calls repeatable: draws the jitter from `seed`, and makes the request ids `req-1`, `req-2` and so on.
+/// Makes the calls of a stack repeatable: the jitter is drawn from `seed`, and the request ids are `req-1`, `req-2` and
+/// so on.
 ///
-/// Clones and layers of the builder share both sequences. Idempotency keys stay random, and so does the jitter of a key
-/// provider that fails.
+/// Clones and layers of the builder share both sequences. Idempotency keys, and the jitter of a key provider after a
+/// failure, stay random.
 ///
 /// ```
 /// use tower_outbound::{preset, test_util};

@@ -1,5 +1,6 @@
-//! Tests a stack: a scripted service or server that records its requests, an assertion for rate-limit windows, and fixed
-//! jitter and ids. For `[dev-dependencies]`, with the feature `test-util`.
+//! Test doubles and assertions for stacks: a scripted service or server that records its requests, an assertion for
+//! rate-limit windows, and repeatable jitter and ids. Add the crate to `[dev-dependencies]` with the feature
+//! `test-util`.
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,15 +46,15 @@
 //!
 //! # Panics
 //!
-//! The test kit panics on a mistake in a test or in the stack under test: a service that is called before it is ready, a
-//! script without a response for a request, or an exceeded quota. Each method documents its own panics.
+//! These items panic on a mistake in a test or in the stack under test: a service that is called before it is ready, a
+//! script without a response for a request, or an exceeded quota. Each method documents when it panics.
 //!
 //! # Notes
 //!
-//! - Paused time needs tokio's feature `test-util`, which this feature does not enable.
-//! - Caches, hedging and parallel tests can change the order of requests. [`ScriptedService::from_fn`] chooses the
-//!   response by the request instead.
-//! - Only the layers of this crate set the attempt number of a [`Seen`].
+//! - Paused time requires tokio's feature `test-util`, which the feature of this crate does not enable.
+//! - Caches, hedging and parallel tests can change the order of requests. Use [`ScriptedService::from_fn`] to select
+//!   the response by the request instead.
+//! - Only the layers of this crate set [`Seen::attempt`].
 #![allow(clippy::panic, reason = "the documented way to fail a test")]
 
 mod arrival;

@@ -8,14 +8,14 @@ use http_body_util::StreamBody;
 
 use crate::{body::Body, error::BoxError};
 
-/// The scripted result of a request: a response, an error, or none. Also sets its delay, and how much of the request's body
-/// is read before it.
+/// The scripted result of a request: a response, an error, or no result. Also sets the delay of the result, and how
+/// much of the request's body is read before it.
 ///
-/// A number converts to a response of that status.
+/// An integer converts to a response with that status.
 ///
 /// # Default
 ///
-/// Reads the request's body to its end, then responds immediately, without a body.
+/// Reads the request's body completely, then responds immediately. The response has no body.
 ///
 /// ```
 /// use std::{io::ErrorKind, time::Duration};
@@ -34,7 +34,7 @@ pub struct ScriptedResponse {
     pub(super) reads: Reads,
     pub(super) delay: Duration,
     stalls: bool,
-    comes: Comes,
+    outcome: ScriptedOutcome,
 }
 
 /// How much of the request's body is read before the result.
@@ -43,61 +43,61 @@ pub(super) enum Reads {
     All,
     FirstFrame,
     Nothing,
-    /// Nothing, and the body is kept.
+    /// Reads nothing, and keeps the body.
     Keeps,
 }
 
 #[derive(Clone)]
-enum Comes {
+enum ScriptedOutcome {
     Response(Response<Bytes>),
     Error(Arc<dyn Fn() -> BoxError + Send + Sync>),
     Never,
 }
 
 impl ScriptedResponse {
-    /// Returns a response of this status.
+    /// Creates a response with this status.
     ///
     /// # Panics
     ///
-    /// Panics unless it is from 100 to 999.
+    /// Panics unless the status is from 100 to 999.
     #[track_caller]
     pub fn status(status: u16) -> Self {
         let status = StatusCode::from_u16(status)
             .unwrap_or_else(|_| panic!("invalid status {status}: expected 100 to 999"));
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = status;
-        Self::of(Comes::Response(response))
+        Self::of(ScriptedOutcome::Response(response))
     }
 
-    /// Returns an I/O error of this kind after the request was read, as a broken connection does.
+    /// Creates an I/O error of this kind, returned after the request was read, like the error of a broken connection.
     pub fn io_error(kind: io::ErrorKind) -> Self {
         Self::error(move || io::Error::from(kind).into())
     }
 
-    /// Returns the error of a refused connection. Reads nothing of the request.
+    /// Creates the error of a refused connection. Nothing of the request is read.
     pub fn refused() -> Self {
         Self::io_error(io::ErrorKind::ConnectionRefused).with_request_body_unread()
     }
 
-    /// Returns a custom error, such as the one of another client.
+    /// Creates a custom error, such as that of another client.
     pub fn error(make: impl Fn() -> BoxError + Send + Sync + 'static) -> Self {
-        Self::of(Comes::Error(Arc::new(make)))
+        Self::of(ScriptedOutcome::Error(Arc::new(make)))
     }
 
-    /// Never responds.
+    /// Creates a result that never arrives.
     pub fn never() -> Self {
-        Self::of(Comes::Never)
+        Self::of(ScriptedOutcome::Never)
     }
 
     /// Adds a header field.
     ///
     /// # Panics
     ///
-    /// Panics if the name or value is invalid, or if there is no response.
+    /// Panics if the name or the value is invalid, or if this is not a response.
     #[must_use]
     #[track_caller]
     pub fn with_header(mut self, name: &str, value: &str) -> Self {
-        let Comes::Response(response) = &mut self.comes else {
+        let ScriptedOutcome::Response(response) = &mut self.outcome else {
             panic!("only an answer with a status has a header: {self:?}");
         };
         let Ok(name) = HeaderName::try_from(name) else { panic!("invalid header name {name:?}") };
@@ -106,70 +106,71 @@ impl ScriptedResponse {
         self
     }
 
-    /// Sets the response's body.
+    /// Sets the body of the response.
     ///
     /// # Panics
     ///
-    /// Panics if there is no response.
+    /// Panics if this is not a response.
     #[must_use]
     #[track_caller]
     pub fn with_body(mut self, bytes: impl Into<Bytes>) -> Self {
-        match &mut self.comes {
-            Comes::Response(response) => *response.body_mut() = bytes.into(),
+        match &mut self.outcome {
+            ScriptedOutcome::Response(response) => *response.body_mut() = bytes.into(),
             _ => panic!("only an answer with a status has a body: {self:?}"),
         }
         self
     }
 
-    /// Stalls the response's body after its last byte.
+    /// Makes the body of the response stall after its last byte.
     #[must_use]
     pub fn with_body_stalled(mut self) -> Self {
         self.stalls = true;
         self
     }
 
-    /// Delays the result, on tokio's clock.
+    /// Delays the result by this time of tokio's clock.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Responds before the request's body is read, and drops it.
+    /// Responds without reading the request's body, and drops the body.
     #[must_use]
     pub fn with_request_body_unread(mut self) -> Self {
         self.reads = Reads::Nothing;
         self
     }
 
-    /// Responds after the first frame of the request's body, and drops the rest.
+    /// Responds after reading one frame of the request's body, and drops the rest.
     #[must_use]
     pub fn with_request_body_first_frame(mut self) -> Self {
         self.reads = Reads::FirstFrame;
         self
     }
 
-    /// Responds before the request's body is read, and keeps it while the service exists, as a client that is still sending.
+    /// Responds without reading the request's body, and keeps the body as long as the service exists, like a client
+    /// that is still sending it.
     #[must_use]
     pub fn with_request_body_kept(mut self) -> Self {
         self.reads = Reads::Keeps;
         self
     }
 
-    pub(super) async fn come(self) -> Result<Response<Body>, BoxError> {
+    pub(super) async fn into_result(self) -> Result<Response<Body>, BoxError> {
         if !self.delay.is_zero() {
             tokio::time::sleep(self.delay).await;
         }
-        match self.comes {
-            Comes::Response(response) if self.stalls => Ok(response.map(stalled)),
-            Comes::Response(response) => Ok(response.map(Body::from)),
-            Comes::Error(make) => Err(make()),
-            Comes::Never => std::future::pending().await,
+        match self.outcome {
+            ScriptedOutcome::Response(response) if self.stalls => Ok(response.map(stalled)),
+            ScriptedOutcome::Response(response) => Ok(response.map(Body::from)),
+            ScriptedOutcome::Error(make) => Err(make()),
+            ScriptedOutcome::Never => std::future::pending().await,
         }
     }
 
-    fn of(comes: Comes) -> Self {
-        Self { reads: Reads::All, delay: Duration::ZERO, stalls: false, comes }
+    fn of(outcome: ScriptedOutcome) -> Self {
+        Self { reads: Reads::All, delay: Duration::ZERO, stalls: false, outcome }
     }
 }
 
@@ -185,12 +186,12 @@ impl From<u16> for ScriptedResponse {
     }
 }
 
-/// Shows no header and no body, which a test may fill with a key.
+/// Omits the values of headers and the body, because a test may put a key there.
 impl fmt::Debug for ScriptedResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = match &self.comes {
-            Comes::Response(response) => Some(response.status()),
-            Comes::Error(_) | Comes::Never => None,
+        let status = match &self.outcome {
+            ScriptedOutcome::Response(response) => Some(response.status()),
+            ScriptedOutcome::Error(_) | ScriptedOutcome::Never => None,
         };
         f.debug_struct("ScriptedResponse")
             .field("status", &status)

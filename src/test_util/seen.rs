@@ -8,20 +8,20 @@ use crate::clock::Instant;
 /// A request that a [`ScriptedService`](super::ScriptedService) received.
 ///
 /// `Debug` shows the names of the headers. It omits their values and the query, because both may contain keys.
-/// [`head`](Self::head) contains them.
+/// [`head`](Self::head) contains everything.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Seen {
-    /// The number of the request, from 1, in the order of arrival.
+    /// The number of the request in the order of arrival, starting at 1.
     pub number: usize,
-    /// The time of its arrival, on tokio's clock.
+    /// The time of arrival on tokio's clock.
     pub at: Instant,
     /// The method, URI, version, headers and extensions.
     pub head: Parts,
-    /// The number of the attempt in its call, from 1. `None` without a layer of this crate in the same process, as at a
-    /// server.
+    /// The number of the attempt within its call, starting at 1. `None` if no layer of this crate in the same process
+    /// sent the request, for example at a server.
     pub attempt: Option<u32>,
-    /// The body. `None` until it was read to its end.
+    /// The body. `None` until the body was read completely.
     pub body: Option<Bytes>,
     /// The trailers after the body.
     pub trailers: Option<HeaderMap>,

@@ -17,18 +17,18 @@ use tower::ServiceExt;
 
 use super::ScriptedService;
 
-/// Serves a [`ScriptedService`] over HTTP/1.1 and HTTP/2 without TLS, on a free port of loopback.
+/// Serves a [`ScriptedService`] over HTTP/1.1 and HTTP/2 without TLS, on a free loopback port.
 ///
-/// An answer that is an error ends its connection in HTTP/1.1, and its stream in HTTP/2. A panic of the script does the
-/// same.
+/// If the scripted result is an error, or the script panics, the server closes the connection in HTTP/1.1 and resets
+/// the stream in HTTP/2.
 ///
 /// # Notes
 ///
-/// Use real time in tests with this server. Under paused time, a timer may fire before bytes on the connection arrive.
+/// Use real time in tests with this server. Under paused time, a timer may fire before data on the connection arrives.
 ///
 /// # Cancellation
 ///
-/// Dropping the server closes its connections. Clones of the service keep the record.
+/// Dropping the server closes its connections. Clones of the service keep the recorded requests.
 ///
 /// ```
 /// use http_body_util::Empty;
@@ -51,20 +51,20 @@ use super::ScriptedService;
 pub struct ScriptedServer {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
-    /// Aborts its task when it is dropped.
+    /// Aborts the accepting task when it is dropped.
     _accepting: JoinSet<()>,
 }
 
 impl ScriptedServer {
-    /// Starts a server that responds as the service does.
+    /// Starts a server that responds like the service.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot listen on loopback.
+    /// Returns an error if the server cannot listen on loopback.
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime.
+    /// Panics if it is called outside a tokio runtime.
     pub async fn start(service: ScriptedService) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (address, connections) = (listener.local_addr()?, Arc::default());
@@ -85,7 +85,7 @@ impl ScriptedServer {
 }
 
 async fn accept(listener: TcpListener, service: ScriptedService, count: Arc<AtomicUsize>) {
-    // Dropping this task drops the set, which closes every connection.
+    // Dropping the accepting task drops this set, which closes all connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -95,7 +95,7 @@ async fn accept(listener: TcpListener, service: ScriptedService, count: Arc<Atom
         connections.spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| service.clone().oneshot(request));
             let builder = auto::Builder::new(TokioExecutor::new());
-            // The client reports how its connection ended.
+            // Ignores the error, because the client reports how its connection ended.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }

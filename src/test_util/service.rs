@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::{Arrivals, ScriptedResponse, Seen, scripted_response::Reads};
 use crate::{body::Body, call::CallContext, clock, error::BoxError};
 
-/// Replaces a client and its server: responds by a script, records each request, and checks that its callers follow
+/// Replaces a client and its server: returns scripted responses, records each request, and checks that callers follow
 /// tower's contract.
 ///
 /// ```
@@ -33,25 +33,25 @@ use crate::{body::Body, call::CallContext, clock, error::BoxError};
 /// # Default
 ///
 /// The first request gets the first response, and so on in the order of arrival. The last response repeats. The service
-/// is always ready. Wrap it in tower's `ConcurrencyLimit` to limit the calls.
+/// is always ready. To limit concurrent calls, wrap it in tower's `ConcurrencyLimit`.
 ///
 /// # Panics
 ///
-/// Panics if it is called without having been polled ready, or if its script is empty.
+/// Panics if it is called before it was polled ready, or if its script is empty.
 ///
 /// # Clone
 ///
-/// Clones share the script and the record. A clone is not ready, even if the original is.
+/// Clones share the script and the recorded requests. A clone is not ready, even if the original is.
 ///
 /// # Cancellation
 ///
-/// A dropped call stays in the record and uses up its response.
+/// A dropped call stays recorded, and its response counts as used.
 pub struct ScriptedService {
     script: Arc<Script>,
     ready: bool,
 }
 
-/// The part that clones and calls share.
+/// The state that clones and calls share.
 struct Script {
     respond: Box<dyn Fn(&Seen) -> ScriptedResponse + Send + Sync>,
     seen: Mutex<Vec<Seen>>,
@@ -63,7 +63,7 @@ impl Script {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the request, and returns its index in the record and its response.
+    /// Records the request. Returns its index in the record, and its response.
     fn respond(&self, head: Parts) -> (usize, ScriptedResponse) {
         let attempt = head.extensions.get::<CallContext>().map(CallContext::attempt);
         let mut all = self.seen();
@@ -76,7 +76,7 @@ impl Script {
 }
 
 impl ScriptedService {
-    /// Creates a service with these responses, in this order.
+    /// Creates a service that returns these responses in order.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
@@ -91,7 +91,7 @@ impl ScriptedService {
         })
     }
 
-    /// Creates a service that chooses the response by the request, before its body is read.
+    /// Creates a service that selects the response by the request, before its body is read.
     ///
     /// ```
     /// use tower_outbound::test_util::ScriptedService;
@@ -106,22 +106,22 @@ impl ScriptedService {
         Self { script: Arc::new(Script { respond: Box::new(respond), seen, kept }), ready: false }
     }
 
-    /// Returns every request so far, in the order of arrival.
+    /// Returns all requests that have arrived so far, in the order of arrival.
     pub fn seen(&self) -> Vec<Seen> {
         self.script.seen().clone()
     }
 
-    /// Returns the number of requests.
+    /// Returns the number of requests that have arrived.
     pub fn calls(&self) -> usize {
         self.script.seen().len()
     }
 
-    /// Returns the time of each request.
+    /// Returns the arrival times of the requests.
     pub fn arrivals(&self) -> Arrivals {
         self.script.seen().iter().map(|seen| seen.at).collect()
     }
 
-    /// Returns the number of instances and unfinished calls of this service: 1 if only this instance is left.
+    /// Returns how many clones and unfinished calls of this service exist, including this instance.
     pub fn instances(&self) -> usize {
         Arc::strong_count(&self.script)
     }
@@ -180,7 +180,7 @@ where
                     (seen.body, seen.trailers) = (Some(read.to_bytes()), trailers);
                 }
             }
-            response.come().await
+            response.into_result().await
         })
     }
 }

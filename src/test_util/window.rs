@@ -5,15 +5,16 @@ use std::{collections::BTreeMap, time::Duration};
 use super::arrival::Arrival;
 use crate::{clock::Instant, policy::Quota};
 
-/// Returns the permits and the start of the window of this length with the most permits, including both of its ends, or
-/// `None` without arrivals. The start is an arrival: any other window can be moved to start with one, and loses none.
+/// Finds the window of this length that contains the most permits. Both ends are part of it. Returns the permits and
+/// the start of the window, or `None` without arrivals. The start is an arrival, because any window can be moved to
+/// start at its first arrival without losing one.
 ///
-/// An arrival counts in the windows that contain both its earliest and its latest time.
+/// An arrival counts in a window that contains both its earliest and its latest time.
 pub(super) fn fullest(arrivals: &[Arrival], length: Duration) -> Option<(u64, Instant)> {
     let within = |end: Instant, start: Instant| end.duration_since(start) <= length;
-    // An arrival with a range longer than the window counts in no window. If any other arrival began before a window, it
-    // ended before the end of that window. A window therefore contains the arrivals that ended by its end, minus those
-    // that began before its start.
+    // An arrival whose range is longer than the window counts in no window. Any other arrival that began before a
+    // window ended before that window's end. A window therefore contains the arrivals that ended by its end, minus
+    // those that began before its start.
     let fitting = arrivals.iter().filter(|arrival| within(arrival.latest, arrival.earliest));
     let (mut begins, mut ends): (Vec<_>, Vec<_>) = fitting
         .map(|Arrival { earliest, latest, permits }| ((*earliest, *permits), (*latest, *permits)))

@@ -1,4 +1,4 @@
-//! The idle timeout of a response's body.
+//! The idle timeout of a response body.
 
 use std::{
     future::Future,
@@ -14,10 +14,11 @@ use tower_service::Service;
 
 use crate::{body::IdleBody, config::InvalidConfig, error::polled_after_completion};
 
-/// Ends a response's body that stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
+/// Makes the body of a response fail if it stalls, with [`Error::is_timeout`](crate::Error::is_timeout).
 ///
-/// The time runs while the reader waits for a frame, and starts again at each frame. It does not run while the reader does
-/// not read. A slow body that never stalls is not ended. [`Body::collect`](crate::Body::collect) bounds its size.
+/// The timer runs while the reader waits for a frame, and restarts with each frame. It does not run while the reader is
+/// not polling the body. A slow body that never stalls may take any time and have any size:
+/// [`Body::collect`](crate::Body::collect) limits the size.
 ///
 /// ```
 /// use std::{convert::Infallible, time::Duration};
@@ -49,7 +50,7 @@ pub struct BodyIdleTimeoutLayer {
 }
 
 impl BodyIdleTimeoutLayer {
-    /// Waits at most `limit` for each frame.
+    /// Lets the reader wait at most `limit` for each frame.
     ///
     /// # Errors
     ///
@@ -61,7 +62,7 @@ impl BodyIdleTimeoutLayer {
         Ok(Self { limit: Some(limit) })
     }
 
-    /// Passes bodies on without a limit, as the same type.
+    /// Creates a layer that sets no limit, for a stack whose type must not change.
     pub const fn none() -> Self {
         Self { limit: None }
     }
@@ -79,7 +80,7 @@ impl<S> Layer<S> for BodyIdleTimeoutLayer {
 ///
 /// # Errors
 ///
-/// Returns the inner service's error. A stalled body returns its own, see [`IdleBody`].
+/// Returns the inner service's error. A body that stalls returns an error of its own: see [`IdleBody`].
 #[derive(Debug, Clone)]
 pub struct BodyIdleTimeout<S> {
     inner: S,

@@ -3,15 +3,15 @@ use std::time::Duration;
 use super::{BodyIdleTimeoutLayer, TimeoutLayer};
 use crate::{config::InvalidConfig, config::text::Written};
 
-/// The configuration of the timeouts of a call, and the layers made from it.
+/// The configuration of a call's timeouts. It creates their layers.
 ///
 /// | field | default | |
 /// |---|---|---|
-/// | `total` | `60s` | the whole call, up to the response headers: one window of a quota per minute |
-/// | `attempt` | `10s`, at most `total` | one attempt: three attempts and their backoff fit into a minute |
-/// | `body_idle` | none | how long the body of a response may stall |
+/// | `total` | `60s` | the whole call up to the response headers. It lasts as long as the window of a quota per minute |
+/// | `attempt` | `10s`, at most `total` | one attempt. Three attempts and their backoff fit into a minute |
+/// | `body_idle` | none | the longest stall of a response's body |
 ///
-/// No service publishes a response time.
+/// No service of the presets publishes its response times, so the defaults are estimates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -28,7 +28,7 @@ impl Default for TimeoutConfig {
 }
 
 impl TimeoutConfig {
-    /// Returns the layer of the total timeout.
+    /// Creates the layer of the total timeout.
     ///
     /// # Errors
     ///
@@ -37,7 +37,7 @@ impl TimeoutConfig {
         TimeoutLayer::total(self.total.0)
     }
 
-    /// Returns the layer of the attempt timeout.
+    /// Creates the layer of the attempt timeout.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl TimeoutConfig {
         TimeoutLayer::per_attempt(attempt)
     }
 
-    /// Returns the layer of the body's idle timeout. It does nothing if there is no such timeout.
+    /// Creates the layer of the body's idle timeout. The layer has no effect if no idle timeout is configured.
     ///
     /// # Errors
     ///

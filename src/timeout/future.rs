@@ -27,7 +27,7 @@ pin_project! {
     }
 }
 
-/// When a request expires, and the fields of its error.
+/// When a request expires, and the values for its error.
 #[derive(Debug)]
 pub(super) struct Expiry {
     pub(super) ends: Instant,
@@ -50,7 +50,7 @@ impl Expiry {
 }
 
 impl<F> ResponseFuture<F> {
-    /// Calls the inner service, unless the request has expired.
+    /// Calls the inner service unless the request has already expired.
     #[inline]
     pub(super) fn new(expiry: Expiry, expired: bool, call: impl FnOnce() -> F) -> Self {
         let checked = if expired { Err(expiry.error()) } else { Ok(()) };
@@ -72,7 +72,8 @@ where
             Some(call) => error.reported(call),
             None => error,
         };
-        // The inner future is polled before the timer, so that a response counts even if the task is polled late.
+        // Polls the inner future before the timer, so that an available response is returned even if the task is polled
+        // late.
         if let Poll::Ready(result) = this.future.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(reported));
         }

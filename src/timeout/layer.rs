@@ -5,7 +5,7 @@ use tower_layer::Layer;
 use super::Timeout;
 use crate::{config::InvalidConfig, error::ErrorKind};
 
-/// Bounds the time of a call or of one attempt, with [`Error::is_timeout`](crate::Error::is_timeout).
+/// Limits the time of a call or of one attempt. The error is [`Error::is_timeout`](crate::Error::is_timeout).
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,7 +23,8 @@ pub struct TimeoutLayer {
 }
 
 impl TimeoutLayer {
-    /// Sets one deadline for all inner layers. Keeps an earlier deadline of the call.
+    /// Creates the layer of the total timeout. It sets one deadline for all inner layers, unless the call already has
+    /// an earlier one.
     ///
     /// # Errors
     ///
@@ -32,7 +33,8 @@ impl TimeoutLayer {
         Self::new(ErrorKind::Deadline, "total timeout", limit)
     }
 
-    /// Bounds each request through the inner layers by `limit`, and by the call's deadline.
+    /// Creates the layer of the attempt timeout. A request through the inner layers may take at most `limit`, and no
+    /// longer than the call's deadline allows.
     ///
     /// # Errors
     ///

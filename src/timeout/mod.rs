@@ -1,4 +1,4 @@
-//! Bounds the time of a call in three ways: the total timeout of the call, the timeout of each attempt, and, optionally,
+//! Limits the time of a call in three ways: the total timeout of the call, the timeout of each attempt and, optionally,
 //! the idle timeout of the response's body.
 //!
 //! ```
@@ -23,21 +23,22 @@
 //! # }
 //! ```
 //!
-//! Without an idle timeout, a download never ends if its server or network stalls: see [`BodyIdleTimeoutLayer`].
+//! Without an idle timeout, a download can hang forever if the server or the network stalls: see
+//! [`BodyIdleTimeoutLayer`].
 //!
 //! # Order
 //!
-//! - The total timeout goes outside retry, so that it covers queueing, all attempts, their backoff and the response
-//!   headers. The layers below read its deadline, and fail immediately if a wait cannot meet it.
-//! - The attempt timeout goes innermost. It covers neither the wait for the limiter nor the backoff, and never exceeds the
-//!   deadline.
-//! - The idle timeout of the body can go anywhere, because it only wraps the response's body. Presets have it outermost.
+//! - Place the total timeout outside retry, so that it covers queueing, all attempts, their backoff and the response
+//!   headers. The inner layers read its deadline, and fail immediately if a wait cannot meet it.
+//! - Place the attempt timeout innermost. It covers neither the wait for the limiter nor the backoff, and never exceeds
+//!   the deadline.
+//! - Place the body's idle timeout anywhere, because it only wraps the response's body. The presets place it outermost.
 //!
 //! # Notes
 //!
-//! - The timeouts of the call and of an attempt do not cover the response's body. The JSON calls of the ready client, such
-//!   as `get_json`, also read the body within the deadline.
-//! - The timer is set only after the inner service was polled once and was not ready.
+//! - The total timeout and the attempt timeout do not cover the response's body. The exceptions are the JSON calls of
+//!   the ready client, such as `get_json`, which also read the body within the deadline.
+//! - The timer is created only if the inner service is not ready at its first poll.
 
 mod body;
 mod config;

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 ///
-/// Returns [`Error::is_timeout`] if the time is exceeded. Otherwise returns the inner service's error.
+/// Returns [`Error::is_timeout`] if the call or attempt took too long. Otherwise returns the inner service's error.
 #[derive(Debug, Clone)]
 pub struct Timeout<S> {
     inner: S,
@@ -60,7 +60,8 @@ where
                 (call, deadline)
             }
         };
-        // The earlier time determines the error, because the deadline also ends attempts that are not slow.
+        // The earlier of both times determines the kind of the error, because a deadline may end an attempt that is not
+        // slow.
         let (ends, kind) = match deadline {
             Some(deadline) if deadline <= own => (deadline, ErrorKind::Deadline),
             _ => (own, self.kind),

@@ -1,5 +1,6 @@
-//! The connection to the server. It is opened when it is first needed, and again after it was lost. The redis crate's
-//! connection manager would add its own waits and retries to those of the task that queries the store.
+//! The connection to the server. It is opened when it is first needed, and reopened after it was lost. The redis
+//! crate's connection manager is not used, because it adds its own waits and retries to those of the task that queries
+//! the store.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -19,14 +20,14 @@ use crate::{config::InvalidConfig, error::redact};
 
 const SCRIPT: &str = include_str!("script.lua");
 
-/// The number of cluster redirections that one query follows.
-const MOST_MOVES: u32 = 3;
+/// The maximum number of cluster redirections that one query follows.
+const MAX_REDIRECTIONS: u32 = 3;
 
-/// Errors of the server that are logged by their code, besides those that the redis crate knows.
+/// The server's error codes that are logged, in addition to those that the redis crate knows.
 const CODES: [&str; 6] = ["BUSY", "MISCONF", "NOAUTH", "NOREPLICAS", "OOM", "WRONGPASS"];
 
-/// The script's reply. Times are microseconds from the decision, except for the first value, which only identifies
-/// the store's memory.
+/// The script's reply. Times are microseconds since the decision, except for the first value, which only identifies the
+/// store's memory.
 type Values = (i64, i64, u64, u64, u64, Vec<(u64, u32)>);
 
 pub(super) struct Connection {
@@ -37,7 +38,7 @@ pub(super) struct Connection {
 
 struct Open {
     connection: MultiplexedConnection,
-    /// The hash that names the script. Empty if the server's user may run scripts but not load them.
+    /// The hash that identifies the script. Empty if the server's user may run scripts but not load them.
     digest: String,
 }
 
@@ -49,10 +50,11 @@ impl Connection {
     async fn connect(&self, info: ConnectionInfo) -> Result<Open, RedisError> {
         #[cfg(feature = "rustls")]
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // rustls panics if several providers are compiled in and none is chosen. Fails if one is chosen already.
+            // rustls panics if several providers are compiled in and none is selected. This fails if one is already
+            // selected, which is fine.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        // The task that queries the store limits the time of the whole exchange.
+        // The task that queries the store limits the time of the whole exchange, so the connection has no timeouts.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = Client::open(info)?;
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -60,7 +62,8 @@ impl Connection {
         Ok(Open { connection, digest: load.unwrap_or_default() })
     }
 
-    /// `fresh`: no query was sent over the connection yet, so the server may have lost its memory.
+    /// Runs the script. `fresh` is `true` before the first query of a connection, because the server may have lost its
+    /// memory.
     async fn run(&self, open: &mut Open, query: &Query, fresh: bool) -> Result<Reply, RedisError> {
         let Open { connection, digest } = open;
         let by_digest = self.command("EVALSHA", digest, query, fresh).query_async(connection).await;
@@ -95,21 +98,22 @@ impl Connection {
             Some(open) => open,
             None => self.connect(home.clone()).await?,
         };
-        let mut moves = 0;
+        let mut redirections = 0;
         let reply = loop {
             let error = match self.run(&mut open, &query, fresh).await {
                 Ok(reply) => break reply,
                 Err(error) => error,
             };
-            let node = error.redirect_node().filter(|_| moves < MOST_MOVES);
+            let node = error.redirect_node().filter(|_| redirections < MAX_REDIRECTIONS);
             if let Some(info) = node.and_then(|(node, _)| self.at(node)) {
-                moves += 1;
+                redirections += 1;
                 open = self.connect(info).await?;
                 if error.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
                     redis::cmd("ASKING").exec_async(&mut open.connection).await?;
                 }
             } else if !fresh && may_be_stale(&error) {
-                // The server may have been restarted or replaced. If it did decide, its permits are lost.
+                // The server may have been restarted or replaced. If it did decide about this query, the permits of
+                // that decision are lost.
                 open = self.connect(home.clone()).await?;
             } else {
                 return Err(error);
@@ -120,14 +124,14 @@ impl Connection {
         Ok(reply)
     }
 
-    /// Another node, `host:port`, with the same credentials and the same TLS.
+    /// Returns the connection info of another node, `host:port`, with the same credentials and the same TLS.
     fn at(&self, node: &str) -> Option<ConnectionInfo> {
         let (name, number) = node.rsplit_once(':')?;
         let number = number.parse().ok()?;
         let mut addr = self.settings.info.addr().clone();
         match &mut addr {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                // A node that does not know its own address omits it.
+                // A node that does not know its own address sends an empty name.
                 if !name.is_empty() {
                     name.clone_into(host);
                 }
@@ -145,11 +149,11 @@ impl Decide for Connection {
     }
 }
 
-/// Describes the error without the server's own text, which may contain what the server received.
+/// Describes the error without text of the server, which may repeat what the client has sent, such as a password.
 fn fault(error: RedisError) -> String {
     match error.kind() {
         ErrorKind::Io => redact(error).to_string(),
-        // The code of a known kind. The client does not take it from the reply.
+        // The code of an error kind that the redis crate knows. It does not come from the text of the reply.
         ErrorKind::Server(_) => format!("the server returned {}", error.code().unwrap_or("an error")),
         ErrorKind::Extension => {
             let code = CODES.iter().find(|code| error.code() == Some(**code));
@@ -159,19 +163,19 @@ fn fault(error: RedisError) -> String {
     }
 }
 
-/// Parses the URL. No error contains its password.
+/// Parses the URL. The error never contains the password.
 pub(super) fn parse(url: &str) -> Result<ConnectionInfo, InvalidConfig> {
     let field = "redis url";
     let expected = "such as `redis://user:password@host:6379/0`, or `rediss://` with TLS";
     let info = url.into_connection_info().map_err(|_| InvalidConfig::new(field, "***", expected))?;
     if !info.addr().is_supported() {
-        let expected = "`redis://`: without the feature `rustls` there is no TLS";
+        let expected = "`redis://`, because TLS needs the feature `rustls`";
         return Err(InvalidConfig::new(field, info.addr().to_string(), expected));
     }
     Ok(info)
 }
 
-/// Whether a new connection may help immediately.
+/// Returns whether the error may be caused by an old connection, so that a new connection may help.
 fn may_be_stale(error: &RedisError) -> bool {
     let demoted = [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
     error.is_unrecoverable_error() || demoted.contains(&error.kind())
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_the_code_of_an_error_and_no_text_of_the_server() {
+    fn error_contains_the_code_but_no_other_text_of_the_server() {
         for (text, shown) in [
             ("ERR unknown command 'AUTH', with args beginning with: 's3cret'", "the server returned ERR"),
             ("NOPERM this user has no permissions to access 's3cret'", "the server returned NOPERM"),
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_the_reason_of_a_lost_connection() {
+    fn error_contains_the_reason_of_a_lost_connection() {
         let lost = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         assert_eq!(fault(lost.into()), "connection refused");
     }

@@ -1,4 +1,4 @@
-//! The share of every quota that a process uses while the store does not reply.
+//! The share of each quota that a process uses while the store does not reply.
 
 use std::num::NonZeroU32;
 
@@ -9,13 +9,13 @@ use crate::{
     policy::Quota,
 };
 
-/// The part of each quota that one of `processes` may use.
+/// Returns the part of each quota that one of `processes` may use.
 pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<Quota>, InvalidConfig> {
     let part = |quota: &Quota| {
-        // The share of each process has at least one permit. All shares together have at most the whole quota.
-        let (most, what) = kind.most(quota);
-        if !(1..=most).contains(&processes) {
-            let expected = format!("1 to {most}, the {what} of the smallest quota");
+        // The share of each process has at least one permit, and all shares together do not exceed the quota.
+        let (max, setting) = kind.max_at_once(quota);
+        if !(1..=max).contains(&processes) {
+            let expected = format!("1 to {max}, the {setting} of the smallest quota");
             return Err(InvalidConfig::new("processes", processes.to_string(), expected));
         }
         let limit = quota.limit() / processes;
@@ -25,17 +25,18 @@ pub(super) fn parts(processes: u32, kind: Kind, quotas: &[Quota]) -> Result<Vec<
     quotas.iter().map(part).collect()
 }
 
-/// The algorithm of the share, and the permits that it granted.
+/// The limiter algorithm of the share, and the number of permits that it has granted.
 pub(super) struct Share {
     pub(super) algorithm: Box<dyn Algorithm>,
-    /// Permits that the store does not know of, at most the limit of the share.
+    /// The permits that were granted but not yet reported to the store, at most the limit of the share.
     used: u64,
     used_at: u64,
     limit: u64,
 }
 
 impl Share {
-    /// Starts with everything spent at `at`, because the last requests of the other processes are unknown.
+    /// Creates a share in which everything counts as spent at `at`, because the latest requests of the other processes
+    /// are unknown.
     pub(super) fn begin(kind: Kind, quotas: &[Quota], at: u64) -> Self {
         let mut algorithm: Box<dyn Algorithm> = match kind {
             Kind::TokenBucket => Box::new(Buckets::new(quotas, None)),
@@ -54,12 +55,12 @@ impl Share {
         taken
     }
 
-    /// The permits that were used and still count in a window of `longest`.
+    /// Returns the granted permits that still count in a window of length `longest`.
     pub(super) fn used(&self, now: u64, longest: u64) -> u64 {
         if now.saturating_sub(self.used_at) > longest { 0 } else { self.used }
     }
 
-    /// The store knows of so many permits now.
+    /// Records that this number of granted permits was reported to the store.
     pub(super) fn reported(&mut self, permits: u64) {
         self.used = self.used.saturating_sub(permits);
     }

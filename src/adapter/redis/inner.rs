@@ -1,4 +1,4 @@
-//! The state that the clones of a limiter share.
+//! The state that all clones of a limiter share.
 
 use std::sync::{
     Arc, Weak,
@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use super::{
-    permits::{Bell, Permits, Store},
-    protocol::{Decide, News},
+    permits::{Permits, Store, TaskSignal},
+    protocol::{Decide, Updates},
     settings::Settings,
 };
 use crate::{
@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct Inner {
     pub(super) this: Weak<Self>,
     pub(super) queue: Arc<Queue<Permits>>,
-    pub(super) bell: Arc<Bell>,
-    /// Whether a task queries the store.
+    pub(super) signal: Arc<TaskSignal>,
+    /// Whether a task that queries the store is running.
     pub(super) running: AtomicBool,
     pub(super) store: Box<dyn Decide>,
     pub(super) settings: Arc<Settings>,
@@ -32,13 +32,13 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn new(store: Box<dyn Decide>, settings: Arc<Settings>) -> Arc<Self> {
-        let bell = Arc::new(Bell::default());
+        let signal = Arc::new(TaskSignal::default());
         let (largest, interval) = (settings.largest(), settings.interval());
-        let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&bell));
+        let permits = Permits::new(largest, interval, settings.timeout, Arc::clone(&signal));
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             queue: Arc::new(Queue::external(permits, &settings.quotas)),
-            bell,
+            signal,
             running: AtomicBool::new(false),
             store,
             settings,
@@ -46,7 +46,7 @@ impl Inner {
         })
     }
 
-    /// Changes the permits with `work` and serves the waiters.
+    /// Changes the permits by `work`, then grants permits to the waiters.
     pub(super) fn update<T>(&self, work: impl FnOnce(&mut Permits, u64) -> T) -> T {
         self.queue.update(|permits| permits.store != Store::Shared, work)
     }
@@ -54,19 +54,20 @@ impl Inner {
     pub(super) fn pause_until(&self, until: Instant) {
         self.queue.pause_until(until);
         let wait = nanos(until.saturating_duration_since(clock::now()));
-        self.report(|news, now| news.pause_until = news.pause_until.max(now.saturating_add(wait)));
+        self.report(|updates, now| updates.pause_until = updates.pause_until.max(now.saturating_add(wait)));
     }
 
-    /// Reports a change to the store without waiting for the next request.
-    pub(super) fn report(&self, change: impl FnOnce(&mut News, u64)) {
-        self.queue.inspect(|permits, _, now| change(&mut permits.session.news, now));
-        self.bell.rung.store(true, Ordering::SeqCst);
-        self.bell.news.notify_one();
+    /// Records an update for the store, and reports it without waiting for the next request.
+    pub(super) fn report(&self, change: impl FnOnce(&mut Updates, u64)) {
+        self.queue.inspect(|permits, _, now| change(&mut permits.session.updates, now));
+        self.signal.requested.store(true, Ordering::SeqCst);
+        self.signal.notify.notify_one();
         self.start();
     }
 }
 
-/// Applies the server limits here and reports them to the store: a pause immediately, the others with the next query.
+/// Applies server limits in this process and reports them to the store: a pause immediately, remaining permits with the
+/// next query.
 impl PermitIssuer for Inner {
     fn is_expired(&self, permit: &Permit<'_>) -> bool {
         self.queue.is_expired(permit)

@@ -1,4 +1,4 @@
-//! A limiter whose quota all processes share, through Redis or Valkey.
+//! A limiter whose quota several processes share through Redis or Valkey.
 
 mod connection;
 mod exchange;
@@ -8,6 +8,7 @@ mod limiter;
 mod permits;
 mod protocol;
 mod session;
+mod setters;
 mod settings;
 mod telemetry;
 #[cfg(test)]

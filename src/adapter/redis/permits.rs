@@ -1,4 +1,4 @@
-//! The permits that the store has granted to this process, each with the moments between which it may be used.
+//! The permits that the store has granted to this process. Each may be used between two moments.
 
 use std::{
     collections::VecDeque,
@@ -19,64 +19,64 @@ use crate::{
     policy::Quota,
 };
 
-/// The state of a [`RedisLimiter`](super::RedisLimiter)'s store.
+/// The state of the store of a [`RedisLimiter`](super::RedisLimiter), as this process knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Store {
-    /// No exchange yet.
+    /// No query was sent yet.
     NotQueried,
-    /// The store replies. The quota is shared.
+    /// The store replies, so the processes share the quota.
     Shared,
-    /// The store does not reply. The process uses its share of the quota.
+    /// The store does not reply, so the process uses its share of the quota.
     Fallback,
-    /// The store does not reply. Requests are refused.
+    /// The store does not reply, so requests are refused.
     Refusing,
 }
 
-/// Wakes the task that queries the store.
+/// Signals to the task that queries the store.
 #[derive(Debug, Default)]
-pub(super) struct Bell {
-    /// Rung since the task last looked.
-    pub(super) rung: AtomicBool,
-    /// There is something to report to the store, or to query earlier than planned.
-    pub(super) news: Notify,
+pub(super) struct TaskSignal {
+    /// Whether a query was requested since the task last checked.
+    pub(super) requested: AtomicBool,
+    /// Wakes the task to report an update, or to query earlier than planned.
+    pub(super) notify: Notify,
 }
 
-/// An algorithm that the store's replies fill. Times are nanoseconds since the queue's origin.
+/// An algorithm whose permits come from the store's replies. Times are nanoseconds since the queue's origin.
 pub(super) struct Permits {
     grants: VecDeque<Grant>,
-    /// The store's forecast for the permits that it did not grant.
+    /// The store's forecast of permits that it has not granted yet.
     pub(super) free: Option<Free>,
-    /// The least time between two such permits.
+    /// The shortest time between two permits of the store's forecast.
     interval: u64,
     largest: u32,
     grace: u64,
     pub(super) store: Store,
-    /// No query before this moment.
+    /// The earliest time of the next query to the store.
     pub(super) query_at: u64,
     pub(super) share: Option<Share>,
-    /// The share may be used until then, unless another query fails. After that the other processes may use the whole
-    /// quota.
+    /// The share may be used until this time, unless another query fails and extends it. After that the other processes
+    /// may use the whole quota.
     share_until: u64,
-    /// Permits that expired unused.
+    /// The number of permits that expired unused.
     unused: u32,
-    bell: Arc<Bell>,
-    /// The number of permits that the task waits for together. A cheaper request wakes it. 0 if it does not wait.
+    signal: Arc<TaskSignal>,
+    /// The number of permits for which the task waits. A request that costs less wakes it. 0 if the task does not wait.
     pub(super) listening: u32,
     pub(super) session: Session,
 }
 
-/// When the first permit that the store did not grant becomes available, at the earliest.
+/// A forecast of permits that the store has not granted. `at` is the earliest time at which they become available.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Free {
     pub(super) at: u64,
-    /// The number of permits that were requested together. Fewer may be available earlier.
+    /// The number of permits that the query requested together. Fewer permits may be available earlier.
     pub(super) unit: u32,
-    /// The least number of permits that may be available then.
+    /// The smallest number of permits that may be available together at that time.
     pub(super) together: u32,
 }
 
-/// Permits that may be used from `due` until `until`.
+/// Permits that may be used from `due` to `until`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) due: u64,
@@ -85,7 +85,7 @@ pub(super) struct Grant {
 }
 
 impl Permits {
-    pub(super) fn new(largest: u32, interval: u64, timeout: Duration, bell: Arc<Bell>) -> Self {
+    pub(super) fn new(largest: u32, interval: u64, timeout: Duration, signal: Arc<TaskSignal>) -> Self {
         Self {
             grants: VecDeque::new(),
             free: None,
@@ -97,20 +97,20 @@ impl Permits {
             share: None,
             share_until: 0,
             unused: 0,
-            bell,
+            signal,
             listening: 0,
             session: Session::default(),
         }
     }
 
-    /// The store has replied with these grants, none of which is late.
+    /// Adds the grants of a reply from the store. None of them is late.
     pub(super) fn fill(&mut self, grants: impl IntoIterator<Item = Grant>, free: Free) {
         (self.store, self.share, self.free) = (Store::Shared, None, Some(free));
         self.grants.extend(grants);
     }
 
-    /// The store does not reply. Until the next query the share applies, or every request is refused.
-    pub(super) fn lose(&mut self, share: impl FnOnce() -> Option<Share>, query_at: u64, share_until: u64) {
+    /// Records that the store does not reply. Until the next query, the share applies or every request is refused.
+    pub(super) fn fail(&mut self, share: impl FnOnce() -> Option<Share>, query_at: u64, share_until: u64) {
         if self.share.is_none() {
             self.share = share();
         }
@@ -124,17 +124,17 @@ impl Permits {
         matches!(self.store, Store::Fallback | Store::Refusing)
     }
 
-    /// The grants that can be used, now or later.
+    /// Returns the grants that can be used now or later.
     fn usable(&self, now: u64) -> impl Iterator<Item = &Grant> {
         self.grants.iter().filter(move |grant| now < grant.until)
     }
 
-    /// The permits that can be used, now or later.
+    /// Returns the number of permits that can be used now or later.
     pub(super) fn in_hand(&self, now: u64) -> u64 {
         sum(self.usable(now))
     }
 
-    /// Whether the permits in hand can serve one request of this cost at some moment.
+    /// Returns whether the fetched permits can serve one request of this cost at some moment.
     pub(super) fn will_serve(&self, cost: NonZeroU32, now: u64) -> bool {
         self.usable(now).any(|last| {
             let together = self.usable(now).filter(|grant| grant.due <= last.due && last.due < grant.until);
@@ -142,16 +142,16 @@ impl Permits {
         })
     }
 
-    /// Wakes the task for a request of this cost.
-    fn ring(&mut self, cost: NonZeroU32) {
-        self.bell.rung.store(true, Ordering::SeqCst);
+    /// Requests a query, and wakes the task if it waits for more permits than `cost`.
+    fn request_query(&mut self, cost: NonZeroU32) {
+        self.signal.requested.store(true, Ordering::SeqCst);
         if cost.get() < self.listening {
             self.listening = 0;
-            self.bell.news.notify_one();
+            self.signal.notify.notify_one();
         }
     }
 
-    /// The permits that expired unused since the last call.
+    /// Returns the number of permits that expired unused since the last call.
     pub(super) fn take_unused(&mut self) -> u32 {
         std::mem::take(&mut self.unused)
     }
@@ -162,14 +162,14 @@ fn sum<'a>(grants: impl Iterator<Item = &'a Grant>) -> u64 {
 }
 
 impl Algorithm for Permits {
-    /// [`Permits::new`] creates the ones that are used.
+    /// Required by the trait. The limiter calls [`Permits::new`] instead.
     fn new(_: &[Quota], _: Option<Arc<Bucket>>) -> Self {
         Self::new(u32::MAX, 0, Duration::ZERO, Arc::default())
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
         if self.is_lost() && now >= self.query_at {
-            self.ring(cost);
+            self.request_query(cost);
         }
         if let Some(share) = &mut self.share {
             return now < self.share_until && share.take(cost, now);
@@ -179,7 +179,7 @@ impl Algorithm for Permits {
             self.grants.pop_front();
         }
         if sum(self.grants.iter().take_while(|grant| grant.due <= now)) < u64::from(cost.get()) {
-            self.ring(cost);
+            self.request_query(cost);
             return false;
         }
         let mut missing = cost.get();
@@ -203,7 +203,7 @@ impl Algorithm for Permits {
         }
         for grant in self.usable(start) {
             let permits = u64::from(grant.permits);
-            // Replies may arrive in another order than the store decided.
+            // Replies may arrive in another order than the decisions of the store.
             last = last.max(grant.due);
             if permits >= missing {
                 return last;
@@ -230,7 +230,7 @@ impl Algorithm for Permits {
         }
     }
 
-    /// A waiter whose permits are not in hand is woken when the store has replied.
+    /// A waiter whose permits were not fetched yet is woken by the store's reply, so it needs no timer.
     fn poll_at(&self, due: u64, now: u64) -> u64 {
         if due > now { due } else { u64::MAX }
     }
@@ -240,7 +240,7 @@ impl Algorithm for Permits {
     }
 
     fn unavailable(&self, cost: NonZeroU32, now: u64) -> Option<Refusal> {
-        // A cost above the share would block all other waiters.
+        // A request that costs more than the share can grant is refused, because it would block all other waiters.
         let beyond = self.share.as_ref().is_some_and(|share| share.algorithm.largest() < cost.get());
         let refusing = beyond || self.store == Store::Refusing && now < self.query_at;
         let wait = Duration::from_nanos(self.query_at.saturating_sub(now));

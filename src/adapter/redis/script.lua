@@ -1,7 +1,7 @@
--- Decides, atomically and on the server's clock, which permits a process gets, and when each may be used.
+-- Decides, atomically and by the server's clock, which permits a process gets, and when each permit may be used.
 --
--- KEYS: the state. For a sliding window also a log of the last grants, one for each quota.
--- Times are microseconds since 1970. In ARGV and the reply they count from now.
+-- KEYS: the state, and for a sliding window one log of the last grants for each quota.
+-- Times are microseconds since 1970. In ARGV and in the reply, times are relative to now.
 -- No permit can be used earlier than the quotas allow. A permit is granted up to the horizon ahead of its time, so that
 -- processes are served in the order of their queries, and need not query for each permit.
 
@@ -50,12 +50,12 @@ local born, granted, spent = tonumber(state[1]), tonumber(state[2]) or 0, tonumb
 local heard, silence = tonumber(state[4]) or 0, tonumber(state[5]) or 0
 local paused, kept = tonumber(state[6]) or 0, state[7] or ''
 for i, quota in ipairs(quotas) do
-  -- A bucket is full when `next` is past. A log holds `sum` permits.
+  -- A bucket is full if `next` lies in the past. A log contains `sum` permits.
   quota.next = tonumber(state[6 + 2 * i]) or 0
   quota.sum = tonumber(state[7 + 2 * i]) or 0
 end
 
--- Drops the oldest entries of a log after a grant. More than the limit cannot be in the window of that grant.
+-- Removes the oldest entries of a log after a grant. The window of that grant cannot contain more permits than the limit.
 local function trim(quota)
   local surplus, gone = quota.sum - quota.limit, 0
   if surplus <= 0 then return end
@@ -93,7 +93,7 @@ local function empty(quota, moment)
   end
 end
 
--- The clock was set back. Times that it wrote before are discarded, except the remaining time of pauses and gates.
+-- The clock was set back. Discards the times that were stored before, except the remaining time of pauses and gates.
 local reset = heard > now + 1000000
 if reset then
   paused = math.max(paused - heard, 0) + now

@@ -14,22 +14,22 @@ use crate::{
 const DURATION: &str = "tower_outbound.limit.store.duration";
 const LOST: &str = "tower_outbound.limit.store.lost";
 
-/// Describes the metrics to the installed recorder.
+/// Registers descriptions of the metrics with the installed recorder.
 #[cfg(feature = "metrics")]
 pub(crate) fn describe() {
     use ::metrics::{Unit, describe_gauge, describe_histogram};
 
-    let duration = "Duration of the queries of a shared limiter to its store.";
+    let duration = "Duration of the queries of shared limiters to their store.";
     describe_histogram!(DURATION, Unit::Seconds, duration);
     describe_gauge!(LOST, Unit::Count, "Shared limiters whose store does not reply.");
 }
 
-/// Records an exchange with the store.
+/// Records the duration of an exchange with the store.
 pub(super) fn exchanged(outcome: &'static str, took: Duration) {
     metric::record(DURATION, None, &[("outcome", outcome)], took);
 }
 
-/// The store does not reply, until this value is dropped.
+/// Counts the store as lost until this value is dropped.
 #[derive(Debug)]
 pub(super) struct StoreLost {
     since: Instant,
@@ -42,7 +42,7 @@ impl StoreLost {
         Self { since: clock::now(), _lost: Raised::new(LOST, None) }
     }
 
-    pub(super) fn back(self) {
+    pub(super) fn recovered(self) {
         tracing::info!(target: LIMIT, lost_ms = millis(self.since.elapsed()), "limiter's store back");
     }
 }

@@ -1,4 +1,4 @@
-//! Converts the errors of reqwest, and keeps what they prove about delivery.
+//! Converts the errors of reqwest, and preserves what they prove about the delivery.
 
 use std::{error::Error as StdError, time::Duration};
 
@@ -6,19 +6,20 @@ use hyper_util::client::legacy;
 
 use crate::error::{DeliveryError, Error, ErrorKind};
 
-/// Converts the error of a call that failed after `elapsed`. `redirects`: whether the client may have sent more than one
-/// request.
+/// Converts the error of a call that failed after `elapsed`. `redirects` is `true` if the client may have sent more
+/// than one request.
 pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) -> Error {
     if error.is_redirect() {
-        // Its source may also contain a URL, which `without_url` does not remove.
+        // Drops the source, because it may contain a URL that `without_url` does not remove.
         return followed();
     }
     let error = error.without_url();
-    // Either `https_only`, or a redirect to another scheme. The error does not show which.
+    // The cause is `https_only` or a redirect to another scheme. The error does not distinguish them.
     if error.is_builder() {
         return Error::from_service(DeliveryError::maybe_processed(error).lasting());
     }
-    // A `timeout` or `read_timeout` of the client. A timeout of the connection or of connecting has hyper's error above it.
+    // A timeout of the connection or of connecting has an error of hyper above it. Without one, the timeout is the
+    // client's own `timeout` or `read_timeout`.
     let of_connection = error.source().is_some_and(|source| source.is::<legacy::Error>());
     if error.is_timeout() && !of_connection {
         return Error::new(ErrorKind::AttemptTimeout, Some(elapsed), Some(error.into()));
@@ -29,8 +30,8 @@ pub(super) fn of(error: ::reqwest::Error, elapsed: Duration, redirects: bool) ->
     }
 }
 
-/// The error of a client that followed a redirect.
+/// Creates the error of a client that followed a redirect.
 pub(super) fn followed() -> Error {
-    let why = "reqwest followed a redirect by itself: build its client with redirect::Policy::none()";
+    let why = "reqwest followed a redirect: build its client with redirect::Policy::none()";
     Error::from_service(DeliveryError::maybe_processed(why).lasting())
 }

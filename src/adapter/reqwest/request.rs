@@ -1,4 +1,4 @@
-//! Converts a request to reqwest's. Rejects it if reqwest would change it.
+//! Converts a request to a request of reqwest. Rejects it if reqwest would change it.
 
 use std::{
     pin::Pin,
@@ -20,22 +20,22 @@ pub(super) fn translate<B>(request: Request<B>) -> Result<::reqwest::Request, Er
 where
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
-    // reqwest adds its default headers with methods that panic if the map is full.
+    // reqwest adds its default headers with methods that panic if the header map is full.
     headers::check_room(request.headers())?;
     let uri = request.uri().clone();
-    // Streamed, because reqwest can clone bytes in memory and would resend them by itself, also after a GOAWAY, which
-    // does not prove that the request was not processed.
+    // Streams the body. reqwest can clone a body in memory, and would then resend it without this crate's layers, even
+    // after a GOAWAY, which does not prove that the request was not processed.
     let request = request.map(|body| Content::wrap(Shared(Mutex::new(Box::pin(body)))));
     let request =
         ::reqwest::Request::try_from(request).map_err(|error| Error::invalid_request(error.without_url()))?;
     match difference(&uri, request.url()) {
         None => Ok(request),
-        Some(part) => Err(Error::invalid_request(format!("reqwest would send another {part}"))),
+        Some(part) => Err(Error::invalid_request(format!("reqwest would change the {part}"))),
     }
 }
 
-/// Returns the part of the URI that `Url` has rewritten, as browsers do: it resolves dot segments, percent-encodes some
-/// characters, and reads numbers as addresses.
+/// Returns the part of the URI that `Url` has rewritten. Like browsers, `Url` resolves dot segments, percent-encodes
+/// some characters, and parses numbers as addresses.
 fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
     let scheme = uri.scheme_str().filter(|scheme| matches!(*scheme, "http" | "https"));
     let host = uri.host().zip(url.host_str());
@@ -44,15 +44,15 @@ fn difference(uri: &Uri, url: &Url) -> Option<&'static str> {
         ("scheme", scheme == Some(url.scheme())),
         ("host", host.is_some_and(|(given, sent)| given.eq_ignore_ascii_case(sent))),
         ("port", url.port_or_known_default() == Some(uri.port_u16().unwrap_or(default))),
-        ("path: write it without dots and percent-encoded", url.path() == uri.path()),
-        ("query: write it percent-encoded", url.query() == uri.query()),
+        ("path: remove dot segments and percent-encode it", url.path() == uri.path()),
+        ("query: percent-encode it", url.query() == uri.query()),
     ]
     .into_iter()
     .find_map(|(part, same)| (!same).then_some(part))
 }
 
-/// A request's body that is `Sync`, because reqwest requires it. reqwest never uses it from two threads at once, so the
-/// lock is always free.
+/// Makes the body of a request `Sync`, as reqwest requires. reqwest never uses it from two threads at once, so the lock
+/// is always free.
 struct Shared<B>(Mutex<Pin<Box<B>>>);
 
 impl<B> Shared<B> {
@@ -70,7 +70,7 @@ impl<B: Body> Body for Shared<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let inner = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Free for `Bytes`.
+        // `copy_to_bytes` does not copy if the data is `Bytes`.
         let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
         inner.as_mut().poll_frame(cx).map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(bytes))))
     }

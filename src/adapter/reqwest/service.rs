@@ -20,16 +20,16 @@ use crate::{
     stack::{StackBuilder, StackService},
 };
 
-/// The body of a response that came through [`Reqwest`], streamed as it arrives. Its errors contain no URL.
+/// The body of a response from [`Reqwest`], streamed as it arrives. Its errors contain no URL.
 ///
-/// Dropping it before its end closes its connection, or resets its HTTP/2 stream. It is `Sync`, as `reqwest::Body::wrap`
-/// requires.
+/// Dropping the body before its end closes its connection, or resets its HTTP/2 stream. The body is `Sync`, as
+/// `reqwest::Body::wrap` requires.
 pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 
-/// Sends requests through a `reqwest::Client`, below the layers of this crate or a preset.
+/// Sends requests with a `reqwest::Client`, below the layers of this crate or a preset.
 ///
-/// Streams any request body and the response's body, and passes trailers both ways. Redirects and retries of reqwest are
-/// switched off, because the layers do not see them.
+/// Streams request and response bodies, including their trailers. The redirects and retries of reqwest are disabled,
+/// because the layers would not see them.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -61,9 +61,10 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 /// # }
 /// ```
 ///
-/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready [`Client`](crate::Client) over
-/// it. [`StackBuilder::reqwest`](crate::stack::StackBuilder::reqwest) and the repository's example `wrap_reqwest` are for code
-/// that keeps building `reqwest::Request`s and reading `reqwest::Response`s.
+/// [`StackBuilder::client_with_service`](crate::stack::StackBuilder::client_with_service) makes a ready
+/// [`Client`](crate::Client) over this service. For code that builds `reqwest::Request`s and reads
+/// `reqwest::Response`s, see [`StackBuilder::reqwest`](crate::stack::StackBuilder::reqwest) and the example
+/// `wrap_reqwest` in the repository.
 ///
 /// # Clone
 ///
@@ -71,57 +72,59 @@ pub type ReqwestBody = MapErr<Content, fn(::reqwest::Error) -> BoxError>;
 ///
 /// # Errors
 ///
-/// Returns an [`Error`] with the `reqwest::Error` as its source. It contains no URL, because a URL may contain the key.
+/// Returns an [`Error`] whose source is the `reqwest::Error`. The error contains no URL, because a URL may contain the
+/// key.
 ///
-/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent. The URI is not absolute with `http` or `https`,
-///   or reqwest would change it, for example from `/a/../b` to `/b`, so that a signature would not match. Or the request
-///   has more than 6,000 header fields, which leaves no room for those of reqwest.
-/// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client was exceeded. The request may have been
-///   sent.
-/// - [`is_service`](Error::is_service): any other failure. Its causes show whether the request was sent, as for hyper. It
-///   was not sent if connecting, resolving the name or the TLS handshake failed. It was not processed if an HTTP/2 server
-///   refused its stream.
+/// - [`is_invalid_request`](Error::is_invalid_request): nothing was sent, because the URI is not absolute with `http`
+///   or `https`, or reqwest would change it, for example from `/a/../b` to `/b`, so that a signature would not match.
+///   Another cause is a request with more than 6,000 header fields, which leaves no room for those of reqwest.
+/// - [`is_timeout`](Error::is_timeout): a `timeout` or `read_timeout` of the client was exceeded. The request may have
+///   been sent.
+/// - [`is_service`](Error::is_service): any other failure. As with hyper, its causes show whether the request was sent:
+///   it was not sent if connecting, name resolution or the TLS handshake failed, and it was not processed if an HTTP/2
+///   server refused its stream.
 ///
 /// # Notes
 ///
 /// The configuration of the `ClientBuilder` applies below the layers:
 ///
-/// - A redirect is returned as a response. tower-http's `FollowRedirect` *above* the layers follows it. The limiter then
-///   counts each hop, and the auth layer checks its origin.
-/// - A proxy reads requests without TLS, including the key. That includes requests to loopback, to which
-///   [`auth`](crate::auth) sends the key without TLS. With reqwest's feature `system-proxy`, a default feature, the
-///   environment may set a proxy, and `ClientBuilder::no_proxy` prevents that. With TLS a proxy is only a tunnel.
-/// - `default_headers` are sent to every origin, so give a key to the auth layer instead. `default_headers`, `user_agent`,
-///   cookies and `accept-encoding` are added below a signature, which does not cover them. A header that the request
-///   already has is kept.
-/// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, bodies arrive decompressed, followed by their trailers
-///   (tested for gzip). The limits of this crate count the decompressed bytes.
-/// - HTTP/1.1 carries a request's trailers only if its `trailer` header names them, and a response's trailers only if the
-///   request has `te: trailers`.
+/// - The service returns a redirect as a response. To follow redirects, use tower-http's `FollowRedirect` *above* the
+///   layers. The limiter then counts each hop, and the auth layer checks its origin.
+/// - A proxy can read requests without TLS, including their key. This also concerns requests to loopback, for which
+///   [`auth`](crate::auth) does not require TLS. The environment may set a proxy with reqwest's feature `system-proxy`,
+///   a default feature. `ClientBuilder::no_proxy` prevents that. With TLS, a proxy only tunnels the connection.
+/// - `default_headers` are sent to every origin, so use the auth layer for a key. `default_headers`, `user_agent`,
+///   cookies and `accept-encoding` are added after a signature, which therefore does not cover them. A header that the
+///   request already contains is kept.
+/// - With reqwest's features `gzip`, `brotli`, `zstd` and `deflate`, response bodies are decompressed, and followed by
+///   their trailers (tested for gzip). The limits of this crate count decompressed bytes.
+/// - HTTP/1.1 sends the trailers of a request only if its `trailer` header names them. It returns the trailers of a
+///   response only if the request has `te: trailers`.
 /// - `connection_verbose` logs every byte that is sent, including the key.
-/// - The service takes requests with any body, so the compiler cannot infer the body of `service.ready()`. Use `oneshot`, or
-///   `ServiceExt::<Request<B>>::ready(&mut service)`.
-/// - `timeout`, of the client or of one `reqwest::Request`, covers one attempt, including the response's body. `read_timeout`
-///   also bounds the wait for the response headers. The errors of the timeout layers have more details.
-/// - An invalid certificate is not retried only if this crate has the feature `rustls` and reqwest uses rustls. Otherwise it
-///   is retried as any connect error.
+/// - The service accepts requests with any body, so the compiler cannot infer the body of `service.ready()`. Use
+///   `oneshot`, or `ServiceExt::<Request<B>>::ready(&mut service)`.
+/// - The `timeout` of the client or of one `reqwest::Request` covers one attempt, including the response's body.
+///   `read_timeout` also covers the wait for the response headers. The errors of this crate's timeout layers contain
+///   more details.
+/// - An invalid certificate is not retried if this crate has the feature `rustls` and reqwest uses rustls. Otherwise it
+///   is retried like any other connect error.
 #[derive(Clone)]
 pub struct Reqwest {
     client: Client,
-    /// Whether the client may follow redirects. Its policy cannot be read.
+    /// Whether the client may follow redirects. The policy of an existing client cannot be read.
     may_redirect: bool,
 }
 
 impl Reqwest {
-    /// Builds a client, and switches off its redirects and its retries, even if the builder configures them.
+    /// Builds a client without redirects and retries, even if `builder` configures them.
     ///
     /// # Errors
     ///
-    /// Returns an error if reqwest cannot build the client, because of its TLS backend, a certificate or another setting.
+    /// Returns an error if reqwest cannot build the client, for example because of its TLS backend or a certificate.
     ///
     /// # Panics
     ///
-    /// Panics if reqwest does: with its feature `rustls-no-provider`, if no provider is installed.
+    /// Panics if reqwest panics, which it does with its feature `rustls-no-provider` if no provider is installed.
     pub fn new(builder: ClientBuilder) -> Result<Self, InvalidConfig> {
         let client = builder.redirect(redirect::Policy::none()).retry(retry::never()).build();
         let client = client.map_err(|error| {
@@ -131,8 +134,8 @@ impl Reqwest {
         Ok(Self { client, may_redirect: false })
     }
 
-    /// Uses an existing client. **The client must have been built with `redirect::Policy::none()`.** Prefer
-    /// [`new`](Self::new), which ensures that. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
+    /// Uses an existing client. **Build that client with `redirect::Policy::none()`.** Prefer [`new`](Self::new), which
+    /// ensures this. [`get_ref`](Self::get_ref) returns the client, for use elsewhere.
     ///
     /// By default a `reqwest::Client` follows redirects:
     ///
@@ -140,11 +143,13 @@ impl Reqwest {
     ///   `x-api-key`, and the query of the new URL, so it may send the key to another host.
     /// - The limiter does not count the further requests.
     ///
-    /// This service detects redirects only afterwards, if the response's URL differs from the request's. The call then fails
-    /// and is not retried. A chain of redirects that ends at the first URL is not detected.
+    /// This service detects a redirect only after it happened, if the URL of the response differs from that of the
+    /// request. The call then fails and is not retried. A chain of redirects that ends at the first URL is not
+    /// detected.
     ///
-    /// An error may be about any request of such a chain, so no error proves that nothing was sent. Only idempotent requests
-    /// are retried. The client's own retries have no effect, because it gets no body that it can clone.
+    /// An error may concern any request of such a chain, so no error proves that nothing was sent, and only idempotent
+    /// requests are retried. The client's own retries have no effect, because the client receives no body that it can
+    /// clone.
     ///
     /// ```
     /// use tower_outbound::adapter::Reqwest;
@@ -159,9 +164,9 @@ impl Reqwest {
         Self { client, may_redirect: true }
     }
 
-    /// Returns the client, with its connection pool. A request that is sent with it directly bypasses all layers.
+    /// Returns the client and its connection pool. A request that is sent with it directly bypasses all layers.
     ///
-    /// There is no `get_mut`, because a client put in its place could follow redirects undetected.
+    /// There is no `get_mut`, because the client could be replaced by one that follows redirects.
     pub fn get_ref(&self) -> &Client {
         &self.client
     }
@@ -173,11 +178,11 @@ impl Reqwest {
 }
 
 impl StackBuilder {
-    /// Puts the whole stack over an existing `reqwest::Client`, as [`Reqwest::from_client`] describes it: build the client
-    /// with `redirect::Policy::none()`.
+    /// Creates the whole stack over an existing `reqwest::Client`. The client must be built with
+    /// `redirect::Policy::none()`: see [`Reqwest::from_client`].
     ///
-    /// The service takes `http::Request`s of any streamed body. `get_ref().get_ref()` returns the client, to build
-    /// requests with it.
+    /// The service takes `http::Request`s with any streamed body. `get_ref().get_ref()` returns the client, which can
+    /// build requests.
     ///
     /// ```
     /// use tower::ServiceExt;
@@ -199,7 +204,7 @@ impl StackBuilder {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`layer`](Self::layer) does.
+    /// Returns the same errors as [`layer`](Self::layer).
     #[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
     pub fn reqwest(&self, client: Client) -> Result<StackService<Reqwest>, InvalidConfig> {
         Ok(self.layer()?.layer(Reqwest::from_client(client)))
@@ -249,7 +254,7 @@ fn without_url(error: ::reqwest::Error) -> BoxError {
     redact(error.without_url())
 }
 
-/// Omits the client, because its `Debug` shows its default headers and proxies.
+/// Omits the client, because the client's `Debug` output contains its default headers and proxies.
 impl fmt::Debug for Reqwest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reqwest").field("may_redirect", &self.may_redirect).finish_non_exhaustive()

@@ -6,9 +6,9 @@ fn secs(secs: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_fetched_again_unchanged_can_be_rejected_as_early_as_before() {
+async fn refresh_that_returns_the_same_key_does_not_postpone_rejections() {
     let backoff = ExponentialBackoff::new(secs(10), secs(10)).unwrap().with_jitter(Jitter::none());
-    // The refresh starts after 8 s, four fifths of the lifetime.
+    // The refresh starts after four fifths of the lifetime, 8 s.
     let fetch = || async { Ok::<_, BoxError>(FreshKey::new(ApiKey::new("a")?).with_lifetime(secs(10))) };
     let refresher = Arc::new(Refresher::new(RefreshingKey::new(fetch).with_backoff(backoff)));
     let key = refresher.lease().await.unwrap();

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use super::Sign;
 use crate::{auth::Origin, config::InvalidConfig};
 
-/// Signs every request to its own origin.
+/// Signs every request to the credential's own origin.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -27,16 +27,16 @@ use crate::{auth::Origin, config::InvalidConfig};
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
-/// The inner service takes the same body type. The layer buffers a body for its signature in memory, so the type must
-/// implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or [`ReplayBody`](crate::body::ReplayBody) under a retry
-/// layer. It drops the trailers of such a body.
+/// The inner service receives the same body type. The layer buffers a body in memory if the signature depends on it, so
+/// the type must implement `From<Bytes>`: [`Body`](crate::Body), `Full<Bytes>`, or
+/// [`ReplayBody`](crate::body::ReplayBody) under a retry layer. The trailers of a buffered body are dropped.
 ///
-/// The layer goes where [`AuthLayer`](crate::auth::AuthLayer) goes. It signs after the limiter's grant, so the safety margin
-/// of a quota should cover the time that a signature takes.
+/// Place this layer where an [`AuthLayer`](crate::auth::AuthLayer) would be. It signs after the limiter's grant, so the
+/// safety margin of a quota should cover the time that a signature takes.
 ///
 /// # Clone
 ///
-/// Clones, and the services that they make, share the signer.
+/// Clones, and the services made from them, share the signer.
 #[derive(Clone)]
 pub struct SignLayer {
     pub(super) sign: Arc<dyn Sign>,
@@ -44,12 +44,13 @@ pub struct SignLayer {
 }
 
 impl SignLayer {
-    /// Signs requests to `origin` with `sign`. Requests to any other origin pass without a signature.
+    /// Creates a layer that signs requests to `origin` with `sign`. Requests to other origins are sent without a
+    /// signature.
     ///
     /// # Errors
     ///
-    /// Returns an error if the origin has neither TLS nor a loopback host, unless it
-    /// [allows plaintext](Origin::with_plaintext).
+    /// Returns an error if the origin uses neither TLS nor a loopback host, unless it [allows
+    /// plaintext](Origin::with_plaintext).
     pub fn new(sign: impl Sign + 'static, origin: Origin) -> Result<Self, InvalidConfig> {
         Ok(Self { sign: Arc::new(sign), origins: [origin.for_credential()?].into() })
     }
@@ -58,7 +59,7 @@ impl SignLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error as [`new`](Self::new) does.
+    /// Returns the same errors as [`new`](Self::new).
     pub fn with_allowed_origin(mut self, origin: Origin) -> Result<Self, InvalidConfig> {
         self.origins = self.origins.iter().cloned().chain([origin.for_credential()?]).collect();
         Ok(self)

@@ -12,11 +12,11 @@ use crate::error::BoxError;
 
 /// Signs a request.
 ///
-/// A signer reads the request's head and, if [`body_limit`](Self::body_limit) is set, its body. It may await, for
-/// example a key from [`KeySource::current`](super::KeySource::current) or the response of a key service.
+/// A signer reads the head of a request and, if [`body_limit`](Self::body_limit) is set, also its body. It may be
+/// asynchronous, for example to get a key from [`KeySource::current`](super::KeySource::current) or from a key service.
 ///
-/// The layer calls it once for each attempt, and only for requests to the credential's own origin. The repository's
-/// example `sign` signs with HMAC-SHA256.
+/// The layer calls the signer once for each attempt, and only for requests to the credential's own origin. The example
+/// `sign` in the repository signs with HMAC-SHA256.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -40,24 +40,24 @@ use crate::error::BoxError;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not sign requests",
     label = "not a `Sign`",
-    note = "implement `auth::Sign`, or use a closure with `AuthLayer::from_fn` if the signature needs no body and no await"
+    note = "implement `auth::Sign`, or use a closure with `AuthLayer::from_fn` if the signature depends neither on the body nor on async code"
 )]
 pub trait Sign: Send + Sync {
-    /// Returns the size in bytes up to which the layer buffers a body for the signature. A request with a larger body
-    /// fails, and nothing is sent.
+    /// Returns the maximum size in bytes of a body that the layer buffers for the signature. A request with a larger
+    /// body fails, and nothing is sent.
     ///
-    /// The default, `None`, signs without the body.
+    /// Returns `None` by default: the signature does not depend on the body, which is not buffered.
     fn body_limit(&self) -> Option<usize> {
         None
     }
 
-    /// Puts the signature on the request. `body` is the whole body, or `None` without a
+    /// Adds the signature to the request. `body` is the whole body, or `None` if there is no
     /// [`body_limit`](Self::body_limit).
     ///
-    /// The head has room for 500 more header fields. A request without that room is rejected before this call.
+    /// The headers have room for 500 more fields. A request without that room is rejected before this call.
     ///
-    /// An error ends the call before anything is sent. The error must not contain a secret.
-    /// [Mark](http::HeaderValue::set_sensitive) a header value that is a secret as sensitive.
+    /// If this method returns an error, the call ends and nothing is sent. The error must not contain a secret. If a
+    /// header value is a secret, [mark it](http::HeaderValue::set_sensitive) as sensitive.
     fn sign<'a>(&'a self, head: &'a mut request::Parts, body: Option<&'a Bytes>) -> Signing<'a>;
 }
 

@@ -14,13 +14,13 @@ use super::{
     shared::{Shared, Source},
 };
 
-/// The request's body under a [`retry`](crate::retry) layer, which can send it again.
+/// The request body below a [`retry`](crate::retry) layer, which can resend it.
 ///
-/// The retry layer passes the first body on unchanged and records it, up to [its limit]. The next attempt sends the
-/// recording. `Bytes` are recorded without a copy, except chunks under 64 bytes after the first one. Above the limit the
-/// recording is dropped, and the attempt continues.
+/// In the first attempt, the body is passed on unchanged and recorded, up to [its limit]. Further attempts send the
+/// recording. `Bytes` are recorded without a copy, except for chunks under 64 bytes after the first chunk. If the body
+/// exceeds the limit, the recording is dropped and the attempt continues.
 ///
-/// [`new`](Self::new) passes a body on without recording it.
+/// [`new`](Self::new) creates a body that is not recorded.
 ///
 /// [its limit]: crate::retry::RetryLayer::with_replay_limit
 ///
@@ -34,37 +34,38 @@ use super::{
 ///
 /// # Default
 ///
-/// The default `B`, not recorded.
+/// The default body of type `B`, which is not recorded.
 ///
 /// # Notes
 ///
-/// - After its end or an error, polling it returns `None`.
-/// - A chunk cut from a larger buffer keeps that buffer in memory until the call ends.
-/// - A body that an attempt has read in part cannot be sent again. A body that nothing was read from can, whatever its size,
-///   for example after a connect error.
+/// - After the end of the body or an error, polling it returns `None`.
+/// - A recorded chunk that is part of a larger buffer keeps that buffer in memory until the call ends.
+/// - A body that an attempt has read only in part cannot be resent. A body of which nothing was read can be resent
+///   regardless of its size, for example after a connect error.
 pub struct ReplayBody<B> {
-    /// `None` at its end. Boxed, because a request is moved about thirty times on its way through a stack and hyper, and
-    /// values of 256 bytes or more cost twice as much to copy.
+    /// `None` at the end of the body. Boxed, because a request is moved about thirty times on its way through a stack
+    /// and hyper, and moving values of 256 bytes or more costs twice as much.
     state: Option<Pin<Box<State<B>>>>,
 }
 
 pin_project! {
     #[project = Proj]
     enum State<B> {
-        // Not pinned, so that the next attempt can have it if nothing was read from it. `None` when it is being read.
+        // The source is not pinned, so that the next attempt can use it if nothing was read. `None` once reading has
+        // started.
         Unread { source: Option<B>, shared: Arc<Shared<B>> },
         Reading {
             #[pin]
             source: B,
-            // `None` if the body is not recorded, or is no longer recorded.
+            // `None` if the body is not recorded, or exceeded the limit of the recording.
             recording: Option<Recording>,
             shared: Option<Arc<Shared<B>>>,
         },
         Playing { recorded: Recorded },
     }
 
-    // A body that was read in part cannot be sent again. Over HTTP/1 the connection stops reading after the announced
-    // length, without a poll for the end, so a recording of that length is complete.
+    // A body that was read in part cannot be resent. Over HTTP/1, the connection stops reading after the announced
+    // length, without polling for the end, so a recording of that length counts as complete.
     impl<B> PinnedDrop for State<B> {
         fn drop(this: Pin<&mut Self>) {
             match this.project() {
@@ -91,7 +92,7 @@ impl<B> ReplayBody<B> {
         if recorded.is_end() { Self::ENDED } else { Self::of(State::Playing { recorded }) }
     }
 
-    /// Passes on `body` without recording it.
+    /// Creates a body that is not recorded.
     pub fn new(body: B) -> Self {
         Self::of(State::Reading { source: body, recording: None, shared: None })
     }
@@ -119,7 +120,7 @@ impl<B: Body> Body for ReplayBody<B> {
         }
         let (polled, ended) = match state.as_mut().project() {
             Proj::Reading { mut source, recording, shared } => {
-                // Free for `Bytes`.
+                // `copy_to_bytes` does not copy if the data is `Bytes`.
                 let bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
                 let polled = ready!(source.as_mut().poll_frame(cx));
                 let polled = polled.map(|frame| frame.map(|frame| frame.map_data(bytes)));
@@ -140,11 +141,11 @@ impl<B: Body> Body for ReplayBody<B> {
                 (polled, ended)
             }
             Proj::Playing { recorded } => (recorded.next().map(Ok), recorded.is_end()),
-            // The body was started above.
+            // Unreachable, because `poll_frame` has already started reading an unread body at this point.
             Proj::Unread { .. } => (None, true),
         };
         if ended {
-            // Some bodies cannot be polled after their end.
+            // Drops the body, because some bodies must not be polled after their end.
             this.state = None;
         }
         Poll::Ready(polled)
@@ -169,7 +170,7 @@ impl<B: Body> Body for ReplayBody<B> {
     }
 }
 
-/// Sends these bytes, as a recording.
+/// Creates a recorded body from these bytes.
 impl<B> From<Bytes> for ReplayBody<B> {
     fn from(data: Bytes) -> Self {
         Self::playing(Recorded::of(data))
@@ -182,7 +183,7 @@ impl<B: Default> Default for ReplayBody<B> {
     }
 }
 
-/// Never shows the content.
+/// Writes the state, but never the content.
 impl<B> fmt::Debug for ReplayBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayBody").field("ended", &self.state.is_none()).finish_non_exhaustive()
@@ -212,11 +213,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_replay_is_complete(
+        fn every_replay_is_complete_or_unavailable(
             steps in steps(), limit in 0..500_usize, cut in prop_oneof![Just(usize::MAX), 0..8_usize],
             knows_end: bool, knows_size: bool,
         ) {
-            // The data and trailers that a reader receives, up to the first failure.
+            // The data and trailers that the first reader received, up to the first failure.
             let mut sent = Read::default();
             for step in &steps {
                 match step {
@@ -254,7 +255,7 @@ mod tests {
                     } else {
                         prop_assert_eq!(second.size_hint().lower(), sent.data.len() as u64);
                     }
-                    // Reads two bodies in turn, frame by frame, and then a third one.
+                    // Reads two replayed bodies alternately, frame by frame, and then a third one.
                     let third = replay.body().unwrap();
                     let (mut second, mut third) = (std::pin::pin!(second), std::pin::pin!(third));
                     let half = (read(second.as_mut(), 1), read(third.as_mut(), 1));
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn from_passes_a_body_on_unrecorded() {
+    fn new_body_is_not_recorded() {
         let passed = read_all(ReplayBody::new(Script::new([Step::data(2), Step::Fail])));
         assert_eq!((passed.data.len(), passed.failed), (2, true));
         assert_eq!(read_all(ReplayBody::<Full<Bytes>>::default()), Read::default());

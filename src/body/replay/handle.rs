@@ -7,19 +7,19 @@ use super::{
     shared::{Shared, Source},
 };
 
-/// Returns the body for each further attempt.
+/// Creates the body for each further attempt.
 ///
-/// Works while a connection still holds the body of an earlier attempt, and shares the recorded chunks with it.
+/// Works even while a connection still holds the body of an earlier attempt. All bodies share the recorded chunks.
 pub(crate) struct Replay<B> {
-    /// `None` for a body without content.
+    /// `None` for an empty body.
     shared: Option<Arc<Shared<B>>>,
 }
 
 impl<B: Body> ReplayBody<B> {
     /// Records `body` while it is sent, up to `limit` bytes of data and trailers.
     ///
-    /// A body without content costs nothing and can always be sent again. `announced` is the length of a body without
-    /// trailers, as sent in `content-length`.
+    /// An empty body needs no recording and can always be resent. `announced` is the length of a body without trailers,
+    /// as sent in `content-length`.
     pub(crate) fn record(body: B, limit: usize, announced: Option<u64>) -> (Self, Replay<B>) {
         if body.is_end_stream() {
             return (Self::ENDED, Replay { shared: None });
@@ -30,10 +30,11 @@ impl<B: Body> ReplayBody<B> {
 }
 
 impl<B> Replay<B> {
-    /// Returns the body again, from its start. A body that an attempt has read to its end is returned any number of times.
+    /// Returns the body again, from its start. A body that an attempt has read completely can be returned any number of
+    /// times.
     ///
-    /// A body that nothing was read from is returned whatever its size, and recorded as the first one was. Returns `None`
-    /// if the body is too large, failed, was read in part, or is still being sent.
+    /// A body of which nothing was read is returned regardless of its size, and recorded while it is sent. Returns
+    /// `None` if the body is too large, failed, was read in part, or is still being sent.
     pub(crate) fn body(&self) -> Option<ReplayBody<B>> {
         let Some(shared) = &self.shared else { return Some(ReplayBody::ENDED) };
         match &mut *shared.lock() {
@@ -43,7 +44,7 @@ impl<B> Replay<B> {
         }
     }
 
-    /// Returns whether the body returned an error. It is the error of the last attempt, because no attempt follows it.
+    /// Returns whether the body returned an error. No further attempt follows such an error.
     pub(crate) fn has_failed(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| matches!(*shared.lock(), Source::Failed))
     }
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sends_an_empty_body_again_without_allocation() {
+    fn resends_an_empty_body_without_allocation() {
         let counted = allocation_counter::measure(|| {
             let (first, replay) = ReplayBody::record(Empty::<Bytes>::new(), 0, None);
             assert_eq!((first.size_hint().exact(), first.is_end_stream()), (Some(0), true));
@@ -89,7 +90,7 @@ mod tests {
             };
             assert_eq!(frame.data_ref().unwrap().as_ptr(), data.as_ptr());
         });
-        // `Bytes` made from a `Vec` allocates its reference count at the first clone.
+        // `Bytes` made from a `Vec` allocates a reference count at the first clone.
         assert!(counted.count_total <= 4, "{counted:?}");
     }
 
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn does_not_replay_a_part() {
+    fn does_not_replay_a_body_that_was_read_in_part() {
         let (first, replay) = ReplayBody::record(Script::new([Step::data(3), Step::data(3)]), 10, None);
         let mut first = Box::pin(first);
         assert_eq!(read(first.as_mut(), 1).data.len(), 3);
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn frees_the_recording_over_the_limit_and_sends_on() {
+    fn drops_the_recording_over_the_limit_and_continues_sending() {
         let data = Bytes::from(vec![3; 8]);
         let frames =
             [data.clone(), Bytes::from_static(b"0123456789")].map(|d| Ok::<_, Failure>(Frame::data(d)));
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_failed_body_that_is_not_recorded() {
+    fn reports_the_failure_of_an_unrecorded_body() {
         let steps = [Step::data(3), Step::Fail];
         for (limit, known) in [(10, false), (1, false), (1, true)] {
             let source = Script::new(steps.clone());

@@ -1,4 +1,4 @@
-//! Sends a request's body and records it, so that a retry can send it again.
+//! Records a request's body while it is sent, so that a retry can resend it.
 
 mod body;
 mod handle;

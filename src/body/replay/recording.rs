@@ -4,23 +4,23 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 
-/// Chunks under 64 bytes are copied into one, except the first. Each recorded chunk costs 32 bytes of bookkeeping, so a
-/// body of single bytes would take 32 times its limit.
+/// Chunks under 64 bytes are merged, except for the first chunk. Each recorded chunk needs 32 bytes of bookkeeping, so
+/// a body of one-byte chunks would otherwise take 32 times its limit.
 const SMALL: usize = 64;
 
-/// The frames of a body, until it ends or exceeds the limit.
+/// The recorded frames of a body.
 #[derive(Default)]
 pub(super) struct Recording {
-    /// Bytes left up to the limit.
+    /// The number of bytes that may still be recorded.
     room: usize,
     len: u64,
-    /// Whether the source knew its length.
+    /// Whether the source reported an exact length.
     exact: bool,
-    /// The first chunk. It is outside of the list, so that a body of one chunk needs no list.
+    /// The first chunk. It is stored outside the list, so that a body of one chunk needs no list.
     first: Option<Bytes>,
     chunks: Vec<Bytes>,
     small: BytesMut,
-    /// Boxed, because few requests have trailers and each recording has room for them.
+    /// The trailers. Boxed, because few requests have trailers, and every recording would reserve memory for them.
     trailers: Option<Box<HeaderMap>>,
 }
 
@@ -29,7 +29,7 @@ impl Recording {
         Self { room: limit, exact, ..Self::default() }
     }
 
-    /// Adds a frame. Returns `false` if it exceeds the limit. The recording is unusable then.
+    /// Adds a frame. Returns `false` if the recording exceeds its limit and is unusable.
     pub(super) fn push(&mut self, frame: &Frame<Bytes>) -> bool {
         let fields = |trailers: &HeaderMap| trailers.iter().map(|(n, v)| n.as_str().len() + v.len()).sum();
         let trailers = frame.trailers_ref();
@@ -46,7 +46,7 @@ impl Recording {
     }
 
     fn push_data(&mut self, data: &Bytes) {
-        // Endless empty frames must not fill the memory.
+        // Skips empty frames, because an endless number of them would fill the memory.
         if data.is_empty() {
         } else if self.first.is_none() {
             self.first = Some(data.clone());
@@ -64,7 +64,7 @@ impl Recording {
         }
     }
 
-    /// Returns the length of the data so far.
+    /// Returns the length of the recorded data.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -78,15 +78,16 @@ impl Recording {
     }
 }
 
-/// A whole body, as an iterator over the frames that are left. A clone made before the first `next` returns all of them.
+/// A complete recording, as an iterator over its remaining frames. A clone made before the first `next` returns all
+/// frames.
 #[derive(Clone)]
 pub(super) struct Recorded {
     first: Option<Bytes>,
-    /// `None` if none of it is left.
+    /// The recorded frames after the first chunk. `None` at the end of the recording.
     rest: Option<Arc<Rest>>,
     at: usize,
     left: u64,
-    /// Whether the length may be announced. HTTP/1 drops trailers after an announced length.
+    /// Whether the length may be reported. With a reported length, HTTP/1 would drop the trailers.
     exact: bool,
 }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_trailers_and_ends_with_them() {
+    fn recording_counts_trailers_and_returns_them_last() {
         let mut trailers = HeaderMap::new();
         trailers.insert("x-sum", http::HeaderValue::from_static("12345"));
         assert!(!Recording::new(9, false).push(&Frame::trailers(trailers.clone())));

@@ -7,7 +7,7 @@ use http_body::Body;
 
 use super::recording::{Recorded, Recording};
 
-/// The body that the attempts of a call share.
+/// The body that all attempts of a call share.
 pub(super) struct Shared<B> {
     pub(super) limit: usize,
     pub(super) announced: Option<u64>,
@@ -15,29 +15,30 @@ pub(super) struct Shared<B> {
 }
 
 pub(super) enum Source<B> {
-    /// Nothing was read from it. `None` while an attempt has it, and after an attempt has read a part of it.
+    /// Nothing was read from the body. `None` while an attempt holds the body, and after an attempt has read part of
+    /// it.
     Unread(Option<B>),
-    /// An attempt has read it to its end.
+    /// An attempt has read the body completely.
     Whole(Recorded),
-    /// It returned an error.
+    /// The body returned an error.
     Failed,
 }
 
 impl<B> Shared<B> {
-    /// Ignores poisoning, because nothing panics halfway through a change.
+    /// Ignores poisoning, because no code panics while it changes the value.
     pub(super) fn lock(&self) -> MutexGuard<'_, Source<B>> {
         self.source.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn put(&self, source: Source<B>) {
         let old = mem::replace(&mut *self.lock(), source);
-        // Drops the body outside the lock, because a custom body may run any code in its drop.
+        // Drops the old body outside the lock, because a custom body may run arbitrary code in its `Drop`.
         drop(old);
     }
 }
 
 impl<B: Body> Shared<B> {
-    /// Starts the recording of a body, unless it announces more than the limit.
+    /// Starts the recording of a body, unless its reported length exceeds the limit.
     pub(super) fn recording(&self, body: &B) -> Option<Recording> {
         let hint = body.size_hint();
         let fits = usize::try_from(hint.lower()).is_ok_and(|least| least <= self.limit);

@@ -2,11 +2,11 @@ use std::io;
 
 use super::super::{ErrorKind, delivery::Proof};
 
-/// The result of reading the chain of errors so far.
+/// What the errors of a chain have shown so far.
 pub(super) struct Findings {
-    /// The kind, unless a deeper error is known.
+    /// The kind of the failure. A deeper error may replace it.
     pub(super) kind: ErrorKind,
-    /// Whether the connection was still being made.
+    /// Whether the client was still connecting.
     pub(super) connecting: bool,
     pub(super) proof: Option<Proof>,
 }
@@ -18,7 +18,7 @@ impl Findings {
         self.kind = ErrorKind::Connect;
     }
 
-    /// Adds what an error proves, unless an error above it has proved something.
+    /// Records what an error proves, unless an error above it has already proved something.
     pub(super) fn prove(&mut self, proof: Proof) {
         self.proof.get_or_insert(proof);
     }
@@ -27,17 +27,17 @@ impl Findings {
         use io::ErrorKind::*;
         Some(match kind {
             ConnectionRefused => ErrorKind::ConnectRefused,
-            // These kinds of I/O errors also end an established connection, whose error is `Closed` until then.
+            // An established connection can also end with these kinds. In that case the kind is already `Closed`.
             HostUnreachable | NetworkUnreachable | AddrNotAvailable if self.kind != ErrorKind::Closed => {
                 ErrorKind::Connect
             }
             ConnectionReset | ConnectionAborted => ErrorKind::Reset,
             TimedOut if self.connecting => ErrorKind::ConnectTimeout,
-            // A timeout without hyper's error above it is that of a custom service.
+            // A timeout without an error of hyper above it comes from a custom service.
             TimedOut if self.kind == ErrorKind::Other => ErrorKind::AttemptTimeout,
-            // TCP is established by then, so the connection ended during the handshake.
+            // TCP was established before, so the connection ended during the TLS handshake.
             UnexpectedEof if self.connecting => ErrorKind::Tls,
-            // h2 reports the end of a connection as a broken pipe.
+            // h2 reports a closed connection as a broken pipe.
             BrokenPipe | UnexpectedEof | NotConnected | TimedOut if !self.connecting => ErrorKind::Closed,
             _ => return None,
         })

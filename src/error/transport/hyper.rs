@@ -1,4 +1,4 @@
-//! Reads the errors of hyper-util, hyper and h2, and of reqwest, which is built on them.
+//! Interprets the errors of hyper-util, hyper and h2, and those of reqwest, which is built on them.
 
 use std::error::Error as StdError;
 
@@ -13,14 +13,14 @@ use super::{
     findings::Findings,
 };
 
-/// The error of hyper-util's connector, which has no public name. Clients that manage their own connections, such as
-/// tonic's channel, wrap it in their error.
+/// The error of hyper-util's connector, whose type has no public name. Clients that manage their own connections, such
+/// as tonic's channel, wrap it in their own error.
 pub(super) type ConnectError = <HttpConnector as tower_service::Service<Uri>>::Error;
 
 impl Findings {
-    /// Updates the kind and the proof by an error of these crates, and returns the kind if no deeper error can change it.
-    /// Returns `None` for any other error.
-    pub(super) fn look_at_hyper(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
+    /// Updates the kind and the proof if `error` comes from one of these crates. Returns `Some` for such an error, with
+    /// the final kind if no deeper error can change it. Returns `None` for any other error.
+    pub(super) fn read_hyper_error(&mut self, error: &(dyn StdError + 'static)) -> Option<Option<ErrorKind>> {
         if let Some(error) = error.downcast_ref::<legacy::Error>() {
             return Some(self.client(error));
         }
@@ -35,7 +35,8 @@ impl Findings {
         if error.is::<ConnectError>() {
             self.prove(NOT_SENT);
             self.connect();
-            // The error's fields are private, so its text decides. An unknown text keeps the kind `Connect`.
+            // The fields of the error are private, so its text is compared. With an unknown text, the kind stays
+            // `Connect`.
             return Some((error.to_string() == "dns error").then_some(ErrorKind::Dns));
         }
         #[cfg(feature = "reqwest")]
@@ -45,11 +46,11 @@ impl Findings {
         None
     }
 
-    /// Reads the error of hyper-util's client, which names the connection that the error occurred on. Without one, the
-    /// client never had a connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
+    /// Interprets the error of hyper-util's client. The error names the connection on which it occurred. If it names
+    /// none, there was no connection for the request, because connecting, TLS or the HTTP/2 handshake failed.
     fn client(&mut self, error: &legacy::Error) -> Option<ErrorKind> {
-        // The client rejected the request itself. The kinds have no public name, so the text decides. If it changes, the
-        // checks below decide.
+        // The client rejected the request itself. These kinds have no public name, so the text is compared. If
+        // hyper-util changes the text, the checks below apply.
         if error.to_string().starts_with("client error (User") {
             self.prove(Proof { lasting: true, ..NOT_SENT });
             return Some(ErrorKind::InvalidRequest);
@@ -61,7 +62,7 @@ impl Findings {
         }
         self.prove(match error.source().and_then(|error| error.downcast_ref::<hyper::Error>()) {
             _ if error.is_connect() || error.connect_info().is_none() => NOT_SENT,
-            // hyper also reports an upgrade as canceled, but this client waits for none.
+            // hyper also reports a cancelled upgrade as canceled, but this client never waits for an upgrade.
             Some(error) => by_connection(error, error.is_canceled()),
             None => MAYBE,
         });
@@ -81,7 +82,7 @@ impl Findings {
         if error.is_parse() {
             return Some(ErrorKind::Protocol);
         }
-        // hyper's error for an unexpected message has neither a cause nor a predicate.
+        // For an unexpected message, hyper's error has neither a cause nor a method that identifies it.
         let ended = error.is_incomplete_message() || error.is_closed() || error.is_canceled();
         let unexpected = !ended && error.source().is_none();
         self.kind = if unexpected { ErrorKind::Protocol } else { ErrorKind::Closed };
@@ -125,30 +126,31 @@ impl Findings {
 fn by_connection(error: &hyper::Error, unbegun: bool) -> Proof {
     match error.source().and_then(|error| error.downcast_ref()) {
         _ if unbegun => NOT_SENT,
-        // The body failed with its own error, which is about something else, or hyper's task ended without a result.
+        // The request's body failed with its own error, which may concern another connection, or hyper's task ended
+        // without a result.
         _ if error.is_user() => MAYBE,
         Some(error) => by_stream(error),
-        // Closed or reset, perhaps after the server read the request. HTTP/1.1 does not show the difference.
+        // The connection was closed or reset, maybe after the server read the request. HTTP/1.1 does not show when.
         None => MAYBE,
     }
 }
 
-/// Reads an HTTP/2 error. A server that resets a stream with REFUSED_STREAM states that it did not process the request
-/// (RFC 9113 §8.7). A REFUSED_STREAM of h2 itself states nothing.
+/// Interprets an HTTP/2 error. A server that resets a stream with REFUSED_STREAM guarantees that it did not process the
+/// request (RFC 9113 §8.7). A REFUSED_STREAM that h2 itself created guarantees nothing.
 ///
-/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those.
-/// However, h2 does not expose the id. hyper returns the same error for a request below it, if another thread read the
+/// GOAWAY proves nothing. The server did not process streams above the last id, and h2 returns its error for those, but
+/// does not expose the id. hyper returns the same error for a request below the last id, if another thread read the
 /// GOAWAY while the request was queued. h2's task may still send that request before it resets the stream.
 fn by_stream(error: &h2::Error) -> Proof {
     let refused = error.is_remote() && error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
     if refused { NOT_SENT } else { MAYBE }
 }
 
-/// Returns whether hyper, without hyper-util's client, returned the request unwritten or found its connection closed.
-/// hyper checks for a closed connection only in `poll_ready`.
+/// Returns whether hyper, used without hyper-util's client, returned the request before it was written or found its
+/// connection closed. hyper looks for a closed connection only in `poll_ready`.
 ///
-/// hyper also cancels an upgrade, after the response. The error for that has no public type, so the texts of the other
-/// causes decide. If they change, the result is "maybe processed".
+/// hyper also cancels an upgrade, after the response. The type of that error is not public, so the texts of the other
+/// causes are compared. If hyper changes them, the result is "maybe processed".
 fn was_not_begun(error: &hyper::Error) -> bool {
     if error.is_closed() {
         return true;

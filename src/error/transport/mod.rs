@@ -1,19 +1,19 @@
-//! Reads from the error of the inner service why it failed, and whether the server may have processed the request.
+//! Determines from an inner service's error why the request failed, and whether the server may have processed it.
 //!
-//! The deepest known error decides on the kind. Causes of a request body's error are skipped, because they may be about
-//! another connection.
+//! The deepest known error determines the kind. The causes of a request body's error are skipped, because they may
+//! concern another connection.
 //!
-//! The first transport error or [`DeliveryError`] decides on the delivery. Errors below it may be about another
-//! connection, for example the one that the request's body was read from. Without either, the server may have processed
-//! the request. Callers do not rely on "not sent" if the request's body failed, because an unknown client may return the
-//! body's error as its own.
+//! The first transport error or [`DeliveryError`] in the chain determines the delivery. Errors below it may concern
+//! another connection, for example the one from which the request's body was read. Without either, the server may have
+//! processed the request. If the request's body failed, callers ignore "not sent", because an unknown client may return
+//! the body's error as its own.
 //!
 //! | error | delivery |
 //! |---|---|
 //! | the service's own `DeliveryError::not_sent`, `ConnectionRefused`, or tower's `Overloaded` | not sent |
-//! | hyper-util's client: no connection was made, for whatever reason | not sent |
+//! | hyper-util's client: no connection was made, for any reason | not sent |
 //! | hyper-util's `HttpConnector`, also inside the error of another client | not sent |
-//! | hyper: canceled before the request was written, or the connection was closed before | not sent |
+//! | hyper: canceled before the request was written, or the connection was already closed | not sent |
 //! | h2: the server reset the stream with `REFUSED_STREAM` (RFC 9113 §8.7) | not sent |
 //! | `HostUnreachable`, `NetworkUnreachable` or `AddrNotAvailable` without one of the connect errors above | maybe processed |
 //! | GOAWAY, a reset connection, a body that failed, and any other error | maybe processed |
@@ -39,7 +39,7 @@ use super::{
 };
 
 impl Error {
-    /// Wraps an inner service's error. An `Error` is returned as it is.
+    /// Wraps the error of an inner service. Returns an `Error` of this crate unchanged.
     pub(crate) fn from_service(error: impl Into<BoxError>) -> Self {
         match error.into().downcast::<Self>() {
             Ok(own) => *own,
@@ -53,36 +53,37 @@ impl Error {
     }
 }
 
-/// Returns why the service failed, and what its error proves.
+/// Returns why the service failed, and what the error proves about the delivery.
 fn read(error: &(dyn StdError + 'static)) -> (ErrorKind, Proof) {
     let proof = states_not_sent(error).then_some(NOT_SENT);
     let mut found = Findings { kind: ErrorKind::Other, connecting: false, proof };
     let mut last = None;
     for error in chain(error) {
-        let kind = found.look(error);
+        let kind = found.read_error(error);
         last = last.or(kind);
     }
     (last.unwrap_or(found.kind), found.proof.unwrap_or(MAYBE))
 }
 
-/// Returns whether the service itself states that nothing was sent. Inside another error each of these may be about
-/// another connection or request, for example the one that the request's body was read from.
+/// Returns whether the service itself reports that nothing was sent. Inside another error, such a report may concern
+/// another connection or request, for example the connection from which the request's body was read.
 fn states_not_sent(error: &(dyn StdError + 'static)) -> bool {
-    // Established TCP connections never fail with this kind. The other kinds of failed connects occur on them, too.
+    // An established TCP connection never fails with this kind. It can fail with the other kinds of connect errors.
     let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
     // A service may wrap its `DeliveryError` in an I/O error.
     let marked = || chain(error).any(|error| error.is::<DeliveryError>());
     error.downcast_ref().is_some_and(refused) && !marked()
         || error.downcast_ref().is_some_and(|error: &DeliveryError| error.proof.not_sent)
-        // tower's `LoadShed` returns it instead of calling its service.
+        // tower's `LoadShed` returns this error instead of calling its inner service.
         || error.is::<Overloaded>()
 }
 
 impl Findings {
-    /// Updates the kind and the proof by one error. Returns the kind if no deeper error can change it.
-    fn look(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
+    /// Updates the kind and the proof by one error of the chain. Returns the final kind if no deeper error can change
+    /// it.
+    fn read_error(&mut self, error: &(dyn StdError + 'static)) -> Option<ErrorKind> {
         #[cfg(feature = "hyper")]
-        if let Some(kind) = self.look_at_hyper(error) {
+        if let Some(kind) = self.read_hyper_error(error) {
             return kind;
         }
         if let Some(error) = error.downcast_ref::<io::Error>() {
@@ -90,7 +91,7 @@ impl Findings {
             return None;
         }
         if let Some(error) = error.downcast_ref::<Error>() {
-            // A retry layer below made several attempts.
+            // An inner retry layer made several attempts, and the server may have processed one of them.
             if error.is_after_processing() {
                 self.prove(MAYBE);
             }
@@ -109,15 +110,15 @@ impl Findings {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
             use rustls::Error::{InvalidCertificate, NoCertificatesPresented, PeerIncompatible};
 
-            // A wrong certificate, or no common version or cipher. The caller should learn at once that it may be talking
-            // to another server.
+            // The certificate is wrong, or no common version or cipher exists. There is no retry, because the caller
+            // should learn immediately that it may be connected to the wrong server.
             if let Some(proof) = self.proof.as_mut().filter(|proof| proof.not_sent && self.connecting) {
                 proof.lasting =
                     matches!(error, InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_));
             }
             return Some(ErrorKind::Tls);
         }
-        // The timeouts of reqwest around a connector and of tonic's channel are read by their texts.
+        // The timeouts of reqwest's connector and of tonic's channel have no public type, so their texts are compared.
         match cause(error).is_none().then(|| error.to_string())?.as_str() {
             "Timeout expired" => Some(ErrorKind::AttemptTimeout),
             text if self.connecting && text.contains("timed out") => Some(ErrorKind::ConnectTimeout),

@@ -1,4 +1,5 @@
-//! The bucket of one quota: governor's arithmetic on the limiter's own state, with one compare-and-swap for each grant.
+//! The bucket of one quota. It uses governor's arithmetic on a state of its own, with one compare-and-swap for each
+//! grant.
 
 use std::{
     cell::Cell,
@@ -23,29 +24,30 @@ use crate::{
     policy::Quota,
 };
 
-/// The fields that every grant writes stand side by side, so that two contending threads exchange one cache line.
+/// The fields that every grant writes are adjacent, so that contending threads exchange only one cache line.
 #[derive(Debug)]
 pub struct Bucket {
     arrival: Arrival,
-    /// The permits granted and the flags of the queue: see [`FastPath`](crate::limit::queue::fast_path::FastPath).
+    /// The count of granted permits and the flags of the queue: see
+    /// [`FastPath`](crate::limit::queue::fast_path::FastPath).
     pub(in crate::limit) tally: AtomicU64,
     governor: governor::RateLimiter<Arrival, InPlace, Given, NoOpMiddleware<Moment>>,
     pub(in crate::limit) quota: Quota,
     pub(super) interval: u64,
-    /// The time in which an empty bucket fills up.
+    /// The time that an empty bucket takes to fill up.
     pub(super) whole: u64,
 }
 
-/// The theoretical arrival time of the next permit. The bucket is full if it lies in the past.
+/// The theoretical arrival time of the next permit. The bucket is full if this time lies in the past.
 ///
-/// Governor's own state cannot be read, but a forecast and a change of quotas read it.
+/// It replaces governor's own state, which cannot be read. Forecasts and changes of quotas must read it.
 #[derive(Debug, Default)]
 struct Arrival(AtomicU64);
 
-/// An arrival so late that the bucket grants nothing. Sums with it do not overflow.
+/// An arrival time so late that the bucket grants nothing. Adding to it does not overflow.
 const CLOSED: u64 = u64::MAX / 2;
 
-/// Governor looks a state up by a comparable key. Here the state itself is the key.
+/// Governor looks up the state of a bucket by a comparable key. Here the state itself is the key.
 #[derive(Debug)]
 struct InPlace;
 
@@ -87,8 +89,8 @@ impl StateStore for InPlace {
     }
 }
 
-/// Nanoseconds since the limiter's origin. Governor counts from the creation of its bucket. Counting from the limiter's
-/// origin lets a change of quotas carry an arrival from one bucket to the next.
+/// Nanoseconds since the limiter's origin. Governor counts from the creation of each bucket. With the limiter's origin,
+/// a change of quotas can carry an arrival time from one bucket to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Moment(u64);
 
@@ -110,8 +112,8 @@ impl Add<Nanos> for Moment {
     }
 }
 
-/// A clock that returns the time that the caller has already read, because reading the real clock costs as much as the
-/// rest of a grant.
+/// A clock that returns the time that the caller has already read. Reading the real clock again would cost as much as
+/// the rest of a grant.
 #[derive(Debug, Clone)]
 struct Given;
 
@@ -146,13 +148,13 @@ impl Bucket {
         self.arrival.0.load(Ordering::Acquire)
     }
 
-    /// Postpones the arrival to `arrival`, if it is earlier.
+    /// Postpones the arrival time to `arrival`, unless it is already later.
     pub(super) fn postpone(&self, arrival: u64) {
         self.arrival.0.fetch_max(arrival, Ordering::AcqRel);
     }
 
-    /// Closes this bucket and returns its arrival, because another bucket replaces it. Every later [`take`](Self::take)
-    /// fails, so its caller takes the lock.
+    /// Closes this bucket because another one replaces it, and returns its arrival time. Every later
+    /// [`take`](Self::take) fails, so its caller continues under the lock.
     pub(super) fn close(&self) -> u64 {
         self.arrival.0.swap(CLOSED, Ordering::AcqRel)
     }
@@ -161,23 +163,24 @@ impl Bucket {
         self.arrival() <= now
     }
 
-    /// Whether another bucket has replaced this one.
+    /// Returns whether another bucket has replaced this one.
     pub(in crate::limit) fn is_closed(&self) -> bool {
         self.arrival() >= CLOSED
     }
 
-    /// When `cost` permits become available. `None` if another bucket has replaced this one.
+    /// Returns when `cost` permits become available, or `None` if another bucket has replaced this one.
     pub(in crate::limit) fn due(&self, now: u64, cost: NonZeroU32) -> Option<u64> {
         let arrival = self.arrival();
         (arrival < CLOSED).then(|| self.after(arrival, now, u64::from(cost.get())))
     }
 
-    /// Takes `cost` permits if they are available.
+    /// Takes `cost` permits if they are available. Returns whether it did.
     pub(in crate::limit) fn take(&self, cost: NonZeroU32, now: u64) -> bool {
         NOW.set(now);
         match cost.get() {
             1 => self.governor.check_key(&self.arrival).is_ok(),
-            // The outer error is a cost above the burst, which the queue has refused before.
+            // Governor's outer error means a cost above the burst. The queue refuses such requests before they reach
+            // the bucket.
             _ => self.governor.check_key_n(&self.arrival, cost).is_ok_and(|outcome| outcome.is_ok()),
         }
     }

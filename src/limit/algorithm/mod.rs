@@ -1,4 +1,4 @@
-//! How permits become available. All times are nanoseconds since the queue's origin.
+//! The algorithms that decide when permits become available. All times are nanoseconds since the queue's origin.
 
 pub(super) mod bucket;
 pub(super) mod sliding_window;
@@ -9,14 +9,15 @@ use std::{num::NonZeroU32, sync::Arc};
 use self::bucket::Bucket;
 use crate::{error::Refusal, policy::Quota};
 
-/// The arithmetic of a limiter. The queue calls it under its lock, except for the [`shared`](Self::shared) bucket.
+/// The arithmetic of a limiter. The queue calls it under its lock, except for the [`shared`](Self::shared) bucket,
+/// which needs no lock.
 pub trait Algorithm: Send + 'static {
-    /// Creates the state with nothing spent, except what was taken from the `shared` bucket already.
+    /// Creates the state. All permits are available, except those that were already taken from the `shared` bucket.
     fn new(quotas: &[Quota], shared: Option<Arc<Bucket>>) -> Self
     where
         Self: Sized;
 
-    /// Creates a bucket that requests may take from without the lock, if the algorithm allows that.
+    /// Creates a bucket from which requests take permits without the lock, if the algorithm supports one.
     fn shared(_quotas: &[Quota]) -> Option<Arc<Bucket>>
     where
         Self: Sized,
@@ -24,47 +25,48 @@ pub trait Algorithm: Send + 'static {
         None
     }
 
-    /// Takes `cost` permits of every quota, or none of any.
+    /// Takes `cost` permits of every quota, or takes nothing if one quota lacks them. Returns whether it took them.
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool;
 
     /// Returns when the last of `total` permits becomes available, if none is taken before `start`. The result is never
-    /// too late. It is too early if indivisible costs leave a gap.
+    /// too late. It is too early if requests with costs above one leave a gap.
     fn forecast(&self, start: u64, total: u64) -> u64;
 
-    /// Returns the most permits that one request can ever take.
+    /// Returns the largest number of permits that one request can ever take.
     fn largest(&self) -> u32;
 
     /// Returns the permits that are available now.
     fn available(&self, now: u64) -> u32;
 
-    /// Returns whether nothing is spent under any quota.
+    /// Returns whether every quota is fully available.
     fn is_whole(&self, _now: u64) -> bool {
         false
     }
 
-    /// Spends all available permits but `permits`.
+    /// Spends the available permits except for `permits` of them.
     fn leave(&mut self, _permits: u32, _now: u64) {}
 
-    /// Replaces the quotas. Spent permits still count, and no more are available than before.
+    /// Replaces the quotas. Spent permits still count, so the change does not make more permits available at once.
     fn change(&mut self, _quotas: &[Quota], _now: u64) {}
 
-    /// Returns the time until which the head may sleep, so that it is served together with others: `due`, or up to `until`
-    /// if that loses no permit. The head's `cost` permits are available at `due`, and the next permit at `next`.
+    /// Returns when the head of the queue must wake up. That is `due`, when its `cost` permits are available, or later,
+    /// so that it is served together with other waiters. The result is at most `until`, and the delay loses no permit.
+    /// The next permit is available at `next`.
     fn gather(&self, _cost: u64, due: u64, _next: u64, _until: u64) -> u64 {
         due
     }
 
-    /// Returns when the head's timer polls it again, or `u64::MAX` if the algorithm wakes it instead.
+    /// Returns when the timer of the queue's head polls it again, or `u64::MAX` if the algorithm wakes the head itself.
     fn poll_at(&self, due: u64, _now: u64) -> u64 {
         due
     }
 
-    /// Returns how long the first forecast may take. Until then, permits are forecast as available now.
+    /// Returns how long the first forecast may take. During that time, permits are assumed to be available now.
     fn grace(&self) -> u64 {
         0
     }
 
-    /// Returns why the limiter grants no request of this cost at the moment, or `None` if it may grant one.
+    /// Returns why the limiter currently grants no request of this cost, or `None` if it may grant one.
     fn unavailable(&self, _cost: NonZeroU32, _now: u64) -> Option<Refusal> {
         None
     }

@@ -1,4 +1,4 @@
-//! The algorithm of the token bucket.
+//! The token bucket algorithm.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -11,10 +11,10 @@ pub struct Buckets {
     buckets: Vec<Arc<Bucket>>,
 }
 
-/// Twice the delay of a late timer, 2 ms in nanoseconds. The bucket must not fill up within this time.
+/// The head wakes up at least this long before a bucket is full: twice the delay of a late timer, 2 ms in nanoseconds.
 const LATE: u64 = 2_000_000;
 
-/// The latest arrival after a change of quotas. Sums with it do not overflow.
+/// The latest arrival time that a change of quotas sets. Adding to it does not overflow.
 const LATEST: u64 = u64::MAX / 4;
 
 impl Algorithm for Buckets {
@@ -34,7 +34,8 @@ impl Algorithm for Buckets {
     }
 
     fn take(&mut self, cost: NonZeroU32, now: u64) -> bool {
-        // Several buckets are used only under the lock, so permits that all of them have can be taken from each.
+        // Several buckets are used only under the lock, so no other thread takes permits between this check and the
+        // grant.
         self.forecast(now, cost.get().into()) <= now
             && self.buckets.iter().all(|bucket| bucket.take(cost, now))
     }
@@ -66,36 +67,37 @@ impl Algorithm for Buckets {
         if quotas.iter().eq(self.buckets.iter().map(|bucket| &bucket.quota)) {
             return;
         }
-        // Closing reads the arrival in the same step, so that every earlier grant counts.
+        // Closes a bucket and reads its arrival time in one step, so that every earlier grant counts.
         let close = |old: &Arc<Bucket>| (Arc::clone(old), old.close().saturating_sub(now));
         let closed: Vec<_> = self.buckets.iter().map(close).collect();
         let after = |quota: &Quota| {
             let interval = nanos(quota.refill_interval());
             let whole = interval.saturating_mul(u64::from(quota.burst()));
-            // Counts parts of a permit. Otherwise each change would cost the permit that was about to be refilled.
-            let owed = closed.iter().map(|(old, missing)| {
+            // Also converts fractions of a permit. Otherwise each change of quotas would lose the permit that is being
+            // refilled.
+            let spent_times = closed.iter().map(|(old, missing)| {
                 let left = old.whole.saturating_sub(*missing);
-                // A larger burst is not available at once. Otherwise the window would contain both bursts.
+                // A larger burst becomes available gradually. Otherwise one window could contain both bursts.
                 let taken = whole.saturating_sub(scaled(left, interval, old.interval, u128::div_euclid));
                 scaled(*missing, interval, old.interval, u128::div_ceil).max(taken)
             });
-            now.saturating_add(owed.max().unwrap_or(0)).min(LATEST)
+            now.saturating_add(spent_times.max().unwrap_or(0)).min(LATEST)
         };
         self.buckets = quotas.iter().filter_map(|quota| Bucket::new(*quota, after(quota))).collect();
     }
 
     fn gather(&self, cost: u64, due: u64, next: u64, until: u64) -> u64 {
-        // The time in which the bucket fills up after the head's permits become available.
+        // The time from the availability of the head's permits until the bucket is full.
         let room = |bucket: &Arc<Bucket>| bucket.whole.saturating_sub(bucket.interval.saturating_mul(cost));
         let room = self.buckets.iter().map(room).min().unwrap_or(0);
         let patience = (room.saturating_sub(LATE) / 2).min(until.saturating_sub(due));
-        // Sleeps for whole permits, because a moment between two of them gains nothing.
+        // Sleeps until a permit becomes available, because waking up between two permits gains nothing.
         let gathered = patience.checked_div(next.saturating_sub(due)).unwrap_or(0);
         due.saturating_add(gathered.saturating_mul(next.saturating_sub(due)))
     }
 }
 
-/// Converts a refill time to another interval, so that it stands for the same permits or part of one.
+/// Converts a refill time to another interval, so that it corresponds to the same number of permits.
 fn scaled(time: u64, interval: u64, before: u64, divide: fn(u128, u128) -> u128) -> u64 {
     let scaled = divide(u128::from(time) * u128::from(interval), u128::from(before.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX)

@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::policy::Quota;
 
-/// Limiters of one permit, which is refilled after an hour.
+/// Creates limiters of one permit, which is refilled after an hour.
 fn hourly<K: Hash + Eq + Clone>(max_keys: usize) -> KeyedBucket<K> {
     let quota = Quota::new(2, Duration::from_secs(3_600)).and_then(|quota| quota.with_burst(1));
     let quota = quota.unwrap().without_margin();
@@ -26,7 +26,7 @@ async fn keeps_keys_in_use_while_the_tables_grow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stores_each_key_once() {
+async fn stores_one_copy_of_each_key() {
     let keyed = hourly(16);
     let key: Arc<str> = Arc::from("tenant");
     assert!(takes(&keyed, Arc::clone(&key)));
@@ -36,30 +36,30 @@ async fn stores_each_key_once() {
 #[tokio::test(start_paused = true)]
 async fn finds_the_only_idle_key_of_a_full_shard_in_one_pass() {
     let keyed = hourly(16 * 500);
-    let newcomers = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
-    let mut newcomers = newcomers.take(1_000);
-    let idle = newcomers.next().unwrap();
+    let new_keys = (0..).filter(|key| keyed.shared.hasher.hash_one(key) >> 32 & 15 == 0);
+    let mut new_keys = new_keys.take(1_000);
+    let idle = new_keys.next().unwrap();
     keyed.limiter(&idle).unwrap();
-    for key in newcomers.by_ref().take(499) {
+    for key in new_keys.by_ref().take(499) {
         keyed.limiter(&key).unwrap().try_acquire().unwrap();
-        // Adding the key may have removed the idle one while there was room, so it is added again.
+        // Adds the idle key again, because adding the other key removed it while there was room.
         keyed.limiter(&idle).unwrap();
     }
     assert_eq!(keyed.len(), 500);
-    let tries = newcomers.position(|key| takes(&keyed, key)).unwrap();
-    assert!(tries <= 500 / LOOKS_IF_FULL + 1, "{tries}");
+    let tries = new_keys.position(|key| takes(&keyed, key)).unwrap();
+    assert!(tries <= 500 / CHECKED_KEYS_IF_FULL + 1, "{tries}");
     assert_eq!(keyed.len(), 500);
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_new_keys_remove_the_idle_ones() {
-    const CROWD: u32 = 16_000;
-    let keyed = hourly(2 * CROWD as usize);
-    assert!((0..CROWD).all(|key| takes(&keyed, key)));
-    for key in CROWD..2 * CROWD {
+async fn new_keys_remove_as_many_idle_keys() {
+    const KEYS: u32 = 16_000;
+    let keyed = hourly(2 * KEYS as usize);
+    assert!((0..KEYS).all(|key| takes(&keyed, key)));
+    for key in KEYS..2 * KEYS {
         tokio::time::advance(Duration::from_secs(3_600)).await;
         assert!(takes(&keyed, key));
     }
-    // A pass over the slots of the idle keys takes an eighth as many new keys.
-    assert!(keyed.len() <= CROWD as usize / 6, "{}", keyed.len());
+    // One pass over the slots of the idle keys needs only an eighth as many new keys.
+    assert!(keyed.len() <= KEYS as usize / 6, "{}", keyed.len());
 }

@@ -9,7 +9,8 @@ use std::{
 use tokio::time::Sleep;
 
 use super::{
-    AnyQueue, Joined, Queue, Standing,
+    Queue,
+    any::{AnyQueue, Joined, Standing},
     waiter::{State, Waiter},
 };
 use crate::{
@@ -21,30 +22,30 @@ use crate::{
     },
 };
 
-/// The future of a limiter: waits for the permit of one request.
+/// The future of a limiter. It resolves to the permit of one request, or to a refusal.
 ///
 /// # Cancellation
 ///
-/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves it when
-/// it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next poll wastes the
-/// permit.
+/// The future of a [`LocalLimiter`](super::super::LocalLimiter) joins the queue when it is first polled, and leaves it
+/// when it is dropped. Dropping it while it is queued spends nothing. Dropping it between the grant and the next poll
+/// wastes the permit.
 pub struct Acquire {
     stage: Stage,
 }
 
-/// The queue is `None` once the permits are granted or refused.
+/// In each variant, the queue is `None` after the permits are granted or refused.
 enum Stage {
-    /// Not polled yet.
+    /// The future was not polled yet.
     New(Option<Arc<dyn AnyQueue>>, PermitRequest),
-    /// Only the head has a timer, because it is large.
+    /// The timer is boxed because it is large and only the head of the queue has one.
     Queued(Option<Arc<dyn AnyQueue>>, Arc<Waiter>, Option<Pin<Box<Sleep>>>),
-    /// `None` once it is completed.
+    /// The outcome is `None` after it was returned.
     Ready(Option<Result<Permit<'static>, Refusal>>),
     Custom(Pin<Box<dyn Future<Output = Result<Permit<'static>, Refusal>> + Send>>),
 }
 
 impl Acquire {
-    /// Creates the future of a custom limiter that has to wait.
+    /// Creates the future of a custom limiter whose caller has to wait.
     pub fn new<F>(future: F) -> Self
     where
         F: Future<Output = Result<Permit<'static>, Refusal>> + Send + 'static,
@@ -52,7 +53,7 @@ impl Acquire {
         Self { stage: Stage::Custom(Box::pin(future)) }
     }
 
-    /// Creates the future of a custom limiter that decides immediately. Allocates nothing.
+    /// Creates the future of a custom limiter that decides immediately. Does not allocate.
     #[inline]
     pub fn ready(outcome: Result<Permit<'static>, Refusal>) -> Self {
         Self { stage: Stage::Ready(Some(outcome)) }
@@ -80,7 +81,8 @@ impl Future for Acquire {
                     match joining.join(request, Some(cx.waker())) {
                         Ok(Joined::Granted(at)) => break (queue, request.cost(), Ok(at)),
                         Ok(Joined::Queued(waiter)) => {
-                            // The waiter is already granted and woken, so that earlier waiters are polled first.
+                            // A waiter that is already granted and woken yields once, so that earlier waiters are
+                            // polled first.
                             let woken = waiter.state() != State::Waiting;
                             *stage = Stage::Queued(queue.take(), waiter, None);
                             if woken {
@@ -108,7 +110,7 @@ impl Future for Acquire {
                 }
             }
         };
-        // The permit takes the queue, which saves a change of its reference count.
+        // Moves the queue into the permit, which saves a change of its reference count.
         let Some(queue) = queue.take() else { polled_after_completion() };
         Poll::Ready(granted_at.map(|at| Permit::issued(Issuer::Shared(queue.issuer()), cost, at)))
     }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::clock::{self, Instant};
 
-/// Saturates after 584 years.
+/// Returns the duration in nanoseconds. Saturates after 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A limiter's clock. Counts nanoseconds since the limiter was created.
+/// A limiter's clock, which counts nanoseconds since the limiter was created.
 #[derive(Debug, Clone)]
 pub(in crate::limit) struct Clock {
     origin: Instant,
@@ -44,7 +44,7 @@ impl Clock {
         nanos(clock::now().saturating_duration_since(self.origin))
     }
 
-    /// The moment `at` as tokio's timers count it.
+    /// Converts a moment of this clock to an `Instant` of tokio's timers.
     pub(super) fn timer(&self, at: u64) -> Instant {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
@@ -53,7 +53,7 @@ impl Clock {
         clock::after(self.origin, Duration::from_nanos(at))
     }
 
-    /// A moment of tokio's clock on this clock.
+    /// Converts an `Instant` of tokio's clock to a moment of this clock.
     pub(super) fn at(&self, instant: Instant) -> u64 {
         #[cfg(feature = "quanta")]
         if self.quanta.is_some() {
@@ -62,8 +62,8 @@ impl Clock {
         nanos(instant.saturating_duration_since(self.origin))
     }
 
-    /// A past moment of this clock as an `Instant`, without reading a clock. [`since_origin`](Self::since_origin) reverses
-    /// it exactly.
+    /// Converts a past moment of this clock to an `Instant`, without reading a clock.
+    /// [`since_origin`](Self::since_origin) is its exact inverse.
     #[inline]
     pub(super) fn stamp(&self, at: u64) -> Instant {
         self.origin.checked_add(Duration::from_nanos(at)).unwrap_or(self.origin)

@@ -1,4 +1,4 @@
-//! The queue's interface for an algorithm that gets its permits from a store outside this process.
+//! The queue's interface to an algorithm that gets its permits from a store outside this process.
 
 use std::num::NonZeroU32;
 
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::{clock::Instant, policy::Quota};
 
-/// The demand of the waiters. Times are nanoseconds since the queue's origin.
+/// The number of permits that the waiters need. Times are nanoseconds since the queue's origin.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Demand {
-    /// The permits of all waiters.
+    /// The permits that all waiters need together.
     pub(crate) permits: u64,
-    /// The permits of the head. `None` if no request waits.
+    /// The permits that the head of the queue needs. `None` if no request waits.
     pub(crate) head: Option<NonZeroU32>,
-    /// The earliest time after which a grant is too late for some waiter.
+    /// The time after which a grant is too late for at least one waiter.
     pub(crate) last: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl<A: Algorithm> Queue<A> {
         Self { fast: FastPath::new(Clock::tokio(), None, slack(quotas)), list: Mutex::new(list) }
     }
 
-    /// Calls `work` with the algorithm, the demand and the time.
+    /// Calls `work` with the algorithm, the waiters' demand and the current time.
     pub(crate) fn inspect<T>(&self, work: impl FnOnce(&mut A, Demand, u64) -> T) -> T {
         self.locked(|list, _| {
             let demand = list.demand();
@@ -52,37 +52,38 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// Changes the algorithm with `work`, refuses the waiters that became late and serves the others.
+    /// Changes the algorithm by `work`, refuses the waiters that have become too late, then grants permits to the
+    /// others.
     ///
-    /// `may_refuse` returns whether the algorithm may be unavailable for some waiters.
+    /// `may_refuse` returns `true` if the algorithm may be unavailable for some waiters.
     pub(crate) fn update<T>(&self, may_refuse: fn(&A) -> bool, work: impl FnOnce(&mut A, u64) -> T) -> T {
         self.locked(|list, wakes| {
             let now = self.fast.clock.now();
             let outcome = work(&mut list.algorithm, now);
-            // Late waiters are refused first, so that they take no permits.
+            // Refuses late waiters before any grant, so that they take no permits.
             let demand = list.demand();
             let is_late = |last| list.forecast(now, demand.permits) > last || last <= now;
             if may_refuse(&list.algorithm) || demand.last.is_some_and(is_late) {
                 list.refuse_late(&self.fast, wakes);
             }
             list.serve(&self.fast, None, wakes);
-            // The head set its timer before this change.
+            // Wakes the head, because it set its timer before this change.
             list.wake_head(wakes);
             outcome
         })
     }
 
-    /// Nanoseconds since the queue's origin.
+    /// Returns the nanoseconds since the queue's origin.
     pub(crate) fn now(&self) -> u64 {
         self.fast.clock.now()
     }
 
-    /// A moment of the queue's clock as tokio's timers count it.
+    /// Converts a moment of the queue's clock to an `Instant` of tokio's timers.
     pub(crate) fn timer(&self, at: u64) -> Instant {
         self.fast.clock.timer(at)
     }
 
-    /// Permits that the server may not have counted in the remaining permits that it reports.
+    /// Returns the permits in use that the server may not have counted yet in the remaining permits that it reports.
     pub(crate) fn uncounted(&self) -> u64 {
         self.locked(|list, _| {
             self.fast.in_flight().saturating_add(list.unconfirmed.permits(self.fast.clock.now()))

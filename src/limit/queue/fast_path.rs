@@ -1,4 +1,4 @@
-//! The path of a request that need not wait. It takes no lock.
+//! The fast path: a request that need not wait takes its permits without a lock.
 
 use std::{num::NonZeroU32, sync::Arc};
 
@@ -11,32 +11,32 @@ use crate::{
     limit::{algorithm::bucket::Bucket, permit_request::PermitRequest},
 };
 
-/// A request waits, or a server limit applies.
+/// Flag: a request waits, or a server limit applies.
 pub(super) const BUSY: u64 = 1 << 63;
-/// A server limit applies.
+/// Flag: a server limit applies.
 pub(super) const LIMITED: u64 = 1 << 62;
 
 #[derive(Debug)]
 pub(in crate::limit) struct FastPath {
     pub(super) clock: Clock,
-    /// The bucket that requests take from without the lock while neither flag is set.
+    /// The bucket from which requests take permits without the lock while neither flag is set.
     pub(super) shared: Option<Arc<Bucket>>,
-    /// Used if no bucket is shared.
+    /// The tally of a queue without a shared bucket.
     own_tally: AtomicU64,
-    /// Waiters that were granted their permits and woken, but not polled yet.
+    /// The number of waiters whose permits are granted and whose tasks are woken, but not polled yet.
     pub(super) woken: AtomicU64,
     pub(super) refused: AtomicU64,
     released: AtomicU64,
-    /// How long a permit stays valid: see [`slack`](super::wait_list::slack).
+    /// How long a granted permit stays valid: see [`slack`](super::wait_list::slack).
     pub(super) slack: AtomicU64,
 }
 
-/// The result of an attempt without the lock.
+/// The result of an attempt to take permits without the lock.
 pub(super) enum Attempt {
     Granted {
         now: u64,
     },
-    /// No request waits, and the permits become available at `due`.
+    /// No request waits, but the permits only become available at `due`.
     NotBefore {
         now: u64,
         due: u64,
@@ -51,8 +51,8 @@ impl FastPath {
         Self { clock, shared, own_tally: zero(), woken: zero(), refused: zero(), released: zero(), slack }
     }
 
-    /// The permits granted, and the flags in the highest bits. They share one number, so that one step counts a grant and
-    /// reads the flags.
+    /// Returns the count of granted permits, with the flags in the highest bits. One atomic operation counts a grant
+    /// and reads the flags.
     pub(super) fn tally(&self) -> &AtomicU64 {
         self.shared.as_ref().map_or(&self.own_tally, |bucket| &bucket.tally)
     }
@@ -61,14 +61,14 @@ impl FastPath {
         request.deadline().is_some_and(|deadline| self.clock.at(deadline) < now)
     }
 
-    /// The bucket, if so many permits may be taken from it without the lock.
+    /// Returns the bucket if `cost` permits may be taken from it without the lock.
     fn open(&self, cost: NonZeroU32) -> Option<&Bucket> {
         let bucket = self.shared.as_deref().filter(|bucket| cost.get() <= bucket.quota.burst())?;
         let open = bucket.tally.load(Ordering::Acquire) & BUSY == 0;
         open.then_some(bucket).filter(|bucket| !bucket.is_closed())
     }
 
-    /// Takes the permits if that needs no lock, otherwise takes nothing.
+    /// Takes the permits if the lock is not needed. Otherwise takes nothing.
     pub(super) fn attempt(&self, request: &PermitRequest) -> Attempt {
         let cost = request.cost();
         let Some(bucket) = self.open(cost) else { return Attempt::NeedsLock };
@@ -80,8 +80,8 @@ impl FastPath {
             None => return Attempt::NeedsLock,
         }
         let (permits, tally) = (u64::from(cost.get()), &bucket.tally);
-        // Counts the permits before it takes them. A concurrent server limit is then either seen here or counts them as
-        // in flight.
+        // Counts the permits before taking them. A concurrent response with a server limit then either sets a flag that
+        // this thread sees, or counts these permits as in flight.
         let before = tally.fetch_add(permits, Ordering::AcqRel);
         if before & BUSY == 0 && bucket.take(cost, now) {
             return Attempt::Granted { now };
@@ -90,7 +90,7 @@ impl FastPath {
         Attempt::NeedsLock
     }
 
-    /// Returns the current time if a permit granted at `at` is valid now, as far as that is known without the lock.
+    /// Returns the current time if the lock-free state shows that a permit granted at `at` is still valid.
     pub(super) fn is_valid(&self, at: u64) -> Option<u64> {
         if self.tally().load(Ordering::Acquire) & LIMITED != 0 {
             return None;
@@ -113,7 +113,8 @@ impl FastPath {
     }
 
     pub(super) fn in_flight(&self) -> u64 {
-        // A released permit was granted before. Read in this order, the difference is never too small.
+        // Every released permit was granted earlier. Reading `released` before the granted permits keeps their
+        // difference from being too small.
         let released = self.released.load(Ordering::Acquire);
         self.granted().saturating_sub(released)
     }

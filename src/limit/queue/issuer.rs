@@ -1,4 +1,4 @@
-//! The queue as the issuer of its permits: their expiry and their outcomes.
+//! The queue as the issuer of its permits: decides their expiry and receives their outcomes.
 
 use super::{Queue, fast_path::BUSY, sync::Ordering};
 use crate::limit::{
@@ -16,14 +16,15 @@ impl<A: Algorithm> PermitIssuer for Queue<A> {
     }
 
     fn completed(&self, permit: &Permit<'_>, response: &ResponseInfo<'_>) {
-        // Releases the permits first, because the server has counted this request in the remaining permits that it
-        // reports.
+        // Releases the permits before it applies the response, because the remaining permits that the server reports
+        // already include this request.
         self.fast.release(permit.cost());
         if !response.has_limits() {
             return;
         }
         self.locked(|list, wakes| {
-            // From here on every request takes the lock. Requests that were granted without it count as in flight.
+            // Makes every later request take the lock. Requests that were granted without the lock before count as in
+            // flight.
             self.fast.tally().fetch_or(BUSY, Ordering::AcqRel);
             list.flags |= BUSY;
             let now = self.fast.clock.now();

@@ -1,4 +1,4 @@
-//! The lock-free code of the queue, under every interleaving of two threads.
+//! Tests the lock-free code of the queue under every interleaving of two threads.
 
 use std::{num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
@@ -6,7 +6,12 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use loom::thread;
 
 use super::{
-    AnyQueue, Joined, Queue, Standing, clock::Clock, fast_path::BUSY, sync::Ordering, waiter::Waiter,
+    Queue,
+    any::{AnyQueue, Joined, Standing},
+    clock::Clock,
+    fast_path::BUSY,
+    sync::Ordering,
+    waiter::Waiter,
 };
 use crate::{
     limit::{
@@ -17,7 +22,7 @@ use crate::{
     policy::Quota,
 };
 
-/// Runs a model on a clock that stands still, so that it behaves the same in each run.
+/// Runs a model on a clock that never advances, so that every run is the same.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.unwrap();
@@ -43,7 +48,7 @@ fn drain(queue: &Queue<Buckets>) -> usize {
 }
 
 #[test]
-fn two_threads_never_get_more_than_available() {
+fn two_threads_never_take_more_than_the_available_permits() {
     model(|| {
         let queue = queue(2);
         let other = Arc::clone(&queue);
@@ -56,7 +61,7 @@ fn two_threads_never_get_more_than_available() {
 }
 
 #[test]
-fn grant_during_a_change_of_quotas_counts_under_the_new_ones() {
+fn grant_during_a_change_of_quotas_counts_under_the_new_quotas() {
     model(|| {
         let queue = queue(2);
         let other = Arc::clone(&queue);
@@ -64,7 +69,7 @@ fn grant_during_a_change_of_quotas_counts_under_the_new_ones() {
         queue.change(&[quota(3)]);
         let granted = thread.join().unwrap();
         assert_eq!(granted, 1);
-        assert_eq!(drain(&queue), 1, "as many as before, less the spent one");
+        assert_eq!(drain(&queue), 1, "as many permits as before, except for the spent one");
     });
 }
 
@@ -74,18 +79,18 @@ fn grant_during_a_response_counts_against_its_remaining_permits() {
     headers.insert("ratelimit", HeaderValue::from_static("\"q\";r=1;t=60"));
     model(move || {
         let queue = queue(4);
-        // The request of the response, which the server has counted.
+        // The request whose response arrives. The server has counted it.
         assert_eq!(take(&queue), 1);
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || take(&other));
         let permit = Permit::new(NonZeroU32::MIN);
         queue.completed(&permit, &ResponseInfo::new(StatusCode::OK, &headers));
         let granted = thread.join().unwrap();
-        assert!(granted + drain(&queue) <= 1, "the server has one left");
+        assert!(granted + drain(&queue) <= 1, "one permit remains at the server");
     });
 }
 
-/// Two waiters of a pause that has just been lifted.
+/// Returns two waiters that were queued during a pause that has just been lifted.
 fn two_waiting() -> (Arc<Queue<Buckets>>, [Arc<Waiter>; 2]) {
     let queue = queue(2);
     queue.pause_until(crate::clock::now() + Duration::from_secs(1));
@@ -102,12 +107,12 @@ fn visit(queue: &Queue<Buckets>, waiter: &Arc<Waiter>) -> usize {
 }
 
 #[test]
-fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
+fn grants_two_woken_waiters_once_each_and_reopens_the_fast_path() {
     model(|| {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);
         let thread = thread::spawn(move || visit(&other, &first));
-        // The second waiter is not granted if it is polled before the head has granted its permit.
+        // The second waiter gets no permit if it is polled before the head has granted the permits.
         let early = visit(&queue, &second);
         assert_eq!(thread.join().unwrap(), 1);
         let late = if early == 0 { visit(&queue, &second) } else { 0 };
@@ -117,7 +122,7 @@ fn two_woken_waiters_are_granted_once_each_and_the_fast_path_opens() {
 }
 
 #[test]
-fn waiter_that_leaves_while_woken_wastes_at_most_its_own_permit() {
+fn woken_waiter_that_leaves_wastes_at_most_its_own_permit() {
     model(|| {
         let (queue, [first, second]) = two_waiting();
         let other = Arc::clone(&queue);

@@ -2,6 +2,7 @@
 //! [wait list](wait_list) for all others.
 
 pub(super) mod acquire;
+mod any;
 pub(crate) mod clock;
 #[cfg(feature = "redis")]
 pub(crate) mod external;
@@ -21,6 +22,7 @@ use std::{
 };
 
 use self::{
+    any::{AnyQueue, Joined, Standing},
     clock::Clock,
     fast_path::{Attempt, BUSY, FastPath, LIMITED},
     sync::{Mutex, MutexGuard, Ordering},
@@ -37,45 +39,14 @@ use crate::{
     policy::Quota,
 };
 
-/// How long new requests let a woken waiter be polled first: 100 ms in nanoseconds.
+/// The longest time for which new requests let woken waiters be polled first: 100 ms in nanoseconds.
 const PATIENCE: u64 = 100_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Queue<A> {
     fast: FastPath,
-    /// Created when a request first needs it. Most limiters of a [`Keyed`](super::Keyed) never need it.
+    /// Created when a request first has to wait. Most limiters of a [`Keyed`](super::Keyed) never create it.
     list: Mutex<Option<Box<WaitList<A>>>>,
-}
-
-enum Joined {
-    /// Granted at this moment.
-    Granted(Instant),
-    /// Queued. If the waiter is already granted, it only lets the woken tasks run first.
-    Queued(Arc<Waiter>),
-}
-
-enum Standing {
-    /// Granted, and returned to the task at this moment.
-    Granted(Instant),
-    /// The head, which polls again at this moment.
-    Head {
-        poll_at: Instant,
-    },
-    Behind,
-}
-
-/// A queue of any algorithm, as its waiters see it.
-trait AnyQueue: PermitIssuer {
-    /// Takes the permits now or joins the queue, unless the wait exceeds the request's bounds. Never joins without a waker.
-    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal>;
-
-    /// Returns how a waiter stands. The head also grants permits to the waiters behind it.
-    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
-
-    /// Removes a waiter. Permits that were granted to it meanwhile are wasted.
-    fn leave(&self, waiter: &Waiter);
-
-    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer>;
 }
 
 fn too_late() -> Refusal {
@@ -103,8 +74,8 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             }
             match (list.wait(fast, cost, now, wakes)?, waker) {
                 (None, Some(waker)) if self.awaits_woken(list) => {
-                    // Earlier waiters have been granted their permits, and their tasks are about to run. They run first,
-                    // once.
+                    // Earlier waiters were granted their permits, but their tasks have not run yet. Queues this request
+                    // once, so that they run first.
                     wakes.wake.push(waker);
                     fast.woken.fetch_add(1, Ordering::AcqRel);
                     list.woken_at = now;
@@ -137,7 +108,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
             let granted = Standing::Granted(fast.clock.stamp(now));
             match waiter.state() {
                 State::Refused => {
-                    // The refusal was stored under the same lock as the state.
+                    // The lock that protects the state also protects the refusals, so both were set together.
                     let refusal = list.refusals.remove(&id);
                     return Err(refusal.unwrap_or(Refusal::new(Reason::MaxWait, None)));
                 }
@@ -146,7 +117,7 @@ impl<A: Algorithm> AnyQueue for Queue<A> {
                     if !self.is_expired_in(list, now.saturating_sub(at), now) {
                         return Ok(granted);
                     }
-                    // Returns the waiter to its old position, before all that arrived later.
+                    // Returns the waiter to its old position, ahead of all waiters that arrived later.
                     waiter.set(State::Waiting);
                     fast.release(cost);
                     list.insert(waiter, waker.clone());
@@ -200,17 +171,17 @@ impl<A: Algorithm> Queue<A> {
         Self { fast: FastPath::new(clock, shared, slack(quotas)), list: Mutex::new(list) }
     }
 
-    /// Takes the permits now, or returns a refusal with the necessary wait.
+    /// Takes the permits now, or returns a refusal with the wait that would be needed.
     pub(super) fn try_take(&self, cost: NonZeroU32) -> Result<Instant, Refusal> {
         let request = PermitRequest::new().with_cost(cost).with_max_wait(Duration::ZERO);
         match self.join(&request.with_max_queue(usize::MAX), None)? {
             Joined::Granted(at) => Ok(at),
-            // Not reached: without a waker nothing is queued.
+            // Unreachable, because `join` does not queue a request without a waker.
             Joined::Queued(_) => Err(too_late()),
         }
     }
 
-    /// Takes the permits now if that needs no lock. Otherwise leaves the decision to [`join`](AnyQueue::join).
+    /// Takes the permits now if that needs no lock. Otherwise the caller must use [`join`](AnyQueue::join).
     pub(super) fn take_without_lock(&self, request: &PermitRequest) -> Option<Instant> {
         match self.fast.attempt(request) {
             Attempt::Granted { now } => Some(self.fast.clock.stamp(now)),
@@ -232,7 +203,7 @@ impl<A: Algorithm> Queue<A> {
             self.fast.slack.store(slack(quotas), Ordering::Release);
             list.server.has_quota = !quotas.is_empty();
             list.refuse_late(&self.fast, wakes);
-            // The head set its timer under the old quotas.
+            // Wakes the head, because it set its timer for the old quotas.
             list.wake_head(wakes);
         });
     }
@@ -245,13 +216,13 @@ impl<A: Algorithm> Queue<A> {
         });
     }
 
-    /// Whether permits that were granted `held` ago are expired. A request that is sent later could fall into another
-    /// window, into a pause, or into a time for which the server reported no remaining permits.
+    /// Returns whether permits that were granted `held` ago are expired. A request sent now could be in another window,
+    /// in a pause, or in a time for which the server reported no remaining permits.
     fn is_expired_in(&self, list: &WaitList<A>, held: u64, now: u64) -> bool {
         held > self.fast.slack.load(Ordering::Acquire) || list.server.is_shut(now)
     }
 
-    /// Whether woken waiters have not been polled yet.
+    /// Returns whether some woken waiters have not been polled yet.
     fn awaits_woken(&self, list: &WaitList<A>) -> bool {
         self.fast.woken.load(Ordering::Acquire) > 0
             && self.fast.clock.now().saturating_sub(list.woken_at) <= PATIENCE
@@ -267,9 +238,9 @@ impl<A: Algorithm> Queue<A> {
         }
         self.locked(|list, _| {
             let now = self.fast.clock.now();
-            let owes =
+            let in_use =
                 !list.algorithm.is_whole(now) || list.server.tidy(now) || list.unconfirmed.permits(now) > 0;
-            !owes && list.entries.is_empty()
+            !in_use && list.entries.is_empty()
         })
     }
 
@@ -289,7 +260,7 @@ impl<A: Algorithm> Queue<A> {
         })
     }
 
-    /// Counts a woken task that has been polled. The last one opens the fast path again.
+    /// Records that a woken task was polled. The last woken task opens the fast path again.
     fn arrive(&self) {
         if self.fast.woken.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.locked(|_, _| ());
@@ -297,7 +268,7 @@ impl<A: Algorithm> Queue<A> {
     }
 
     fn list(&self) -> MutexGuard<'_, Option<Box<WaitList<A>>>> {
-        // A panic under the lock, of a waker's clone, leaves a consistent list.
+        // A panic while the lock is held can only come from cloning a waker, and leaves the list consistent.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -315,7 +286,7 @@ impl<A: Algorithm> Queue<A> {
         let busy = limited || !list.entries.is_empty() || self.awaits_woken(list);
         let flags = if busy { BUSY } else { 0 } | if limited { LIMITED } else { 0 };
         if flags != list.flags {
-            // Both flags change only under the lock.
+            // Both flags change only under the lock, so flipping the difference is safe.
             self.fast.tally().fetch_xor(flags ^ list.flags, Ordering::AcqRel);
             list.flags = flags;
         }

@@ -1,4 +1,4 @@
-//! The primitives of the lock-free code: std's, or loom's, which run every interleaving.
+//! The synchronization primitives of the lock-free code: those of std, or those of loom, which run every interleaving.
 //! `RUSTFLAGS="--cfg outbound_loom" cargo test --release --lib limit::queue::loom_tests` runs the models.
 
 #[cfg(outbound_loom)]

@@ -1,8 +1,8 @@
-//! The queued requests: first in, first out, with one armed timer and at most two wake-ups for each grant.
+//! The queued requests, in FIFO order, with one armed timer and at most two wake-ups for each grant.
 //!
-//! Only the head has a timer. When it fires, the head takes permits for itself and for every waiter behind it whose
-//! permits are available, wakes those, and wakes the new head to arm the next timer. A future reads its grant from its
-//! [`Waiter`]. Nothing is spawned: the queue runs in the tasks that wait in it.
+//! Only the head has a timer. When the timer fires, the head takes permits for itself and for all waiters behind it
+//! whose permits are available. It wakes those waiters, and wakes the new head, which arms the next timer. A future
+//! reads its grant from its [`Waiter`]. No task is spawned: the queue runs in the tasks that wait in it.
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, task::Waker, time::Duration};
 
@@ -22,17 +22,17 @@ use crate::{
     policy::Quota,
 };
 
-/// The longest extra sleep of the head, to be served together with others: four timer ticks, 4 ms in nanoseconds. A tick
-/// costs more processor time than a permit.
+/// The longest time that the head sleeps beyond its due time, so that several waiters are served together: four timer
+/// ticks, 4 ms in nanoseconds. A tick costs more processor time than a permit.
 const GATHER: u64 = 4_000_000;
 
-/// The most permits that are gathered, because each one's waiter is examined.
-const MOST_GATHERED: u64 = 64;
+/// The largest number of permits to grant together, because the waiter of each permit is examined.
+const MAX_GATHERED: u64 = 64;
 
 /// The delay of a late timer: 1 ms in nanoseconds.
 const TICK: u64 = 1_000_000;
 
-/// The head sleeps longer by at most the whole queue's wait divided by this.
+/// The head sleeps longer by at most the wait of the whole queue divided by this.
 const PART: u64 = 16;
 
 #[derive(Debug)]
@@ -40,13 +40,13 @@ pub(super) struct WaitList<A> {
     pub(super) algorithm: A,
     pub(super) server: ServerLimits,
     pub(super) unconfirmed: Unconfirmed,
-    /// The refusals of waiters that have not been polled since.
+    /// The refusals of waiters that were not polled since their refusal, by id.
     pub(super) refusals: BTreeMap<u64, Refusal>,
-    /// When a waiter was last woken for a grant.
+    /// The time of the last grant that woke a waiter.
     pub(super) woken_at: u64,
-    /// The highest bits of the tally, which change under the lock only.
+    /// The flags in the highest bits of the tally. They change only under the lock.
     pub(super) flags: u64,
-    /// The waiters in order of arrival. A tree, because a waiter may leave from the middle.
+    /// The waiters in order of arrival. A tree allows removing a waiter from the middle.
     pub(super) entries: BTreeMap<u64, Entry>,
     last_id: u64,
     /// The permits that all waiters need together.
@@ -59,19 +59,19 @@ pub(super) struct Entry {
     pub(super) waiter: Arc<Waiter>,
 }
 
-/// Wakers to wake and to drop after the lock is released, because both may run any code.
+/// Wakers to wake and to drop after the lock is released, because waking and dropping may run arbitrary code.
 #[derive(Debug, Default)]
 pub(super) struct Wakes {
     pub(super) wake: Vec<Waker>,
     pub(super) drop: Vec<Waker>,
 }
 
-/// Returns how long a granted permit stays valid, in nanoseconds. The time applies twice: until the waiter's task is
-/// polled, and from then until the inner service is ready. It is a quarter of the margin. The third quarter covers the
+/// Returns how long a granted permit stays valid, in nanoseconds: a quarter of the margin. This time applies twice,
+/// until the waiter's task is polled and from then until the inner service is ready. The third quarter covers the
 /// network, and the fourth covers late timers.
 ///
-/// Without a margin it is 1/32 of the window, at most 50 ms. Zero would waste every queued permit, because every task
-/// is polled a little late. Without a quota, permits never expire.
+/// Without a margin, it is 1/32 of the window, at most 50 ms. With zero, every queued permit would expire, because
+/// every task is polled a little late. Without a quota, permits never expire.
 pub(super) fn slack(quotas: &[Quota]) -> u64 {
     const LARGEST_WITHOUT_MARGIN: u64 = 100_000_000;
     let slack = |quota: &Quota| match nanos(quota.margin()) {
@@ -96,7 +96,7 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// Grants permits from the head on, as long as they are available.
+    /// Grants permits to the waiters from the head on, until a waiter's permits are not available.
     pub(super) fn serve(&mut self, fast: &FastPath, visitor: Option<u64>, wakes: &mut Wakes) {
         let before = self.entries.keys().next().copied();
         if before.is_none() {
@@ -105,7 +105,7 @@ impl<A: Algorithm> WaitList<A> {
         let now = fast.clock.now();
         while let Some((id, cost)) = self.head() {
             if !self.take(fast, cost, now) {
-                // A new head has no timer yet.
+                // The new head has no timer yet.
                 if Some(id) != before {
                     self.wake_head(wakes);
                 }
@@ -168,13 +168,13 @@ impl<A: Algorithm> WaitList<A> {
     /// Refuses the waiters that a new server limit delays beyond their bounds.
     pub(super) fn apply_server(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let now = fast.clock.now();
-        // The last waiter waits the longest. A limit that does not delay it delays no waiter.
+        // The last waiter waits the longest, so a limit that does not delay it delays no waiter.
         if self.forecast(now, self.wanted) > self.algorithm.forecast(now, self.wanted) {
             self.refuse_late(fast, wakes);
         }
     }
 
-    /// Refuses the waiters whose permits cannot arrive in time, or at all.
+    /// Refuses the waiters whose permits cannot become available in time, or at all.
     pub(super) fn refuse_late(&mut self, fast: &FastPath, wakes: &mut Wakes) {
         let (now, largest, before) = (fast.clock.now(), self.algorithm.largest(), self.head());
         let grace = self.algorithm.grace();
@@ -231,13 +231,14 @@ impl<A: Algorithm> WaitList<A> {
         }
     }
 
-    /// When the last of `total` permits can be granted.
+    /// Returns when the last of `total` permits can be granted.
     pub(super) fn forecast(&self, now: u64, total: u64) -> u64 {
         self.server.forecast(&self.algorithm, now, total)
     }
 
-    /// Returns when the head, whose permits are due at `due`, polls again: then, or a little later together with others if
-    /// the queue is long. Never so late that a waiter served with it misses its bounds.
+    /// Returns when the head, whose permits are available at `due`, must be polled again. In a long queue this is a
+    /// little later than `due`, to serve several waiters together, but not so late that one of these waiters misses its
+    /// bounds.
     pub(super) fn gather(&self, now: u64, due: u64) -> u64 {
         let Some((_, cost)) = self.head() else { return due };
         let cost = u64::from(cost.get());
@@ -246,10 +247,10 @@ impl<A: Algorithm> WaitList<A> {
         }
         let (next, last) = (self.forecast(now, cost + 1), self.forecast(now, self.wanted));
         let until = due.saturating_add(GATHER.min((last - now) / PART));
-        let most = due.saturating_add(next.saturating_sub(due).saturating_mul(MOST_GATHERED));
+        let gather_end = due.saturating_add(next.saturating_sub(due).saturating_mul(MAX_GATHERED));
         let bounds =
-            self.entries.values().take(MOST_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
-        let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(most), u64::min);
+            self.entries.values().take(MAX_GATHERED as usize).map(|entry| entry.waiter.latest.last(0));
+        let until = bounds.map(|latest| latest.saturating_sub(TICK)).fold(until.min(gather_end), u64::min);
         self.algorithm.gather(cost, due, next, until.max(due))
     }
 
@@ -267,8 +268,8 @@ impl<A: Algorithm> WaitList<A> {
 
     fn take(&mut self, fast: &FastPath, cost: NonZeroU32, now: u64) -> bool {
         let permits = u64::from(cost.get());
-        let heard = self.server.any() && self.server.tidy(now);
-        let allowed = !heard || self.server.earliest(now, permits) <= now;
+        let limited = self.server.any() && self.server.tidy(now);
+        let allowed = !limited || self.server.earliest(now, permits) <= now;
         let taken = allowed && self.algorithm.take(cost, now);
         if taken {
             self.server.spend(permits);

@@ -1,4 +1,5 @@
-//! The state that the queue shares with the future of a queued request. The future reads its grant without the lock.
+//! The state of a queued request, shared by the queue and the request's future. The future reads its grant without the
+//! lock.
 
 use std::num::NonZeroU32;
 
@@ -11,17 +12,17 @@ use crate::{error::Reason, limit::permit_request::PermitRequest};
 const WAITING: u64 = 0;
 const REFUSED: u64 = u64::MAX;
 
-/// Written under the queue's lock only, and read without it.
+/// The state of a waiter. The queue writes it only under its lock, and the future reads it without the lock.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Increases with each arrival.
+    /// The id, which increases with each arrival.
     pub(super) id: u64,
     pub(super) cost: NonZeroU32,
     state: AtomicU64,
     pub(super) latest: Latest,
 }
 
-/// The last moments at which the permits are useful. `u64::MAX` if nothing bounds them.
+/// The latest moments at which the permits are still useful. `u64::MAX` if there is no bound.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Latest {
     max_wait: u64,
@@ -34,8 +35,8 @@ impl Latest {
         Self { max_wait, deadline: request.deadline().map_or(u64::MAX, |deadline| clock.at(deadline)) }
     }
 
-    /// Returns the bound that permits due at `due` miss. During the `grace` of a first forecast they are due now, and the
-    /// longest wait is extended by the grace.
+    /// Returns the bound that permits available at `due` would miss. During the `grace` period of a first forecast,
+    /// permits count as available now, and the longest wait is extended by that period.
     pub(super) fn missed_by(&self, due: u64, now: u64, grace: u64) -> Option<Reason> {
         let unknown = grace > 0 && due <= now;
         let missed = |latest| if unknown { now >= latest } else { due > latest };
@@ -48,7 +49,7 @@ impl Latest {
         }
     }
 
-    /// The last moment at which a grant is useful.
+    /// Returns the latest moment at which a grant is useful.
     pub(super) fn last(&self, grace: u64) -> u64 {
         self.max_wait.saturating_add(grace).min(self.deadline)
     }
@@ -57,7 +58,7 @@ impl Latest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
-    /// Granted at this moment.
+    /// The permits were granted at this moment.
     Granted(u64),
     Refused,
 }
@@ -78,7 +79,7 @@ impl Waiter {
     pub(super) fn set(&self, state: State) {
         let state = match state {
             State::Waiting => WAITING,
-            // A nanosecond makes no difference to a wait.
+            // Rounds the moment away from the special values. A nanosecond does not matter.
             State::Granted(at) => at.clamp(WAITING + 1, REFUSED - 1),
             State::Refused => REFUSED,
         };
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_due_at_the_last_moment_are_in_time_and_the_earlier_bound_is_named() {
+    fn permits_are_late_only_after_the_earlier_of_two_bounds() {
         const END: u64 = u64::MAX;
         let (max_wait, deadline) = (Some(Reason::MaxWait), Some(Reason::Deadline));
         for (latest, due, now, grace, missed) in [
@@ -105,7 +106,7 @@ mod tests {
             ((7, 5), 8, 0, 0, deadline),
             ((5, 7), 8, 0, 0, max_wait),
             ((5, 5), 6, 0, 0, max_wait),
-            // Under a grace, a waiter without a forecast at its last moment is too late.
+            // In a grace period, a waiter that reaches its last moment without a forecast is too late.
             ((5, END), 5, 5, 3, None),
             ((5, END), 8, 8, 3, max_wait),
             ((END, 5), 5, 5, 3, deadline),
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn any_moment_can_be_a_grant() {
+    fn waiter_stores_any_moment_as_its_grant() {
         for at in [0, 1, 1_000, u64::MAX - 1, u64::MAX] {
             let waiter = Waiter::new(1, NonZeroU32::MIN, Latest { max_wait: 0, deadline: 0 });
             assert_eq!(waiter.state(), State::Waiting);

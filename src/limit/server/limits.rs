@@ -1,38 +1,40 @@
-//! The server limits that apply: a pause, and the remaining permits of the server's quotas.
+//! The server limits in force: a pause, and the remaining permits of the server's quotas.
 
 use super::slow_start::SlowStart;
 use crate::limit::{algorithm::Algorithm, permit::ResponseInfo, queue::clock::nanos};
 
-/// The most quotas of the server that are stored.
+/// The maximum number of the server's quotas that are stored.
 const MAX_GATES: usize = 8;
 
-/// In nanoseconds since the queue's origin.
+/// Times are nanoseconds since the queue's origin.
 #[derive(Debug)]
 pub(in crate::limit) struct ServerLimits {
     paused_until: u64,
     gates: Vec<Gate>,
-    /// Begins at the end of the last pause.
+    /// The slow start after the last pause.
     slow_start: Option<SlowStart>,
-    /// A quota spreads queued requests after a pause, so that no slow start is needed.
+    /// Whether the limiter has a quota. A quota spreads queued requests after a pause, so no slow start is needed.
     pub(in crate::limit) has_quota: bool,
 }
 
-/// At most `left` permits before `until`.
+/// Allows at most `left` permits before `until`.
 #[derive(Debug)]
 struct Gate {
     policy: u64,
     left: u64,
     until: u64,
-    /// The server reported that none remain. Permits granted before that, but not used yet, expire.
+    /// Whether the server reported that no permits remain. Permits that were granted before but are not used yet
+    /// expire.
     shut: bool,
-    /// The most remaining permits reported while the gate applied. The slow start begins with as many.
-    most: u64,
-    /// The `until` that the waiters' forecasts used last.
+    /// The largest number of remaining permits reported while the gate applied. The slow start begins with this number.
+    peak: u64,
+    /// The value of `until` in the latest forecasts of the waiters.
     forecast_until: u64,
 }
 
-/// An end that moves by less than 1 s changes no forecast, because servers count in whole seconds. In nanoseconds.
-const CREEP: u64 = 1_000_000_000;
+/// Forecasts stay valid if the end of a gate moves by less than 1 s, because servers count in whole seconds. In
+/// nanoseconds.
+const SHIFT: u64 = 1_000_000_000;
 
 impl ServerLimits {
     pub(in crate::limit) fn new(has_quota: bool) -> Self {
@@ -43,8 +45,8 @@ impl ServerLimits {
         self.slow_start.filter(|_| !self.has_quota)
     }
 
-    /// Applies a response that arrived now. The server may not have counted the `in_flight` permits yet. Returns whether
-    /// the limits became stricter.
+    /// Applies the limits of a response that arrives now. The server may not have counted the `in_flight` permits yet.
+    /// Returns whether the limits became stricter.
     pub(in crate::limit) fn apply(&mut self, response: &ResponseInfo<'_>, now: u64, in_flight: u64) -> bool {
         self.tidy(now);
         let mut stricter = match response.requested_pause() {
@@ -54,8 +56,8 @@ impl ServerLimits {
         for remaining in response.remaining() {
             let left = remaining.left().saturating_sub(in_flight);
             let until = now.saturating_add(nanos(remaining.reset_after()));
-            let (policy, most) = (remaining.policy(), remaining.left());
-            let gate = Gate { policy, left, until, shut: most == 0, most, forecast_until: until };
+            let (policy, peak) = (remaining.policy(), remaining.left());
+            let gate = Gate { policy, left, until, shut: peak == 0, peak, forecast_until: until };
             stricter |= match self.gates.iter_mut().find(|known| known.policy == gate.policy) {
                 Some(known) => known.narrow(gate, now),
                 None => self.add(gate),
@@ -64,7 +66,8 @@ impl ServerLimits {
         stricter
     }
 
-    /// Adds a gate. Replaces the widest one if there is no room and the new one is narrower.
+    /// Adds a gate. If there is no room, replaces the gate with the most permits, provided that the new gate is
+    /// stricter. Returns whether the new gate counts.
     fn add(&mut self, gate: Gate) -> bool {
         if self.gates.len() < MAX_GATES {
             self.gates.push(gate);
@@ -75,7 +78,8 @@ impl ServerLimits {
                 *widest = gate;
                 true
             }
-            // This gate is at most as wide as the new one, so it replaces both.
+            // The stored gate allows at most as many permits as the new one and ends earlier, so the new end replaces
+            // its end.
             Some(narrow) if narrow.left == gate.left && narrow.until < gate.until => {
                 narrow.until = gate.until;
                 narrow.shut |= gate.shut;
@@ -85,7 +89,7 @@ impl ServerLimits {
         }
     }
 
-    /// Extends the pause. Never shortens it. Returns whether it became longer.
+    /// Extends the pause, but never shortens it. Returns whether it became longer.
     pub(in crate::limit) fn pause(&mut self, until: u64, now: u64) -> bool {
         let longer = until > self.paused_until.max(now);
         if longer {
@@ -105,24 +109,24 @@ impl ServerLimits {
         Some(self.paused_until).filter(|until| now < *until)
     }
 
-    /// Whether permits that were granted before are expired.
+    /// Returns whether permits that were granted earlier and not used yet are expired.
     pub(in crate::limit) fn is_shut(&self, now: u64) -> bool {
         now < self.paused_until || self.gates.iter().any(|gate| gate.shut && now < gate.until)
     }
 
-    /// When the server's limits allow `cost` permits.
+    /// Returns when the server limits allow `cost` permits.
     pub(in crate::limit) fn earliest(&self, now: u64, cost: u64) -> u64 {
         let gates = self.gates.iter().filter(|gate| now < gate.until && gate.left < cost);
         let slow = self.slow_start().map_or(now, |slow| slow.due(cost));
         gates.map(|gate| gate.until).max().unwrap_or(now).max(self.paused_until).max(slow).max(now)
     }
 
-    /// When the last of `total` permits is available under the server's limits and the algorithm.
+    /// Returns when the last of `total` permits is available, by the server limits and the algorithm.
     pub(in crate::limit) fn forecast(&self, algorithm: &impl Algorithm, now: u64, total: u64) -> u64 {
         let start = now.max(self.paused_until);
         let late = self.gates.iter().filter(|gate| now < gate.until && gate.left < total).map(|gate| {
             let (from, total) = (gate.until.max(start), total - gate.left);
-            let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.most).due(total) };
+            let slow = if self.has_quota { from } else { SlowStart::new(gate.until, gate.peak).due(total) };
             algorithm.forecast(from, total).max(slow)
         });
         let slow = self.slow_start().map_or(start, |slow| slow.due(total));
@@ -145,8 +149,8 @@ impl ServerLimits {
     /// Removes expired limits. Returns whether a limit still applies.
     pub(in crate::limit) fn tidy(&mut self, now: u64) -> bool {
         let opened = self.gates.iter().filter(|gate| gate.until <= now).max_by_key(|gate| gate.until);
-        if let Some((opened, most)) = opened.map(|gate| (gate.until, gate.most)) {
-            self.begin_slow_start(opened, most);
+        if let Some((opened, peak)) = opened.map(|gate| (gate.until, gate.peak)) {
+            self.begin_slow_start(opened, peak);
         }
         self.gates.retain(|gate| now < gate.until);
         if self.paused_until <= now {
@@ -156,7 +160,7 @@ impl ServerLimits {
         self.any()
     }
 
-    /// The fewest permits that a gate or the slow start leaves.
+    /// Returns the smallest number of permits that a gate or the slow start still allows, or `None` without a limit.
     pub(in crate::limit) fn left(&self, now: u64) -> Option<u64> {
         let gates = self.gates.iter().filter(|gate| now < gate.until).map(|gate| gate.left);
         gates.chain(self.slow_start().and_then(|start| start.left(now))).min()
@@ -164,21 +168,22 @@ impl ServerLimits {
 }
 
 impl Gate {
-    /// A gate counts down by itself. A response that reports more was sent earlier: it neither raises the count nor
-    /// postpones the end. Returns whether the waiters' forecasts change.
+    /// Updates the gate from a new report. The gate itself counts the permits that are granted. A report of more
+    /// permits was sent earlier, so it neither raises the count nor postpones the end. Returns whether the waiters'
+    /// forecasts change.
     fn narrow(&mut self, reported: Self, now: u64) -> bool {
         if now >= self.until {
             *self = reported;
             return true;
         }
-        self.most = self.most.max(reported.most);
+        self.peak = self.peak.max(reported.peak);
         let fewer = reported.left < self.left;
         if fewer || reported.left == self.left {
             self.left = reported.left;
             self.until = self.until.max(reported.until);
             self.shut |= reported.shut;
         }
-        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= CREEP;
+        let changed = fewer || self.until.saturating_sub(self.forecast_until) >= SHIFT;
         if changed {
             self.forecast_until = self.until;
         }
@@ -191,7 +196,7 @@ mod tests {
     use super::*;
 
     fn gate(left: u64, until: u64) -> Gate {
-        Gate { policy: left, left, until, shut: false, most: left, forecast_until: until }
+        Gate { policy: left, left, until, shut: false, peak: left, forecast_until: until }
     }
 
     fn stored(limits: &ServerLimits) -> Vec<(u64, u64)> {
@@ -199,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn narrowest_gates_are_stored_if_there_is_no_room() {
+    fn keeps_the_gates_with_the_fewest_permits_if_there_is_no_room() {
         let mut limits = ServerLimits::new(true);
         assert!(!limits.any());
         assert!((1..=8).all(|left| limits.add(gate(left, 100))));
@@ -211,7 +216,7 @@ mod tests {
         assert_eq!(
             stored(&limits).pop(),
             Some((8, 200)),
-            "of two equally narrow gates the one that ends later"
+            "keeps the gate that ends later if both have equal permits"
         );
         assert!(limits.add(gate(3, 50)));
         let mut narrow = stored(&limits);
@@ -220,22 +225,23 @@ mod tests {
     }
 
     #[test]
-    fn lower_count_or_end_a_second_later_changes_forecasts() {
-        let mut known = gate(5, CREEP);
-        assert!(!known.narrow(gate(5, CREEP), 0), "repeated");
-        assert!(!known.narrow(gate(6, 9 * CREEP), 0), "late");
-        assert!(!known.narrow(gate(5, 2 * CREEP - 1), 0), "creeps");
-        assert!(known.narrow(gate(5, 2 * CREEP), 0));
-        assert!(!known.narrow(gate(5, 2 * CREEP), 0), "known by now");
-        assert!(known.narrow(gate(4, CREEP), 0));
-        assert_eq!((known.left, known.until, known.most), (4, 2 * CREEP, 6));
-        assert!(known.narrow(gate(7, 3 * CREEP), 2 * CREEP), "any report counts after its end");
-        assert_eq!((known.left, known.until), (7, 3 * CREEP));
+    fn forecasts_change_with_a_lower_count_or_an_end_a_second_later() {
+        let mut known = gate(5, SHIFT);
+        assert!(!known.narrow(gate(5, SHIFT), 0), "same report again");
+        assert!(!known.narrow(gate(6, 9 * SHIFT), 0), "older report with more permits");
+        assert!(!known.narrow(gate(5, 2 * SHIFT - 1), 0), "end moves by less than a second");
+        assert!(known.narrow(gate(5, 2 * SHIFT), 0));
+        assert!(!known.narrow(gate(5, 2 * SHIFT), 0), "end is already known");
+        assert!(known.narrow(gate(4, SHIFT), 0));
+        assert_eq!((known.left, known.until, known.peak), (4, 2 * SHIFT, 6));
+        assert!(known.narrow(gate(7, 3 * SHIFT), 2 * SHIFT), "any report replaces a gate that has ended");
+        assert_eq!((known.left, known.until), (7, 3 * SHIFT));
     }
 
     #[test]
-    fn gate_stays_shut_until_its_end_once_none_remain() {
-        // Fills the list with eight gates whose permits are in flight. A ninth gate, which is shut, finds no room.
+    fn gate_stays_shut_until_its_end_after_no_permits_remain() {
+        // Fills the list with eight gates that are not shut and leave no permit. A ninth gate, which is shut, replaces
+        // one.
         let mut limits = ServerLimits::new(true);
         assert!((1..=8).all(|policy| limits.add(Gate { policy, ..gate(0, 100) })));
         assert!(!limits.is_shut(50));
@@ -250,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn pause_ends_at_its_end_and_only_a_longer_one_replaces_it() {
+    fn only_a_longer_pause_replaces_a_pause() {
         let mut limits = ServerLimits::new(true);
         assert!(
             !limits.pause(10, 10) && limits.pause(11, 10) && !limits.pause(11, 10) && !limits.pause(5, 0)
@@ -268,7 +274,7 @@ mod tests {
             limits.pause(pause_ends, 0);
             limits.add(gate(20, gate_ends));
             limits.tidy(gate_ends);
-            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one, as a probe");
+            assert_eq!(limits.left(gate_ends), Some(u64::from(gate_ends == pause_ends)), "one permit");
         }
         let mut limits = ServerLimits::new(false);
         limits.pause(50, 0);

@@ -1,29 +1,30 @@
-//! How queued requests leave a pause if no quota spreads them: as many as the server is known to accept, and twice as many
-//! with each step.
+//! The slow start of queued requests after a pause, if no quota spreads them. It begins with as many requests as the
+//! server is known to accept, and doubles with each step.
 //!
-//! The first ones probe whether the pause was long enough. A server that rejects them pauses the rest.
+//! The first requests test whether the pause was long enough. If the server rejects them, a new pause holds back the
+//! rest.
 
-/// The total doubles in 100 ms, a round trip across an ocean. In nanoseconds.
+/// The time in which the total doubles: 100 ms in nanoseconds, the duration of a round trip across an ocean.
 const STEP: u64 = 100_000_000;
 
-/// Ends after 20 steps, 2 s, when the total has grown a million times.
+/// The number of steps, 2 s in total, after which the total has grown a million times.
 const STEPS: u32 = 20;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlowStart {
     pub(super) from: u64,
-    /// How many leave at once, at least 1.
+    /// The number of permits at the start, at least 1.
     first: u64,
     spent: u64,
 }
 
 impl SlowStart {
-    /// Starts at `from` with `first` permits, or with one.
+    /// Starts at `from` with `first` permits, or with one if `first` is 0.
     pub(super) fn new(from: u64, first: u64) -> Self {
         Self { from, first: first.max(1), spent: 0 }
     }
 
-    /// When the last of `total` more permits is available.
+    /// Returns when the last of `total` more permits is available.
     pub(super) fn due(&self, total: u64) -> u64 {
         self.from.saturating_add(self.offset(self.spent.saturating_add(total)))
     }
@@ -32,7 +33,7 @@ impl SlowStart {
         self.spent = self.spent.saturating_add(cost);
     }
 
-    /// How many more permits are available. `None` once it is over.
+    /// Returns how many more permits are available, or `None` if the slow start is over.
     pub(super) fn left(&self, now: u64) -> Option<u64> {
         let Some(elapsed) = now.checked_sub(self.from) else { return Some(0) };
         if over(elapsed) {
@@ -48,8 +49,8 @@ impl SlowStart {
         now.checked_sub(self.from).is_some_and(over)
     }
 
-    /// When the last of the first `total` permits is available, after the start. The total doubles with each step and grows
-    /// evenly between two steps.
+    /// Returns when the last of the first `total` permits is available, counted from the start. The total doubles with
+    /// each step, and grows evenly within a step.
     fn offset(&self, total: u64) -> u64 {
         let Some(steps) = (total / self.first).checked_ilog2() else { return 0 };
         if steps >= STEPS {
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn total_doubles_with_each_step() {
+    fn slow_start_doubles_with_each_step() {
         let start = SlowStart::new(7, 0);
         let times = [1, 2, 3, 4, 6, 8, 1_024].map(|total| (start.due(total) - 7) / 1_000_000);
         assert_eq!(times, [0, 100, 150, 200, 250, 300, 1_000]);
@@ -81,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn available_permits_are_those_that_are_due() {
-        for (gone, first) in [(0, 1), (1, 1), (5, 1), (100, 1), (0, 7), (90, 7), (8, 1_000)] {
+    fn permits_are_available_exactly_when_they_are_due() {
+        for (spent, first) in [(0, 1), (1, 1), (5, 1), (100, 1), (0, 7), (90, 7), (8, 1_000)] {
             let mut start = SlowStart::new(1_000, first);
-            start.spend(gone);
+            start.spend(spent);
             for more in 1..600 {
                 let due = start.due(more);
-                assert!(start.left(due).unwrap() >= more, "{gone} gone, {more} more");
-                assert!(due == 1_000 || start.left(due - 1).unwrap() < more, "{gone} gone, {more} more");
+                assert!(start.left(due).unwrap() >= more, "{spent} spent, {more} more");
+                assert!(due == 1_000 || start.left(due - 1).unwrap() < more, "{spent} spent, {more} more");
             }
         }
         assert_eq!(SlowStart::new(1_000, 1).left(0), Some(0));

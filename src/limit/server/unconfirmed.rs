@@ -1,17 +1,18 @@
-//! Requests that were dropped without a response. They may still reach the server, so they count against the remaining
-//! permits that it reports.
+//! Requests that ended without a response. They may still reach the server, so they count against the remaining permits
+//! that the server reports.
 
 use std::collections::VecDeque;
 
-/// How long a dropped request may take to reach the server: 10 s in nanoseconds, a preset's attempt timeout.
+/// The longest time that a dropped request may take to reach the server: 10 s in nanoseconds, a preset's attempt
+/// timeout.
 const TRANSIT: u64 = 10_000_000_000;
 
-/// Requests dropped within 100 ms share an entry, which bounds their number by about 100.
+/// Requests that are dropped within the same 100 ms share an entry, so that there are at most about 100 entries.
 const RESOLUTION: u64 = TRANSIT / 100;
 
 #[derive(Debug, Default)]
 pub(in crate::limit) struct Unconfirmed {
-    /// When the requests of an entry no longer count, and their permits.
+    /// For each entry, the time at which its requests no longer count, and the number of their permits.
     entries: VecDeque<(u64, u64)>,
 }
 
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_request_counts_for_ten_seconds_in_bounded_space() {
+    fn unconfirmed_request_counts_for_ten_seconds_in_bounded_memory() {
         let mut unconfirmed = Unconfirmed::default();
         let millisecond = 1_000_000;
         for now in 0..60_000 {

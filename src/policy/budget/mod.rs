@@ -22,13 +22,13 @@ mod tests;
 /// # Ok::<(), tower_outbound::InvalidConfig>(())
 /// ```
 ///
-/// A retry spends its cost. A success at the first attempt returns a little, and a success after a retry returns the cost
-/// of that retry. If too little credit is left, a call returns its failure without a retry. First attempts are never
-/// delayed.
+/// Each retry spends credit. A call that succeeds at its first attempt returns a little credit, and a call that
+/// succeeds after a retry returns the cost of that retry. If too little credit is left, a failed call is not retried.
+/// First attempts are never delayed.
 ///
 /// | calls | credit | attempts per call in the long run |
 /// |---|---|---|
-/// | all fail | 35 retries, or 100 throttled ones, then none | 1 |
+/// | all fail | pays for 35 retries, or 100 after throttled responses, then for none | 1 |
 /// | half of the attempts fail | spent within about 100 calls | 1.07 |
 /// | one in five or fewer fails | nearly full | as without a budget |
 ///
@@ -39,7 +39,8 @@ mod tests;
 ///
 /// - The capacity is 500, and the budget starts full.
 /// - A retry costs 14, or 5 after a throttled response.
-/// - A success at the first attempt returns 1. After an outage 14 of them pay for one retry, and 500 fill the budget.
+/// - A success at the first attempt returns 1. After an outage, 14 such successes pay for one retry, and 500 refill the
+///   budget.
 ///
 /// # Clone
 ///
@@ -60,12 +61,12 @@ impl Budget {
             .filled()
     }
 
-    /// Sets the capacity: the credit for retries during an outage.
+    /// Sets the capacity, which is the credit for retries at the start of an outage.
     ///
     /// # Errors
     ///
-    /// Returns an error if the capacity is less than one of the costs or the gain. Set the costs before a capacity
-    /// below 14.
+    /// Returns an error if the capacity is below one of the costs or the success gain. For a capacity below 14, lower
+    /// the costs first.
     pub fn with_capacity(mut self, capacity: u32) -> Result<Self, InvalidConfig> {
         let least = self.retry_cost.max(self.throttled_cost).max(self.success_gain);
         if capacity < least {
@@ -86,7 +87,8 @@ impl Budget {
         Ok(self.filled())
     }
 
-    /// Sets the cost of a retry after a throttled response. It is lower by default, because the server states its limits.
+    /// Sets the cost of a retry after a throttled response. The default is lower than for other retries, because a
+    /// server that throttles already limits its load.
     ///
     /// # Errors
     ///
@@ -96,12 +98,12 @@ impl Budget {
         Ok(self.filled())
     }
 
-    /// Sets the credit that a success at the first attempt returns. Divided by the cost of a retry, it is the number of
-    /// retries that each such call pays for.
+    /// Sets the credit that a call returns if it succeeds at its first attempt. This gain divided by the cost of a
+    /// retry is the number of retries that each such call pays for.
     ///
     /// # Errors
     ///
-    /// Returns an error if the gain is 0, because a spent budget would never recover, or if it exceeds the capacity.
+    /// Returns an error if the gain is 0 or exceeds the capacity. With a gain of 0, a spent budget would never recover.
     pub fn with_success_gain(mut self, gain: u32) -> Result<Self, InvalidConfig> {
         self.success_gain = self.within("budget success gain", gain)?;
         Ok(self.filled())
@@ -115,32 +117,35 @@ impl Budget {
         Ok(value)
     }
 
-    /// Detaches the credit from that of the clones, because an amount means nothing under other costs.
+    /// Replaces the credit that is shared with clones by a separate, full one, because credit cannot be compared under
+    /// other costs.
     fn filled(mut self) -> Self {
         self.left = Arc::new(AtomicU32::new(self.capacity));
         self
     }
 
-    /// Spends the cost of a retry and returns it. Returns `None`, and spends nothing, if less is left.
+    /// Spends the cost of a retry and returns that cost. Returns `None`, and spends nothing, if too little credit is
+    /// left.
     pub(crate) fn try_spend(&self, decision: RetryDecision) -> Option<u32> {
         let cost = match decision {
             RetryDecision::Throttled => self.throttled_cost,
             _ => self.retry_cost,
         };
-        // Relaxed, because no other data is published with the number.
+        // `Relaxed` suffices, because the credit publishes no other data.
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(cost)).ok()?;
         Some(cost)
     }
 
-    /// Returns credit after a success: the cost of the last retry, or without a retry the gain. The capacity caps it.
+    /// Adds credit after a successful call: the cost of its last retry, or the gain if it had no retry. The capacity
+    /// caps the credit.
     pub(crate) fn succeeded(&self, last_cost: Option<u32>) {
         let gain = last_cost.unwrap_or(self.success_gain);
-        // A full budget is only read, so that calls on several cores share its cache line.
+        // A full budget is read but not written, so that calls on several cores share its cache line.
         let give = |left: u32| (left < self.capacity).then(|| left.saturating_add(gain).min(self.capacity));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, give);
     }
 
-    /// Returns the credit, from 0 to the [`capacity`](Self::capacity).
+    /// Returns the remaining credit, from 0 to the [`capacity`](Self::capacity).
     pub fn left(&self) -> u32 {
         self.left.load(Ordering::Relaxed)
     }

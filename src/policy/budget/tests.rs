@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn uses_the_numbers_of_the_aws_sdks() {
+fn budget_defaults_are_those_of_the_aws_sdks() {
     let budget = Budget::new();
     assert_eq!((budget.left(), budget.capacity()), (500, 500));
     assert_eq!(budget.try_spend(RetryDecision::Transient), Some(14));
@@ -20,7 +20,7 @@ fn uses_the_numbers_of_the_aws_sdks() {
 }
 
 #[test]
-fn spends_only_a_whole_cost() {
+fn spends_nothing_if_the_credit_is_below_the_cost() {
     let budget = Budget::new().with_capacity(18).unwrap();
     assert!(budget.try_spend(RetryDecision::Throttled).is_some());
     assert_eq!((budget.try_spend(RetryDecision::Transient), budget.left()), (None, 13));
@@ -30,7 +30,7 @@ fn spends_only_a_whole_cost() {
 }
 
 #[test]
-fn clones_share_credit_and_setters_start_a_full_budget() {
+fn budget_clones_share_credit_and_setters_start_a_full_budget() {
     let budget = Budget::new();
     let clone = budget.clone();
     let _ = clone.try_spend(RetryDecision::Transient);
@@ -68,7 +68,7 @@ fn errors_name_the_field_and_the_valid_values() {
 enum Step {
     Spend(bool),
     Succeed,
-    /// The call of a pending retry ends: which one, and whether it succeeds.
+    /// A call with a pending retry ends. The index selects the call, and the flag is `true` if it succeeds.
     End(prop::sample::Index, bool),
 }
 
@@ -84,45 +84,45 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn credit_stays_within_bounds_and_balances(
+    fn credit_equals_gains_minus_costs_within_its_bounds(
         steps in steps(), numbers: [u32; 3], capacity in prop_oneof![14u32..600, Just(u32::MAX)],
     ) {
         let [retry, throttled, gain] = numbers.map(|number| 1 + number % capacity.min(60));
         let budget = Budget::new().with_capacity(capacity).unwrap();
         let budget = budget.with_retry_cost(retry).unwrap().with_throttled_cost(throttled).unwrap();
         let budget = budget.with_success_gain(gain).unwrap();
-        let (mut left, mut under_way) = (u64::from(capacity), Vec::new());
+        let (mut left, mut pending_costs) = (u64::from(capacity), Vec::new());
         for step in steps {
-            let back = match step {
+            let returned = match step {
                 Step::Spend(throttle) => {
                     let cost = if throttle { throttled } else { retry };
                     let spent = budget.try_spend(if throttle { RetryDecision::Throttled } else { RetryDecision::Transient });
                     prop_assert_eq!(spent.is_some(), left >= u64::from(cost));
                     left -= spent.map_or(0, |_| u64::from(cost));
-                    under_way.extend(spent);
+                    pending_costs.extend(spent);
                     0
                 }
                 Step::Succeed => {
                     budget.succeeded(None);
                     gain
                 }
-                Step::End(_, _) if under_way.is_empty() => 0,
+                Step::End(_, _) if pending_costs.is_empty() => 0,
                 Step::End(which, succeeds) => {
-                    let cost = under_way.swap_remove(which.index(under_way.len()));
+                    let cost = pending_costs.swap_remove(which.index(pending_costs.len()));
                     if succeeds {
                         budget.succeeded(Some(cost));
                     }
                     if succeeds { cost } else { 0 }
                 }
             };
-            left = (left + u64::from(back)).min(u64::from(capacity));
+            left = (left + u64::from(returned)).min(u64::from(capacity));
             prop_assert_eq!(u64::from(budget.left()), left);
         }
     }
 }
 
 #[test]
-fn threads_never_overdraw() {
+fn concurrent_retries_never_spend_more_than_the_credit() {
     for _ in 0..10 {
         let budget = Budget::new().with_capacity(14 * 200_000).unwrap();
         let start = Barrier::new(4);
@@ -139,7 +139,7 @@ fn threads_never_overdraw() {
 }
 
 #[test]
-fn concurrent_returns_are_exact_and_capped() {
+fn concurrent_successes_add_exact_credit_up_to_the_capacity() {
     let budget = Budget::new();
     let calls = || {
         for call in 0..50_000 {
@@ -161,12 +161,12 @@ fn concurrent_returns_are_exact_and_capped() {
     assert_eq!(budget.left(), 500);
 }
 
-/// Makes 100 calls of up to three attempts each, and returns the number of attempts.
+/// Makes 100 calls of up to three attempts each. Returns the total number of attempts.
 fn minute(budget: &Budget, mut fails: impl FnMut() -> bool) -> u32 {
     let call = |_| {
         let (mut attempts, mut last) = (1, None);
         while fails() {
-            // The limit of attempts is checked before the budget.
+            // As in the retry layer, the maximum number of attempts is checked before the budget.
             last = (attempts < 3).then(|| budget.try_spend(RetryDecision::Transient)).flatten();
             if last.is_none() {
                 return attempts;
@@ -180,7 +180,7 @@ fn minute(budget: &Budget, mut fails: impl FnMut() -> bool) -> u32 {
 }
 
 #[test]
-fn an_outage_spends_the_credit_once_and_recovery_refills_it() {
+fn outage_spends_the_credit_once_and_recovery_refills_it() {
     let budget = Budget::new();
     assert_eq!(minute(&budget, || true), 135);
     for _ in 1..60 {
@@ -194,7 +194,7 @@ fn an_outage_spends_the_credit_once_and_recovery_refills_it() {
 }
 
 #[test]
-fn half_of_the_attempts_failing_adds_one_attempt_per_fourteen_calls() {
+fn retries_one_in_fourteen_calls_if_half_of_the_attempts_fail() {
     let mut random = 7_u64;
     let mut fails = |percent: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Reads from a response how long to wait before the next request.
+//! Reads from a response how long the caller must wait before the next request.
 
 use std::{
     cell::LazyCell,
@@ -19,50 +19,51 @@ mod tests;
 static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 static X_MS_RETRY_AFTER_MS: HeaderName = HeaderName::from_static("x-ms-retry-after-ms");
 
-/// Prefixes of every header name that this module, [`rate_limit`] or [`grpc`] reads.
+/// The prefixes of all header names that this module, [`rate_limit`] and [`grpc`] read.
 const PREFIXES: [&str; 5] = ["retry-after", "x-ms-retry-after", "ratelimit", "x-ratelimit", "grpc-"];
 
-/// Returns whether this module, [`rate_limit`] or [`grpc`] would read any of the headers. Few responses have one, and
-/// one scan over the names costs less than a dozen lookups.
+/// Returns whether the response has a header that this module, [`rate_limit`] or [`grpc`] reads. Few responses have
+/// one, and one scan over the names costs less than a dozen lookups.
 pub(crate) fn has_limits(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| is_relevant(name.as_str()))
 }
 
 fn is_relevant(name: &str) -> bool {
-    // The first character rules out most names.
+    // Checking the first character excludes most names.
     name.starts_with(['r', 'x', 'g']) && PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns the delay that the server requested, counted from the receipt of the response.
 ///
-/// Returns `None` if no header has a valid value. `Duration::ZERO`, as for a date in the past, requests no delay: the
-/// ordinary backoff applies.
+/// Returns `None` if no header has a valid value. Returns zero for a date in the past, so that the ordinary backoff
+/// applies.
 ///
 /// Reads the first of these headers that has a valid value:
 ///
 /// | header | value |
 /// |---|---|
-/// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, more exact than `Retry-After` |
+/// | `retry-after-ms`, then `x-ms-retry-after-ms` | milliseconds, which is more precise than `Retry-After` |
 /// | `Retry-After` (RFC 9110 §10.2.3) | seconds, or an HTTP-date in one of its three forms |
 ///
-/// The delay is never shorter than any valid value of that header:
+/// The delay is never shorter than a valid value of that header:
 ///
 /// - A fraction is rounded up: `1.5` is 2 s, and `1500.7` is 1501 ms.
-/// - A list of numbers, as proxies join several fields, is read as its largest number: `3, 9` is 9 s.
-/// - Any other value with commas is read as a date.
-/// - The longest delay counts if the header has several fields.
-/// - A delay longer than [`MAX_REQUESTED_DELAY`], or too large for 64 bits, is read as `MAX_REQUESTED_DELAY`.
+/// - A comma-separated list of numbers counts as its largest number: `3, 9` is 9 s. Proxies join several fields in this
+///   way.
+/// - Any other value with a comma is parsed as a date.
+/// - If the header has several fields, the longest delay counts.
+/// - A delay longer than [`MAX_REQUESTED_DELAY`], or too large for 64 bits, is capped at `MAX_REQUESTED_DELAY`.
 ///
-/// A number with a sign, a unit or an exponent is not valid.
+/// A number with a sign, a unit or an exponent is invalid.
 ///
-/// A date is read relative to the response's own `Date`, because the two clocks differ. Without a `Date` it is read
-/// relative to `wall`, which is called at most once.
+/// A date is compared to the response's own `Date` header, because the clocks of server and client differ. Without a
+/// `Date` header it is compared to `wall`, which is called at most once.
 pub fn retry_after(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     let served = LazyCell::new(|| served(headers, wall));
     let millis = |text: &str| largest(text).map(Duration::from_millis);
     let seconds_or_date = |text: &str| match largest(text) {
         Some(seconds) => Some(Duration::from_secs(seconds)),
-        // A two-digit year is read relative to the same clock as the date.
+        // The time of the response also determines the century of a two-digit year.
         None => http_date::parse_http_date(text, || *served)
             .map(|moment| moment.duration_since(*served).unwrap_or(Duration::ZERO)),
     };
@@ -89,7 +90,7 @@ fn largest(text: &str) -> Option<u64> {
     })
 }
 
-/// Returns whether the server rejects every request for now, not only this one.
+/// Returns whether the server is rejecting all requests for now, not only this one.
 ///
 /// | response | throttled |
 /// |---|---|
@@ -97,25 +98,26 @@ fn largest(text: &str) -> Option<u64> {
 /// | gRPC's `RESOURCE_EXHAUSTED` or `UNAVAILABLE` in the response headers, with any HTTP status | yes |
 /// | any other status | no |
 ///
-/// After a throttled response `Retry-After` pauses every caller of a limiter. With any other status it delays only the
+/// After a throttled response, `Retry-After` pauses every caller of a limiter. With any other status it delays only the
 /// call that received the response. This includes 520–524 and 530: they report a failed exchange between a CDN and its
 /// origin, and one slow resource must not stop all callers.
 ///
-/// Costs one lookup for other responses, because only a gRPC response has a `grpc-status`.
+/// Costs one lookup for a response without gRPC, because only a gRPC response has a `grpc-status`.
 pub(crate) fn is_throttled(status: StatusCode, headers: &HeaderMap) -> bool {
     matches!(status.as_u16(), 429 | 503 | 529) || grpc::is_throttled(headers)
 }
 
-/// Returns the longer of [`retry_after`] and the [pushback](grpc::pushback) of a failed gRPC call.
+/// Returns the delay that the server requested: the longer of [`retry_after`] and a failed gRPC call's
+/// [pushback](grpc::pushback).
 pub(crate) fn pause(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Option<Duration> {
     retry_after(headers, wall).max(grpc::requested_delay(headers))
 }
 
-/// Returns the delay that the server requested, with [remaining] permits as a fallback.
+/// Returns the delay that the server requested, or that its [remaining] permits imply.
 ///
-/// The delay is that of [`pause`]. Without one, a [throttled](is_throttled) response without remaining permits
-/// requests the time until more are available, the longest of its quotas. Returns `None` without a request, or if the
-/// delay is over.
+/// The delay is that of [`pause`], if there is one. Otherwise, if the response is [throttled](is_throttled) and reports
+/// no remaining permits, the delay lasts until permits become available, for the longest of its quotas. Returns `None`
+/// if the server requests no delay, or if the delay has passed.
 ///
 /// [remaining]: super::remaining()
 pub(crate) fn requested_delay(

@@ -8,8 +8,8 @@ use crate::policy::head_of;
 
 const NOW: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// Returns the requested delay, and how often the wall clock was read. The clock is fixed at `NOW`.
-fn ask(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
+/// Returns the requested delay, and the number of times that the wall clock was read. The clock is fixed at `NOW`.
+fn read(lines: &[(&'static str, &[u8])]) -> (Option<Duration>, u32) {
     let headers = head_of(lines.iter().copied());
     let reads = Cell::new(0);
     let wall = || {
@@ -24,14 +24,14 @@ const fn millis(millis: u64) -> Option<Duration> {
 }
 
 #[test]
-fn any_clock_can_add_the_longest_delay() {
+fn longest_delay_does_not_overflow_an_instant() {
     #[allow(clippy::disallowed_methods, reason = "any time will do")]
     let now = std::time::Instant::now();
     assert!(now.checked_add(MAX_REQUESTED_DELAY).is_some());
 }
 
 #[test]
-fn reads_every_form_of_one_header() {
+fn reads_every_form_of_retry_after() {
     let in_23_seconds = "Sun, 06 Nov 1994 08:50:00 GMT";
     let cases: [(&str, Option<Duration>); 49] = [
         ("0", millis(0)),
@@ -85,15 +85,15 @@ fn reads_every_form_of_one_header() {
         ("1994-11-06T08:50:00Z", None),
     ];
     for (text, expected) in cases {
-        assert_eq!(ask(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
+        assert_eq!(read(&[("retry-after", text.as_bytes())]).0, expected, "{text}");
     }
-    assert_eq!(ask(&[("retry-after", b"\xb2")]).0, None);
-    assert_eq!(ask(&[("retry-after", "١٢".as_bytes())]).0, None);
-    assert_eq!(ask(&[]), (None, 0));
+    assert_eq!(read(&[("retry-after", b"\xb2")]).0, None);
+    assert_eq!(read(&[("retry-after", "١٢".as_bytes())]).0, None);
+    assert_eq!(read(&[]), (None, 0));
 }
 
 #[test]
-fn prefers_milliseconds_unless_they_are_malformed() {
+fn prefers_valid_milliseconds_to_retry_after() {
     type Case<'a> = (&'a [(&'static str, &'a [u8])], Option<Duration>);
     let cases: [Case<'_>; 11] = [
         (&[("retry-after", b"1"), ("retry-after-ms", b"1500")], millis(1_500)),
@@ -109,22 +109,25 @@ fn prefers_milliseconds_unless_they_are_malformed() {
         (&[("retry-after-ms", b"0"), ("retry-after", b"5")], millis(0)),
     ];
     for (lines, expected) in cases {
-        assert_eq!(ask(lines), (expected, 0), "{lines:?}");
+        assert_eq!(read(lines), (expected, 0), "{lines:?}");
     }
 }
 
 #[test]
-fn reads_the_longest_valid_value_of_several() {
+fn returns_the_longest_delay_of_several_fields() {
     let date = b"Sun, 06 Nov 1994 08:49:47 GMT";
-    assert_eq!(ask(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0, millis(10_000));
-    assert_eq!(ask(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
-    assert_eq!(ask(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
-    assert_eq!(ask(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
-    assert_eq!(ask(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
+    assert_eq!(
+        read(&[("retry-after", b"3"), ("retry-after", date), ("retry-after", b"x")]).0,
+        millis(10_000)
+    );
+    assert_eq!(read(&[("retry-after", b"30"), ("retry-after", date)]).0, millis(30_000));
+    assert_eq!(read(&[("retry-after", b"3, 9.5"), ("retry-after", date)]).0, millis(10_000));
+    assert_eq!(read(&[("retry-after", b"3, 19"), ("retry-after", date)]).0, millis(19_000));
+    assert_eq!(read(&[("retry-after", b"3, x"), ("retry-after", b"2.1")]).0, millis(3_000));
 }
 
 #[test]
-fn only_429_503_and_529_are_throttled_without_grpc() {
+fn treats_only_429_503_and_529_as_throttled_without_grpc() {
     for status in 100..1_000 {
         let throttled = is_throttled(StatusCode::from_u16(status).unwrap(), &HeaderMap::new());
         assert_eq!(throttled, [429, 503, 529].contains(&status), "{status}");
@@ -132,15 +135,15 @@ fn only_429_503_and_529_are_throttled_without_grpc() {
 }
 
 #[test]
-fn reads_a_date_relative_to_the_date_of_the_response() {
+fn subtracts_the_date_of_the_response_from_a_requested_date() {
     let until = b"Sun, 06 Nov 1994 10:00:10 GMT";
     let served = b"Sun, 06 Nov 1994 10:00:00 GMT";
-    assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
-    assert_eq!(ask(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
-    // The century of both dates comes from one reading of the clock.
+    assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 0));
+    assert_eq!(read(&[("retry-after", until), ("date", b"yesterday")]), (millis(4_233_000), 1));
+    // One reading of the clock determines the century of both dates.
     let (until, served) = (b"Sunday, 06-Nov-94 10:00:10 GMT", b"Sunday, 06-Nov-94 10:00:00 GMT");
-    assert_eq!(ask(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
-    assert_eq!(ask(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
+    assert_eq!(read(&[("retry-after", until), ("date", served)]), (millis(10_000), 1));
+    assert_eq!(read(&[("retry-after", b"5"), ("date", served)]), (millis(5_000), 0));
 }
 
 fn has_limits_in(name: &str) -> bool {
@@ -150,10 +153,10 @@ fn has_limits_in(name: &str) -> bool {
 }
 
 #[test]
-fn finds_every_prefix_and_no_similar_name() {
+fn recognizes_every_prefix_and_no_similar_name() {
     for prefix in PREFIXES {
         assert!(has_limits_in(prefix) && has_limits_in(&format!("{prefix}s")), "{prefix}");
-        // Names that differ from the prefix in one character, end too early or begin too late.
+        // Names that differ from the prefix in one character, lack its last character or start one character late.
         for at in 0..prefix.len() {
             for other in ('a'..='z').chain(['-', '_', '~', '0']) {
                 let (before, after) = (&prefix[..at], &prefix[at + 1..]);
@@ -167,7 +170,8 @@ fn finds_every_prefix_and_no_similar_name() {
     assert!(!has_limits(&HeaderMap::new()));
 }
 
-/// A number with white space around it and perhaps a fraction, and its whole part and billionths.
+/// Generates a number with white space around it and perhaps a fraction. Returns the text, the whole part and the
+/// billionths.
 fn member() -> impl Strategy<Value = (String, (u64, u32))> {
     let whole = prop_oneof![0..200_u64, any::<u64>()];
     let part = prop::option::of((0..1_000_000_000_u32, 0..20_usize));
@@ -184,22 +188,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn reads_any_bytes_without_panic_and_within_the_longest_delay(
+    fn any_bytes_give_at_most_the_longest_delay(
         value in prop::collection::vec(32u8..=255, 0..40), digits in "[0-9]{1,40}", date in ".{0,30}",
     ) {
         for value in [value.as_slice(), digits.as_bytes(), date.as_bytes()] {
             let Ok(value) = HeaderValue::from_bytes(value) else { continue };
             for name in [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS] {
                 let headers = HeaderMap::from_iter([(name.clone(), value.clone()), (DATE, value.clone())]);
-                let asked = retry_after(&headers, || UNIX_EPOCH);
-                prop_assert!(asked.is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
+                let delay = retry_after(&headers, || UNIX_EPOCH);
+                prop_assert!(delay.is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
             }
         }
     }
 
-    /// Tries text that resembles numbers, lists and dates, in several fields of each name.
+    /// Generates text that resembles numbers, lists and dates, in several fields of each name.
     #[test]
-    fn any_mix_of_fields_is_read_without_panic(
+    fn any_mix_of_fields_causes_no_panic(
         fields in prop::collection::vec((0..4_usize, "([0-9]{0,22}[.,+ -]?){0,6}|[0-9.,: SunNov\tGMT-]{0,34}"), 0..6),
     ) {
         let names = [&RETRY_AFTER, &RETRY_AFTER_MS, &X_MS_RETRY_AFTER_MS, &DATE];
@@ -207,7 +211,7 @@ proptest! {
         for (name, value) in fields {
             headers.append(names[name].clone(), HeaderValue::from_str(&value).unwrap());
         }
-        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|asked| asked <= MAX_REQUESTED_DELAY));
+        prop_assert!(retry_after(&headers, || UNIX_EPOCH).is_none_or(|delay| delay <= MAX_REQUESTED_DELAY));
     }
 
     #[test]
@@ -226,15 +230,15 @@ proptest! {
             headers.append(name.clone(), HeaderValue::from_str(&texts.join(",")).unwrap());
             exact.extend(members);
         }
-        let asked = retry_after(&headers, || UNIX_EPOCH).unwrap();
+        let delay = retry_after(&headers, || UNIX_EPOCH).unwrap();
         let nanos = |duration: Duration| duration.as_nanos();
         let exact = exact.into_iter().map(|(whole, billionths)| {
-            // A billionth of a millisecond is less than a nanosecond: round up.
+            // A nanosecond is the smallest unit, so billionths of a millisecond are rounded up.
             let part = u128::from(billionths) * nanos(unit);
             u128::from(whole) * nanos(unit) + part.div_ceil(1_000_000_000)
         });
         let longest = exact.max().unwrap();
-        prop_assert!(nanos(asked) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
-        prop_assert!(nanos(asked) < longest + nanos(unit));
+        prop_assert!(nanos(delay) >= longest.min(nanos(MAX_REQUESTED_DELAY)));
+        prop_assert!(nanos(delay) < longest + nanos(unit));
     }
 }

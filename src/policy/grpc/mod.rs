@@ -1,8 +1,8 @@
 //! Reads how a gRPC call ended from its response headers.
 //!
-//! If a call fails before its first message, the response consists of headers only ("Trailers-Only", gRPC over HTTP/2):
-//! HTTP 200 with `grpc-status`. Headers without a status start a response and commit the call: by gRPC's design of
-//! retries (proposal A6) it is not retried after that, whatever its trailers contain.
+//! A call that fails before its first message has a response of headers only ("Trailers-Only" in gRPC over HTTP/2):
+//! HTTP 200 with `grpc-status`. Response headers without a status commit the call. By proposal A6, gRPC's design of
+//! retries, a committed call is not retried, whatever its trailers contain.
 
 use std::{fmt, time::Duration};
 
@@ -38,7 +38,7 @@ macro_rules! codes {
             $(#[doc = concat!(stringify!($number), ": ", $what, ".")]
             pub const $name: Self = Self($number);)*
 
-            /// Returns the name, as in the documents of gRPC.
+            /// Returns the name of the code in gRPC's documentation.
             pub(crate) fn name(self) -> &'static str {
                 match self.0 {
                     $($number => stringify!($name),)*
@@ -70,19 +70,19 @@ codes! {
 }
 
 impl Code {
-    /// Returns the code in the response headers, or [`UNKNOWN`](Self::UNKNOWN) for an invalid one.
+    /// Returns the code in the response headers, or [`UNKNOWN`](Self::UNKNOWN) if it is invalid.
     ///
-    /// Responses that are not gRPC have no such header, and cost one lookup.
+    /// Costs one lookup for other responses, which do not have this header.
     pub(crate) fn in_head(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get(&GRPC_STATUS)?.to_str().ok();
         let number = text.and_then(whole_number).and_then(|number| u8::try_from(number).ok());
         Some(number.filter(|number| *number <= Self::UNAUTHENTICATED.0).map_or(Self::UNKNOWN, Self))
     }
 
-    /// Returns the code of a call that ended with its response headers. Returns `None` if the response only starts there.
+    /// Returns the code of a call that ended with its response headers. Returns `None` if messages follow the headers.
     ///
-    /// A response without a code, for example from a proxy, gets one by its HTTP status (`http-grpc-status-mapping` of the
-    /// gRPC project).
+    /// A response without a code, for example from a proxy, is given one by its HTTP status (`http-grpc-status-mapping`
+    /// of the gRPC project).
     pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         Self::in_head(headers).or(match status.as_u16() {
             200 => None,
@@ -102,19 +102,19 @@ impl fmt::Debug for Code {
     }
 }
 
-/// The codes of temporary failures.
+/// The codes that report a temporary failure.
 pub(crate) const TEMPORARY: [Code; 2] = [Code::UNAVAILABLE, Code::RESOURCE_EXHAUSTED];
 
-/// The content of `grpc-retry-pushback-ms`.
+/// The value of `grpc-retry-pushback-ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pushback {
-    /// A delay before the next attempt.
+    /// The next attempt must wait this long.
     After(Duration),
-    /// No further attempt.
+    /// The server forbids another attempt.
     Never,
 }
 
-/// Reads `grpc-retry-pushback-ms`: whole milliseconds, as a signed number of 32 bits. A negative, repeated or invalid value
+/// Reads `grpc-retry-pushback-ms`: whole milliseconds, as a signed 32-bit number. A negative, repeated or invalid value
 /// forbids a retry (A6, "Pushback").
 pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
     let count = headers.get_all(&GRPC_RETRY_PUSHBACK_MS).iter().count();
@@ -124,10 +124,10 @@ pub(crate) fn pushback(headers: &HeaderMap) -> Option<Pushback> {
     (count > 0).then(|| millis.map_or(Pushback::Never, after))
 }
 
-/// Classifies a response, where `codes` are retried.
+/// Classifies a response. A failed call is retried if its code is one of `codes`.
 ///
-/// A negative pushback forbids the retry. A positive one does not make another code retryable: gRPC's implementations in C
-/// and Go read A6 in this way, the one in Java does not.
+/// A negative pushback forbids the retry. A positive pushback does not make another code retryable. gRPC's
+/// implementations in C and Go interpret A6 in this way, and the one in Java does not.
 pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) -> RetryDecision {
     match Code::of(status, headers) {
         None | Some(Code::OK) => RetryDecision::Success,
@@ -139,7 +139,7 @@ pub(crate) fn classify(status: StatusCode, headers: &HeaderMap, codes: &[Code]) 
     }
 }
 
-/// Returns whether the response rejects every request for now.
+/// Returns whether the server is rejecting all requests for now.
 pub(super) fn is_throttled(headers: &HeaderMap) -> bool {
     Code::in_head(headers).is_some_and(|code| TEMPORARY.contains(&code))
 }

@@ -13,7 +13,7 @@ const fn after(millis: u64) -> Option<Pushback> {
 }
 
 #[test]
-fn reads_the_status_and_maps_other_values_to_unknown() {
+fn reads_valid_codes_and_maps_other_values_to_unknown() {
     for number in 0..=16 {
         let text = number.to_string();
         assert_eq!(Code::in_head(&head(&[("grpc-status", text.as_bytes())])), Some(Code(number)));
@@ -26,7 +26,7 @@ fn reads_the_status_and_maps_other_values_to_unknown() {
     assert_eq!(format!("{TEMPORARY:?}"), "[UNAVAILABLE, RESOURCE_EXHAUSTED]");
 }
 
-/// `http-grpc-status-mapping` of the gRPC project.
+/// The expected codes are those of `http-grpc-status-mapping` of the gRPC project.
 #[test]
 fn maps_the_http_status_without_a_grpc_status() {
     for (status, code) in [
@@ -92,7 +92,7 @@ fn classifies_by_grpc_status_or_mapped_http_status() {
         (200, &[("grpc-status", b"13"), ("grpc-retry-pushback-ms", b"5")], RetryDecision::NotRetryable),
         (200, &[("grpc-status", b"4")], RetryDecision::NotRetryable),
         (200, &[("grpc-status", b"x")], RetryDecision::NotRetryable),
-        // The server's own status overrides a proxy's.
+        // The server's own gRPC status overrides the HTTP status of a proxy.
         (503, &[("grpc-status", b"7")], RetryDecision::NotRetryable),
         (403, &[("grpc-status", b"14")], TRANSIENT),
         (429, &[], THROTTLED),
@@ -110,9 +110,9 @@ fn classifies_by_grpc_status_or_mapped_http_status() {
 }
 
 proptest! {
-    /// Never retries a success, an unchosen code or against the pushback.
+    /// A success, a code outside `codes` and a negative pushback are never retried.
     #[test]
-    fn retries_only_chosen_codes_without_a_negative_pushback(
+    fn retries_only_listed_codes_without_a_negative_pushback(
         http in 100_u16..1_000, status in prop::option::of("[0-9]{1,3}"), chosen in any::<u32>(),
         said in prop::option::of("-?[0-9]{1,12}"),
     ) {

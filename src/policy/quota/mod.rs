@@ -1,4 +1,4 @@
-//! The quota of a server, and the refill interval that keeps it in every window.
+//! The quota of a server, and the refill interval that enforces it in every window.
 
 #[cfg(test)]
 mod tests;
@@ -9,10 +9,12 @@ use std::time::Duration;
 use super::{LONGEST, saturating_nanos};
 use crate::config::InvalidConfig;
 
-/// The longest time in which a burst may refill: 146 years, in nanoseconds. A limiter adds it to its 64-bit clock.
+/// The longest time that a burst may take to refill: 146 years, in nanoseconds. A limiter adds this time to its 64-bit
+/// clock.
 const LONGEST_BURST: u128 = u64::MAX as u128 / 4;
 
-/// The default margin of windows of 16 s and more. One request overtakes another by at most a connection's handshake.
+/// The default margin of windows of 16 s and longer. A connection's handshake delays one request behind another by at
+/// most about this time.
 const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Admits at most `limit` requests in **any** window of length `window`, wherever the window starts.
@@ -27,9 +29,9 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The burst and the refill share the limit: `burst` requests may leave back to back, and the token bucket
-/// refills `limit - burst` requests per `window + margin`. A bucket that holds the whole limit and refills it
-/// once per window would admit nearly twice the quota.
+/// The burst and the refill share the limit: `burst` requests may be sent back to back, and the token bucket refills
+/// `limit - burst` requests per `window + margin`. A bucket that holds the whole limit and refills it once per window
+/// would admit nearly twice the quota.
 ///
 /// # Default
 ///
@@ -38,18 +40,18 @@ const LARGEST_DEFAULT_MARGIN: Duration = Duration::from_secs(1);
 ///
 /// # Margin
 ///
-/// The server counts arrivals, and the limiter counts grants. If two requests are granted a window apart and the first
-/// is delayed more than the second, they arrive in one window. The margin widens the limiter's window to cover this
-/// difference. Four causes share it, a quarter each:
+/// The server counts requests when they arrive, and the limiter counts them when it grants their permits. If two
+/// requests are granted a window apart and the first is delayed more than the second, both arrive in one window. The
+/// margin widens the limiter's window to cover this difference. Four causes share the margin, a quarter each:
 ///
 /// 1. A timer fires late.
-/// 2. A task is polled late after its permits were granted.
+/// 2. A task is polled some time after its permits were granted.
 /// 3. The inner service is not ready when the permits are granted.
 /// 4. The network delays one request more than another.
 ///
-/// The limiter enforces the second and the third quarter, because permits that are held longer expire. The fourth is an
-/// assumption about the network. At a window of 1 s the default margin covers 62 ms of network jitter if nothing else
-/// is late, and 15 ms in the worst case. Raise it for a distant server.
+/// The limiter enforces the second and the third quarter, because permits that are held longer expire. The fourth
+/// quarter is an assumption about the network. For a window of 1 s, the default margin covers 62 ms of network jitter
+/// if the first three causes add no delay, and 15 ms in the worst case. Raise the margin for a distant server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     limit: u32,
@@ -80,7 +82,7 @@ impl Quota {
             let expected = "more than zero and at most 366 days";
             return Err(InvalidConfig::new("quota window", format!("{window:?}"), expected));
         }
-        // Needs no check, because a burst of a tenth refills in about a ninth of the window.
+        // Needs no check, because the default burst refills in about a ninth of the window.
         Ok(Self {
             limit,
             window,
@@ -125,14 +127,14 @@ impl Quota {
         Self::new(limit, Duration::from_secs(3_600))
     }
 
-    /// Sets how many requests may leave back to back. A larger burst lowers the sustained rate.
+    /// Sets how many requests may be sent back to back. A larger burst lowers the sustained rate.
     ///
     /// # Errors
     ///
     /// Returns an error if the burst
     ///
     /// - is 0 or above the limit;
-    /// - equals the limit, unless both are 1, because nothing would be left to refill;
+    /// - equals the limit, unless both are 1, because no permits would remain for the refill;
     /// - takes more than 146 years to refill.
     ///
     /// ```
@@ -162,7 +164,7 @@ impl Quota {
     /// Sets the safety margin: the limiter's window is longer than the server's by this time. See [Margin](#margin).
     ///
     /// Use four times the largest difference in network delay between two requests, including a connection's handshake.
-    /// Below 100 ms, permits expire after less than 25 ms, so a busy runtime wastes some.
+    /// With a margin below 100 ms, permits expire after less than 25 ms, so a busy runtime wastes some of them.
     ///
     /// # Errors
     ///
@@ -186,20 +188,20 @@ impl Quota {
         self.checked("quota margin", format!("{margin:?}"))
     }
 
-    /// Sets the safety margin to zero, for a server in the same process or for comparing rates.
+    /// Sets the safety margin to zero. Use it for a server in the same process, or to compare rates.
     ///
     /// # Notes
     ///
-    /// - Late requests can exceed the server's window, because nothing covers their delay.
-    /// - A permit stays valid for 1/32 of the window, at most 50 ms, until its task is polled. It stays valid as long
-    ///   again until the inner service is ready.
+    /// - A delayed request can exceed the server's limit, because no margin covers its delay.
+    /// - A permit expires unless its task is polled within 1/32 of the window, at most 50 ms. It also expires unless
+    ///   the inner service becomes ready within the same time after that.
     /// - A server that counts to the millisecond can see more than `limit` requests in a window.
     pub fn without_margin(mut self) -> Self {
         self.margin = Duration::ZERO;
         self
     }
 
-    /// Returns the largest number of requests in any window.
+    /// Returns the maximum number of requests in any window.
     pub fn limit(&self) -> u32 {
         self.limit
     }
@@ -209,7 +211,7 @@ impl Quota {
         self.window
     }
 
-    /// Returns the largest number of requests that may leave back to back.
+    /// Returns the maximum number of requests that may be sent back to back.
     pub fn burst(&self) -> u32 {
         self.burst
     }
@@ -219,11 +221,11 @@ impl Quota {
         self.margin
     }
 
-    /// Returns the time in which a token bucket refills one request.
+    /// Returns the time that a token bucket takes to refill one request.
     ///
-    /// It is `(window + margin) / (limit - burst)`, rounded up to the nanosecond, and 1 ns more than
-    /// `window + margin` for a limit of 1. A bucket of [`burst`](Self::burst) requests with this interval admits at
-    /// most [`limit`](Self::limit) requests in any closed window of `window + margin`.
+    /// It is `(window + margin) / (limit - burst)`, rounded up to the nanosecond. For a limit of 1 it is 1 ns more than
+    /// `window + margin`. A bucket of [`burst`](Self::burst) requests with this interval admits at most
+    /// [`limit`](Self::limit) requests in any closed window of `window + margin`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -233,7 +235,7 @@ impl Quota {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn refill_interval(&self) -> Duration {
-        // The sum is at most 732 days, which fit into 64 bits.
+        // The sum is at most 732 days, which fits into 64 bits of nanoseconds.
         let length = saturating_nanos(self.window).saturating_add(saturating_nanos(self.margin));
         let interval = match self.limit - self.burst {
             0 => length.saturating_add(1),
@@ -242,7 +244,7 @@ impl Quota {
         Duration::from_nanos(interval)
     }
 
-    /// Returns the requests per second that a token bucket sustains: `(limit - burst) / (window + margin)`.
+    /// Returns the number of requests per second that a token bucket sustains: `(limit - burst) / (window + margin)`.
     ///
     /// A sliding window sustains `limit / (window + margin)`.
     ///
@@ -255,8 +257,8 @@ impl Quota {
         self.refill_interval().as_secs_f64().recip()
     }
 
-    /// Returns an error if the quota could overflow a limiter's 64-bit clock. The error names the setting that was
-    /// given last.
+    /// Returns an error if the quota could overflow a limiter's 64-bit clock. The error names `field`, the setting that
+    /// was changed last.
     fn checked(self, field: &'static str, value: String) -> Result<Self, InvalidConfig> {
         if self.refill_interval().as_nanos() * u128::from(self.burst) <= LONGEST_BURST {
             return Ok(self);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The arithmetic of a token bucket, on a clock of integer nanoseconds.
+/// The arithmetic of a token bucket on a clock of integer nanoseconds, as a model for these tests.
 struct Gcra {
     interval: u64,
     tolerance: u64,
@@ -28,7 +28,7 @@ impl Gcra {
     }
 }
 
-/// The most admitted in any closed window of that length.
+/// Returns the largest number of requests admitted in any closed window of this length.
 fn most_in_window(admitted: &[u64], length: Duration) -> usize {
     let length = saturating_nanos(length);
     let mut first = 0;
@@ -79,7 +79,7 @@ proptest! {
         let (mut now, mut admitted) = (0, Vec::new());
         for (kind, random) in gaps {
             let up_to = match kind {
-                0..4 => 0, // as early as possible
+                0..4 => 0, // requests as early as possible
                 4 => gcra.interval / 2,
                 5 => gcra.interval * 2,
                 6 => gcra.interval * u64::from(quota.burst()),
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn every_quota_is_refused_or_fits_a_limiters_clock(
+    fn every_accepted_quota_fits_into_the_clock_of_a_limiter(
         limit: u32, burst: u32, window: Duration, margin: Duration,
     ) {
         let short = Duration::from_nanos(u64::from(window.subsec_nanos()) + 1);
@@ -110,18 +110,18 @@ proptest! {
 }
 
 #[test]
-fn a_bucket_of_the_whole_limit_admits_nearly_twice_the_quota() {
+fn bucket_that_holds_the_whole_limit_admits_nearly_twice_the_quota() {
     let minute = Duration::from_secs(60);
     let naive = greedy(Duration::from_millis(600), 100, 400);
     assert_eq!(most_in_window(&naive, minute - Duration::from_nanos(1)), 199);
 
     let quota = Quota::per_minute(100).unwrap().without_margin();
     let ours = greedy(quota.refill_interval(), quota.burst(), 400);
-    assert_eq!(most_in_window(&ours, minute), 99); // 100 but for the rounding
+    assert_eq!(most_in_window(&ours, minute), 99); // would be 100 without rounding
 }
 
 #[test]
-fn errors_name_the_field_and_what_is_valid() {
+fn errors_name_the_field_and_the_valid_values() {
     let quota = Quota::per_minute(100).unwrap();
     let second = Duration::from_secs(1);
     let cases = [
@@ -155,7 +155,7 @@ fn default_margin_is_a_sixteenth_of_the_window_and_at_most_a_second() {
 }
 
 #[test]
-fn quotas_are_equal_if_all_four_parts_are() {
+fn quotas_are_equal_if_all_four_settings_are_equal() {
     let quota = Quota::per_minute(100).unwrap();
     assert_eq!(quota, quota.with_margin(Duration::from_secs(1)).unwrap());
     assert_eq!(quota.without_margin(), quota.with_margin(Duration::ZERO).unwrap());
@@ -170,7 +170,7 @@ fn quotas_are_equal_if_all_four_parts_are() {
 }
 
 #[test]
-fn displays_the_sustained_rate_with_four_digits() {
+fn displays_the_sustained_rate_with_four_significant_digits() {
     let shown = |quota: Result<Quota, InvalidConfig>| quota.unwrap().to_string();
     let second = Duration::from_secs(1);
     for (quota, expected) in [
@@ -197,7 +197,7 @@ fn displays_the_sustained_rate_with_four_digits() {
 }
 
 #[test]
-fn a_limit_of_one_is_one_in_a_closed_window() {
+fn limit_of_one_admits_one_request_in_a_closed_window() {
     let quota = Quota::per_second(1).unwrap().with_burst(1).unwrap();
     assert_eq!(quota.refill_interval(), Duration::from_nanos(1_062_500_001));
     assert_eq!(quota.without_margin().refill_interval(), Duration::from_nanos(1_000_000_001));

@@ -11,8 +11,8 @@ use crate::{
     },
 };
 
-/// Writes `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`, for people. `{:#}` writes `100/60s, burst 10,
-/// margin 1s`, the form of settings, which `parse` reads back as an equal quota.
+/// `{}` formats for people: `100 per 60s, burst 10, margin 1s, sustains 1.475 per second`. `{:#}` formats for settings:
+/// `100/60s, burst 10, margin 1s`, which `parse` reads back as an equal quota.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, window, burst, margin } = *self;
@@ -26,7 +26,7 @@ impl fmt::Display for Quota {
     }
 }
 
-/// A positive number with four significant digits, without trailing zeros.
+/// Formats a positive number with four significant digits, without trailing zeros.
 struct Rounded(f64);
 
 impl fmt::Display for Rounded {
@@ -37,7 +37,7 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// Parses the form that `{:#}` writes: `LIMIT/WINDOW`, then optionally a burst and a margin.
+/// Parses the form that `{:#}` formats: `LIMIT/WINDOW`, then optionally a burst and a margin.
 ///
 /// ```
 /// use tower_outbound::Quota;
@@ -73,7 +73,8 @@ impl FromStr for Quota {
                 _ => return Err(invalid()),
             }
         }
-        // Sets the margin first, because a long burst may refill within 146 years only without the default margin.
+        // Sets the margin before the burst, because a long burst may refill within 146 years only with a margin below
+        // the default.
         if let Some(margin) = margin {
             quota = quota.with_margin(margin)?;
         }

@@ -1,15 +1,16 @@
-//! The remaining permits of a quota, and the order in which they are listed.
+//! The remaining permits of a quota, and the order of several quotas in a list.
 
 use std::{cmp::Reverse, time::Duration};
 
 use crate::policy::header_values::MAX_REQUESTED_DELAY;
 
-/// The most policies that are read from a response. Of more policies, those with the fewest remaining permits are kept.
+/// The maximum number of policies that are kept for a response. If there are more, those with the fewest remaining
+/// permits are kept.
 ///
-/// Services have one or two, such as Brave's quotas for a second and for a month.
+/// Most services report one or two. Brave, for example, has quotas for a second and for a month.
 pub const MAX_POLICIES: usize = 8;
 
-/// The remaining permits of one of the server's quotas, and when more become available.
+/// The remaining permits of one quota of the server, and the time until more become available.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,25 +31,26 @@ pub struct Remaining {
 }
 
 impl Remaining {
-    /// Identifies the quota: every response of the server with the same policy and partition key gives the same number.
-    /// Numbers of different servers are not comparable.
+    /// Identifies the quota. All responses of a server with the same policy name and partition key have the same
+    /// number. The numbers of different servers are not comparable.
     pub const fn policy(&self) -> u64 {
         self.policy
     }
 
-    /// Returns how many permits remain. A request may cost several, or none.
+    /// Returns how many permits remain. A request may cost several permits, or none.
     pub const fn left(&self) -> u64 {
         self.left
     }
 
-    /// Returns the time until more permits become available, counted from the receipt of the response, at most 30 years.
-    /// It is zero if that time has passed. Some permits may become available later.
+    /// Returns the time until more permits become available, counted from the receipt of the response, at most 30
+    /// years. It is zero if that time has passed. Not all permits become available at that time.
     pub const fn reset_after(&self) -> Duration {
         self.reset_after
     }
 }
 
-/// Adds a policy to a list in the order of [`remaining()`], within [`MAX_POLICIES`]. Adding any number takes linear time.
+/// Inserts a policy into a list that is ordered like the result of [`remaining()`]. Keeps at most [`MAX_POLICIES`], so
+/// each insertion takes constant time.
 ///
 /// [`remaining()`]: super::remaining()
 pub(super) fn add(list: &mut Vec<Remaining>, policy: u64, left: u64, reset_after: Duration) {

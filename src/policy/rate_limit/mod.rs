@@ -1,4 +1,4 @@
-//! The remaining permits of the server's quotas, as a response reports them.
+//! Reads the remaining permits of the server's quotas from the headers of a response.
 
 mod list;
 pub(crate) mod read;

@@ -23,36 +23,36 @@ static DRAFT_6: [HeaderName; 2] =
 static UNSPECIFIED: [HeaderName; 2] =
     [HeaderName::from_static("x-ratelimit-remaining"), HeaderName::from_static("x-ratelimit-reset")];
 
-/// Reads the remaining permits of the server's quotas from the rate-limit headers.
+/// Returns the remaining permits of the server's quotas, as its rate-limit headers report them.
 ///
-/// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, the one with the fewest permits first. Of equals, the one
-/// with the longest wait is first. The list is empty without a valid header.
+/// Returns at most [`MAX_POLICIES`](super::MAX_POLICIES) quotas, ordered by their remaining permits, fewest first. Of
+/// quotas with equally many, the one with the longest wait is first. The list is empty without a valid header.
 ///
-/// Reads the first of these forms that has a valid quota:
+/// Reads the first of these forms that contains a valid quota:
 ///
-/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. A name may also be a Token. Without `t`
-///    the `w` of the same name in `RateLimit-Policy` counts. An item without `r` or without a reset
-///    is skipped.
+/// 1. `RateLimit: "burst";r=50;t=30`, draft-ietf-httpapi-ratelimit-headers-10. The name may also be a Token. If `t` is
+///    missing, the parameter `w` of the same name in `RateLimit-Policy` replaces it. An item without `r`, or without
+///    either reset, is skipped.
 /// 2. `RateLimit: limit=10, remaining=10, reset=4`, draft -07.
 /// 3. `RateLimit-Remaining` and `RateLimit-Reset`, up to draft -06.
 /// 4. `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
 ///
 /// In the last two forms:
 ///
-/// - A reset of up to 10^9 is a number of seconds. A larger one is a Unix time in seconds, read relative to the response's
-///   own `Date`, because the two clocks differ. Without a `Date` it is read relative to `wall`, which is called at most
-///   once. A reset of 10^12 or more is malformed, because its unit is unknown.
-/// - Each number of a list is a quota.
+/// - A reset of up to 10^9 is a number of seconds. A larger number is a Unix time in seconds, compared to the
+///   response's own `Date`, because the clocks of server and client differ. Without a `Date` it is compared to `wall`,
+///   which is called at most once. A reset of 10^12 or more is malformed, because its unit is unknown.
+/// - Each number of a list belongs to another quota.
 /// - Remaining permits are rounded down and resets are rounded up, so that no request is sent early.
 ///
-/// A malformed field is ignored as a whole, as RFC 9651 specifies. A response with an `Age` above zero is ignored, because
-/// it reports the permits at the time when it was cached.
+/// A malformed field is ignored as a whole, as RFC 9651 specifies. A response with an `Age` above zero is ignored,
+/// because it reports the permits that remained when it was cached.
 pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<Remaining> {
     if values(headers, &AGE).any(|age| whole_number(age).is_some_and(|age| age > 0)) {
         return Vec::new();
     }
     let served = LazyCell::new(|| served(headers, wall).duration_since(UNIX_EPOCH).unwrap_or_default());
-    // A draft that renames a parameter needs another row.
+    // If a draft renames a parameter, add another entry for it.
     let forms: [&dyn Fn() -> Option<Vec<Remaining>>; 4] = [
         // draft-ietf-httpapi-ratelimit-headers-10
         &|| items(headers, ["r", "t", "pk"], "w"),
@@ -60,13 +60,13 @@ pub fn remaining(headers: &HeaderMap, wall: impl FnOnce() -> SystemTime) -> Vec<
         &|| dictionary(headers, "remaining", "reset"),
         // draft-ietf-httpapi-ratelimit-headers-06 and earlier
         &|| fields(headers, &DRAFT_6, || *served),
-        // No specification. GitHub, Reddit, Brave and many others send it.
+        // No specification defines it. GitHub, Reddit, Brave and many others send it.
         &|| fields(headers, &UNSPECIFIED, || *served),
     ];
     forms.iter().filter_map(|read| read()).find(|list| !list.is_empty()).unwrap_or_default()
 }
 
-/// Reads a List in `RateLimit`, with an Item for each policy. The window is a parameter in `RateLimit-Policy`.
+/// Reads `RateLimit` as a List, with one Item for each policy. The window is a parameter in `RateLimit-Policy`.
 fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Remaining>> {
     let windows = LazyCell::new(|| windows(headers, window));
     let mut list = Vec::new();
@@ -85,7 +85,7 @@ fn items(headers: &HeaderMap, names: [&str; 3], window: &str) -> Option<Vec<Rema
     Some(list)
 }
 
-/// Reads the parameters of a member, and returns the last value of each name.
+/// Parses the parameters of a member. Returns the last value of each name.
 fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Option<[Option<&'a str>; N]> {
     let mut found = [None; N];
     while let Some((key, value)) = text.parameter()? {
@@ -96,7 +96,7 @@ fn parameters<'a, const N: usize>(text: &mut Text<'a>, names: [&str; N]) -> Opti
     Some(found)
 }
 
-/// Returns the window of each name, the longest if its partitions differ.
+/// Returns the window of each policy name. If its partitions have different windows, the longest one counts.
 fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Duration> {
     let mut windows = HashMap::new();
     let read = members(headers, &RATELIMIT_POLICY, |text| {
@@ -112,7 +112,7 @@ fn windows<'a>(headers: &'a HeaderMap, window_name: &str) -> HashMap<&'a str, Du
     read.map(|()| windows).unwrap_or_default()
 }
 
-/// Reads a Dictionary in `RateLimit`, of one nameless policy.
+/// Reads `RateLimit` as a Dictionary, which describes one policy without a name.
 fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Option<Vec<Remaining>> {
     let (mut left, mut reset_after) = (None, None);
     members(headers, &RATELIMIT, |text| {
@@ -131,8 +131,8 @@ fn dictionary(headers: &HeaderMap, left_name: &str, more_in_name: &str) -> Optio
     Some(list)
 }
 
-/// Reads two fields, each of one number or a list of them. The numbers belong together by their place, as in Brave's
-/// `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
+/// Reads two fields that contain one number or a list of numbers each. Numbers at the same index belong together, as in
+/// Brave's `X-RateLimit-Remaining: 1, 1000` and `X-RateLimit-Reset: 1, 1419704`.
 fn fields(
     headers: &HeaderMap,
     [left_name, more_in_name]: &[HeaderName; 2],
@@ -145,26 +145,27 @@ fn fields(
         let ((left, _), (seconds, fraction)) = (left?, resets.next()??);
         let reset_after = match seconds.saturating_add(fraction.into()) {
             seconds @ ..=1_000_000_000 => Duration::from_secs(seconds),
-            // The field without `X-` may be a Unix time, too: GitLab's `RateLimit-Reset` is one.
+            // `RateLimit-Reset` without `X-` may also be a Unix time, as it is at GitLab.
             moment @ ..1_000_000_000_000 => Duration::from_secs(moment).saturating_sub(served()),
-            _ => return None, // OpenRouter sends milliseconds
+            _ => return None, // could be milliseconds, as OpenRouter sends them
         };
         add(&mut list, policy(left_name.as_str(), Some(&place.to_be_bytes())), left, reset_after);
     }
     resets.next().is_none().then_some(list)
 }
 
-/// Returns the members of all fields, each with whether it has a fraction: Reddit sends `X-Ratelimit-Remaining: 599.0`.
+/// Returns the list members of all fields, each with whether it has a fraction, as in Reddit's `X-Ratelimit-Remaining:
+/// 599.0`.
 fn numbers(headers: &HeaderMap, name: &HeaderName) -> impl Iterator<Item = Option<(u64, bool)>> {
     let lines = headers.get_all(name).iter();
     let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
     members.map(|text| decimal(text.trim_matches([' ', '\t'])))
 }
 
-/// Returns the FNV-1a hash of 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>), which every build and process
-/// computes alike.
+/// Returns the 64-bit FNV-1a hash (<http://www.isthe.com/chongo/tech/comp/fnv/>), which is the same in every build and
+/// process.
 pub(super) fn policy(name: &str, partition: Option<&[u8]>) -> u64 {
-    // No name has a zero byte, so no name equals another name with its partition.
+    // A name contains no zero byte, so a name alone never has the same bytes as a name with a partition.
     let partition = partition.map(|partition| [b"\0", partition]);
     let parts = iter::once(name.as_bytes()).chain(partition.into_iter().flatten());
     parts.flatten().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

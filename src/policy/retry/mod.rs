@@ -1,4 +1,4 @@
-//! The decision after each attempt: retry it, when, or why not.
+//! Decides after each attempt whether to retry, after which delay, or why to stop.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::outcome::{Delivery, Outcome, RetryDecision};
 #[cfg(test)]
 mod tests;
 
-/// The longest time for draining the body of a failed response, so that its connection can be reused.
+/// The longest time for draining the body of a failed response. A drained connection can be reused.
 const DRAIN_TIME: Duration = Duration::from_millis(100);
 
-/// Why a call made no further attempt.
+/// Why a call makes no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
@@ -20,20 +20,21 @@ pub enum StopReason {
     NotRetryable,
     /// Another attempt might succeed, but the server may have processed the request, and it is not idempotent.
     NotIdempotent,
-    /// The body is longer than the replay limit, was read only in part, or is still held by the inner service.
+    /// The body is longer than the replay limit, was read only in part, or is still held by the inner service, so it
+    /// cannot be resent.
     NotReplayable,
-    /// `max_attempts` attempts were made, or the custom backoff ended.
+    /// All `max_attempts` attempts were made, or the custom backoff returned no further delay.
     Exhausted,
     /// The next attempt could not start before the deadline.
     Deadline,
     /// The server requested a delay longer than `max_retry_after`.
     RequestedDelayTooLong,
-    /// The retry budget was spent, because too many calls failed recently.
+    /// The retry budget is spent, because too many calls failed recently.
     Budget,
 }
 
 impl StopReason {
-    /// Returns the reason as one word, as in the log.
+    /// Returns the reason as one lowercase word, as in the log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Success => "success",
@@ -48,7 +49,7 @@ impl StopReason {
     }
 }
 
-/// Why the delay before an attempt had its length.
+/// What determined the length of the delay before an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DelayReason {
@@ -56,14 +57,14 @@ pub enum DelayReason {
     Transient,
     /// The throttled backoff, which is longer.
     Throttled,
-    /// The server requested a delay longer than the backoff.
+    /// The server requested this delay, which is longer than the backoff.
     Requested,
-    /// The server rejected the key, and the request is resent with another one. There is no backoff.
+    /// The server rejected the key, so the request is resent with another key, without a backoff.
     KeyReplaced,
 }
 
 impl DelayReason {
-    /// Returns the reason as one word, as in the log.
+    /// Returns the reason as one lowercase word, as in the log.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Transient => "transient",
@@ -74,35 +75,35 @@ impl DelayReason {
     }
 }
 
-/// The part of a call that decides about its retries.
+/// The state of a call on which the decision about a retry depends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RetryState {
-    /// The attempts made so far. A resend with another key does not count.
+    /// The attempts made so far, without a resend with another key.
     pub(crate) attempts: u32,
     pub(crate) max_attempts: u32,
-    /// Whether the request is safe to repeat after it may have been processed.
+    /// Whether a repetition is safe even if the server processed the request.
     pub(crate) idempotent: bool,
     pub(crate) max_retry_after: Duration,
 }
 
-/// The part of the decision that depends on the last attempt alone.
+/// The part of the decision that depends only on the last attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Classified(RetryDecision),
-    /// The server rejected the key, and there is another one.
+    /// The server rejected the key, and another key is available.
     KeyReplaced,
     /// The deadline of the call ended the attempt.
     Deadline,
 }
 
-/// The other inputs of the decision, at the end of the attempt.
+/// The other inputs of the decision, taken at the end of the attempt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Inputs {
     /// The delay that the server requested.
     pub(crate) requested: Option<Duration>,
-    /// The next backoff. `None` after the end of a custom one.
+    /// The next backoff. `None` if a custom backoff has ended.
     pub(crate) backoff: Option<Delay>,
-    /// The time until the deadline.
+    /// The time that remains until the deadline.
     pub(crate) time_left: Option<Duration>,
     pub(crate) replayable: bool,
     /// Whether the response has a body to drain.
@@ -116,16 +117,16 @@ pub(crate) struct Delay {
     pub(crate) spread: Duration,
 }
 
-/// Another attempt, if the budget can pay for it.
+/// The decision to make another attempt, if the budget can pay for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) delay: Duration,
-    /// How long the body of the failed response may be drained.
+    /// The time for which the body of the failed response may be drained.
     pub(crate) drain: Duration,
     pub(crate) reason: DelayReason,
 }
 
-/// No further attempt.
+/// The decision to make no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stop {
     pub(crate) reason: StopReason,
@@ -139,8 +140,8 @@ impl From<StopReason> for Stop {
     }
 }
 
-/// Returns the reason of the backoff, `None` for a resend with another key, or why the call ends whatever the other inputs
-/// are. The caller draws a backoff only if there is a reason.
+/// Returns which backoff the next attempt needs, or why the call ends regardless of the other inputs. Returns `None`
+/// for a resend with another key. The caller draws a backoff only if this function returns a reason.
 pub(crate) fn backoff_reason(
     state: &RetryState,
     outcome: Outcome,
@@ -169,9 +170,9 @@ pub(crate) fn backoff_reason(
     Ok(reason)
 }
 
-/// Decides whether and when the request is resent after an attempt with this outcome.
+/// Decides whether the request is resent after an attempt with this outcome, and after which delay.
 ///
-/// The caller spends from the budget last, because that affects other calls.
+/// The caller spends credit from the budget only after this decision, because that affects other calls.
 pub(crate) fn decide(
     state: &RetryState,
     outcome: Outcome,
@@ -184,7 +185,7 @@ pub(crate) fn decide(
         (Some(reason), _) => {
             let Delay { own, spread } = inputs.backoff.ok_or(StopReason::Exhausted)?;
             match requested.filter(|requested| *requested > own) {
-                // Jitter only lengthens a requested delay.
+                // Adds the jitter, because a requested delay must not be shortened.
                 Some(requested) => (requested.saturating_add(spread), DelayReason::Requested),
                 None => (own, reason),
             }
@@ -192,12 +193,12 @@ pub(crate) fn decide(
         (None, Some(requested)) => (requested, DelayReason::Requested),
         (None, None) => (Duration::ZERO, DelayReason::KeyReplaced),
     };
-    // A resend with another key has no backoff during which the body could be drained.
+    // A resend with another key has no backoff, so draining has a fixed time limit.
     let drain = match reason {
         DelayReason::KeyReplaced if inputs.has_body => DRAIN_TIME,
         _ => DRAIN_TIME.min(delay),
     };
-    // A drained response can no longer be returned, so draining must leave time for the next attempt.
+    // Draining must leave time for the next attempt, because a drained response can no longer be returned.
     let wait = delay.max(drain);
     if inputs.time_left.is_some_and(|left| wait >= left) {
         return Err(Stop { reason: StopReason::Deadline, retry_after: Some(wait) });

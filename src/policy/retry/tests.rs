@@ -49,7 +49,7 @@ fn retries_after_the_backoff_or_a_longer_requested_delay() {
 }
 
 #[test]
-fn stops_by_the_verdict_alone() {
+fn stops_if_the_verdict_forbids_a_retry() {
     for (verdict, reason) in [
         (Verdict::Classified(RetryDecision::Success), StopReason::Success),
         (Verdict::Classified(RetryDecision::NotRetryable), StopReason::NotRetryable),
@@ -62,7 +62,7 @@ fn stops_by_the_verdict_alone() {
 }
 
 #[test]
-fn retries_other_requests_only_if_they_were_not_sent() {
+fn retries_non_idempotent_requests_only_if_they_were_not_sent() {
     let state = RetryState { idempotent: false, ..STATE };
     for (outcome, sent) in
         [(UNAVAILABLE, true), (Timeout, true), (Failed, true), (NotSent, false), (Refused, false)]
@@ -89,7 +89,7 @@ fn stops_after_the_last_attempt_or_the_end_of_a_custom_backoff() {
 }
 
 #[test]
-fn stops_with_the_delay_that_was_too_long() {
+fn reports_the_requested_delay_that_was_too_long() {
     let too_long = 120 * SECOND + Duration::from_nanos(1);
     let inputs = Inputs { requested: Some(too_long), ..INPUTS };
     let expected = Err(Stop { reason: StopReason::RequestedDelayTooLong, retry_after: Some(too_long) });
@@ -105,24 +105,24 @@ fn stops_with_the_delay_that_was_too_long() {
 }
 
 #[test]
-fn stops_without_a_body_to_replay() {
+fn stops_if_the_body_cannot_be_replayed() {
     let inputs = Inputs { replayable: false, ..INPUTS };
     assert_eq!(decide(&STATE, UNAVAILABLE, TRANSIENT, &inputs), stop(StopReason::NotReplayable));
     assert_eq!(decide(&STATE, REJECTED, Verdict::KeyReplaced, &inputs), stop(StopReason::NotReplayable));
 }
 
 #[test]
-fn resends_with_another_key_whatever_the_method_and_the_attempts() {
+fn resends_with_another_key_for_any_method_and_attempt_count() {
     let state = RetryState { attempts: 9, idempotent: false, ..STATE };
     let resend = |inputs| decide(&state, REJECTED, Verdict::KeyReplaced, &inputs);
     let immediate = Retry { delay: Duration::ZERO, drain: DRAIN_TIME, reason: DelayReason::KeyReplaced };
     let plain = Inputs { backoff: None, ..INPUTS };
     assert_eq!(resend(plain), Ok(immediate));
     assert_eq!(resend(Inputs { has_body: false, ..plain }), Ok(Retry { drain: Duration::ZERO, ..immediate }));
-    // Draining must leave time for the attempt.
+    // No time would be left for the next attempt after draining the response.
     assert!(resend(Inputs { time_left: Some(DRAIN_TIME), ..plain }).is_err());
     assert!(resend(Inputs { time_left: Some(SECOND), ..plain }).is_ok());
-    // A requested delay holds without jitter.
+    // A requested delay applies to a resend, without jitter.
     let requested = Inputs { requested: Some(SECOND), ..plain };
     assert_eq!(resend(requested), retry(SECOND, DelayReason::Requested));
     let requested = Inputs { requested: Some(121 * SECOND), ..plain };
@@ -149,9 +149,9 @@ fn inputs() -> impl Strategy<Value = Inputs> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-    /// The guarantees "never early", "never twice" and "deadline", for every input.
+    /// Checks for every input that no retry is early, repeats an unsafe request or misses the deadline.
     #[test]
-    fn a_retry_keeps_every_guarantee(
+    fn retry_is_never_early_unsafe_or_past_the_deadline(
         state in (0..5_u32, 1..5_u32, any::<bool>(), durations()),
         outcome in prop::sample::select(vec![UNAVAILABLE, REJECTED, Timeout, Failed, NotSent, Refused]),
         verdict in prop::sample::select(vec![
@@ -168,7 +168,7 @@ proptest! {
         let state = RetryState { attempts, max_attempts, idempotent, max_retry_after };
         let decided = decide(&state, outcome, verdict, &inputs);
         prop_assert_eq!(decided, decide(&state, outcome, verdict, &inputs));
-        // If a call is not retried, the other inputs change nothing. The caller then need not draw a backoff.
+        // The other inputs do not change a decision to stop, so the caller need not draw a backoff.
         let reason = backoff_reason(&state, outcome, verdict, inputs.requested);
         if let Err(stop) = reason {
             let without = Inputs { requested: inputs.requested, ..Inputs::default() };

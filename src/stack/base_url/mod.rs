@@ -9,7 +9,7 @@ use crate::{
     error::Error,
 };
 
-/// The URL of a service. Every URI that is joined to it stays below it.
+/// The base URL of a service. A URI that is resolved against it cannot leave it.
 #[derive(Debug, Clone)]
 pub(crate) struct BaseUrl {
     pub(crate) uri: Uri,
@@ -38,7 +38,7 @@ impl BaseUrl {
         Ok(Self { uri, origin })
     }
 
-    /// Joins a path to the base, or accepts an absolute URL below the base. Drops a fragment, as the parser of `Uri`
+    /// Joins a path to the base, or accepts an absolute URL below the base. Drops the fragment, as parsing a `Uri`
     /// does.
     pub(crate) fn join(&self, path: &str) -> Result<Uri, Error> {
         let path = path.split('#').next().unwrap_or_default();
@@ -67,12 +67,12 @@ impl BaseUrl {
         Uri::from_parts(parts).map_err(Error::invalid_request)
     }
 
-    /// Returns the URI of a request: joins a path to the base, or accepts an absolute URL below the base.
+    /// Resolves the URI of a request: joins a path to the base, or accepts an absolute URL below the base.
     pub(crate) fn resolve(&self, uri: Uri) -> Result<Uri, Error> {
         const NEITHER: &str = "the uri is neither a path that starts with a slash nor an absolute url";
         match (uri.scheme(), uri.authority()) {
             (None, None) if uri.path().starts_with('/') => match uri.into_parts().path_and_query {
-                // Copies nothing if the base has no path.
+                // If the base has no path, the path of the request is used without a copy.
                 Some(path) if self.uri.path() == "/" && path.as_str().starts_with('/') => {
                     check(path.as_str()).map_err(|reason| invalid_path(path.as_str(), reason))?;
                     self.with_path(path)
@@ -81,9 +81,9 @@ impl BaseUrl {
             },
             (Some(_), Some(authority)) => {
                 let checked = if authority.as_str().contains('@') {
-                    Err("user info in a url is not sent: give the key to the preset".to_owned())
+                    Err("user info in a url is not sent: set the key on the builder instead".to_owned())
                 } else if !self.origin.covers(&uri) {
-                    Err(format!("not of the client's origin {}", self.origin))
+                    Err(format!("its origin is not that of the client, {}", self.origin))
                 } else {
                     self.check_below(&uri).map_err(str::to_owned)
                 };
@@ -94,7 +94,7 @@ impl BaseUrl {
         }
     }
 
-    /// Returns an error unless the path of a URL of this origin is below the base.
+    /// Returns an error unless the path of `uri`, which has the same origin, is below the base.
     fn check_below(&self, uri: &Uri) -> Result<(), &'static str> {
         check(uri.path_and_query().map_or("", PathAndQuery::as_str))?;
         let rest = uri.path().strip_prefix(self.uri.path().trim_end_matches('/'));
@@ -107,7 +107,7 @@ fn invalid_url(url: &str, reason: &str) -> Error {
     Error::invalid_request(format!("url `{}`: {reason}", quoted(url)))
 }
 
-/// Quotes the path without its query. Quotes nothing if the path may contain a password, as in a URL without a scheme.
+/// Quotes the path without its query. Omits the path if it may contain a password, as in a URL without a scheme.
 fn invalid_path(path: &str, reason: &str) -> Error {
     let route = path.split('?').next().unwrap_or_default();
     let is_clear = !route.contains([':', '@', '%']) && route.bytes().all(|byte| byte.is_ascii_graphic());
@@ -115,7 +115,7 @@ fn invalid_path(path: &str, reason: &str) -> Error {
     Error::invalid_request(format!("path `{shown}`: {reason}"))
 }
 
-/// Returns the route and the query of a path that stays below the base.
+/// Splits a path into route and query. Returns an error if the path could leave the base.
 fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
     if !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err("white space and characters outside ascii must be percent-encoded");
@@ -128,16 +128,16 @@ fn check(path: &str) -> Result<(&str, Option<&str>), &'static str> {
     Ok((route, query))
 }
 
-/// Rejects segments and characters that a server or proxy may read as a step up or as another host.
+/// Rejects segments and characters that a server or proxy may interpret as a parent directory or as another host.
 fn check_path(path: &str) -> Result<(), &'static str> {
-    // Most paths do not contain these characters and need no copy.
+    // Most paths contain none of these characters, and need no copy.
     if !path.contains(['\\', '%', '.']) {
         return Ok(());
     }
     if path.contains('\\') {
-        return Err("some servers read a backslash as a slash");
+        return Err("some servers treat a backslash as a slash");
     }
-    // Servers decode dots, slashes and semicolons. A semicolon starts the parameters of a segment.
+    // Servers decode dots, slashes and semicolons. A semicolon separates a segment from its parameters.
     let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
     let plain = plain.replace("%5c", "/").replace("%3b", ";");
     let dots = |segment: &str| matches!(segment.split(';').next(), Some("." | ".."));

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn joins_paths_below_the_base() {
+fn joins_paths_to_the_base_url() {
     for (base, path, joined) in [
         ("https://host", "", "https://host/"),
         ("https://host", "/", "https://host/"),
@@ -29,7 +29,7 @@ fn joins_paths_below_the_base() {
 }
 
 #[test]
-fn rejects_a_url_outside_of_the_base() {
+fn rejects_a_url_outside_the_base() {
     let base = BaseUrl::parse("https://host/api").unwrap();
     for path in [
         "..",
@@ -65,11 +65,11 @@ fn rejects_a_url_outside_of_the_base() {
         let error = base.join(path).unwrap_err();
         assert!(error.is_invalid_request(), "{path}: {error}");
     }
-    assert!(base.resolve("evil.test".parse().unwrap()).is_err(), "an authority alone");
+    assert!(base.resolve("evil.test".parse().unwrap()).is_err(), "an authority without scheme and path");
 }
 
 #[test]
-fn joins_a_parsed_path_like_its_text() {
+fn resolves_a_parsed_path_like_its_text() {
     for base in ["https://host", "https://host/", "https://host/api", "http://127.0.0.1:80/api/"] {
         let base = BaseUrl::parse(base).unwrap();
         for path in [
@@ -89,7 +89,7 @@ fn joins_a_parsed_path_like_its_text() {
             "/a;x/..;y",
             "/v1#top",
         ] {
-            // A text that is no URI never reaches the client.
+            // A text that is not a valid URI cannot be passed to the client.
             let Ok(uri) = path.parse::<Uri>() else { continue };
             let (parsed, joined) = (base.resolve(uri), base.join(path));
             let shown = |error: Error| format!("{error:#}");
@@ -103,12 +103,12 @@ fn joins_a_parsed_path_like_its_text() {
     let mut query_alone = Parts::default();
     query_alone.path_and_query = Some(PathAndQuery::from_static("?a=b"));
     let joined = base.resolve(Uri::from_parts(query_alone).unwrap()).unwrap();
-    // Compares the path as it is sent. Two paths are equal with and without the slash.
+    // Compares the text of the path that is sent, because paths with and without the slash compare equal.
     assert_eq!(joined.path_and_query().unwrap().as_str(), "/?a=b");
 }
 
 #[test]
-fn names_what_a_base_url_lacks() {
+fn error_of_an_invalid_base_url_names_the_reason() {
     for (url, shown, expected) in [
         ("", "", "an absolute http or https url"),
         ("api.example.com", "…", "an absolute http or https url"),
@@ -131,7 +131,7 @@ fn names_what_a_base_url_lacks() {
 }
 
 #[test]
-fn quotes_a_rejected_path_without_its_query_and_not_at_all_if_it_may_hold_a_password() {
+fn error_quotes_a_path_without_query_and_omits_possible_passwords() {
     let base = BaseUrl::parse("https://host/api").unwrap();
     for (path, shown) in [
         ("../v2?key=s3cret", "path `../v2`: "),
@@ -147,7 +147,7 @@ fn quotes_a_rejected_path_without_its_query_and_not_at_all_if_it_may_hold_a_pass
 
 proptest! {
     #[test]
-    fn stays_below_the_base(
+    fn joined_paths_stay_below_the_base_url(
         start in "(https://host)?(/api)?",
         path in "[a-z./:?#@%2eEfF\\\\;& -]{0,24}",
     ) {
@@ -171,7 +171,7 @@ proptest! {
     ) {
         const SECRET: &str = "S3cret-Passw0rd";
         let url = match place {
-            // The key stands in a password, behind malformed user info, and in a query.
+            // The key is a password, part of malformed user info, or part of a query.
             0 => format!("{scheme}{user}:{SECRET}{joint}{host}"),
             1 => format!("{scheme}{user}@x@{SECRET}"),
             _ => format!("{scheme}{host}/?{user}{SECRET}"),

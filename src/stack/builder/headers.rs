@@ -5,33 +5,33 @@ use http::{HeaderName, HeaderValue, header::CONTENT_TYPE};
 use super::StackBuilder;
 use crate::stack::default_headers::JSON;
 
-/// Default headers.
+/// Setters of the default headers.
 impl StackBuilder {
     /// The default `user-agent` of a ready client from [`client`](Self::client) or
     /// [`client_with_transport`](Self::client_with_transport), such as `tower-outbound/0.1.0`.
     ///
-    /// A layer, and a client around another service, have no default, because the service may set its own.
+    /// A layer and a client over a custom service set no `user-agent`, because that service may set its own.
     pub const DEFAULT_USER_AGENT: &str = concat!("tower-outbound/", env!("CARGO_PKG_VERSION"));
 
-    /// Sends this header with every request, unless the request has a header of that name.
+    /// Sends this header with every request that does not already contain a header of this name.
     ///
-    /// Adds to the default headers, and replaces an earlier value of the same name. The retry layer is below, so every
-    /// attempt sends the header.
+    /// Repeated calls add headers. A later value replaces an earlier one of the same name. Every attempt sends the
+    /// header, because the retry layer is an inner layer.
     ///
-    /// The default is `content-type: application/json`: of [the three presets](crate::preset) on every request,
-    /// otherwise on every request with a body. A `content-type` that is given here replaces it on every request.
+    /// The default is `content-type: application/json`. [The three presets](crate::preset) send it with every request,
+    /// and other stacks with every request that has a body. A `content-type` set here replaces it, for every request.
     ///
     /// # Errors
     ///
     /// [`layer`](Self::layer) returns an error for a header that
     ///
     /// - frames a request or belongs to its connection, such as `content-length` or `connection`;
-    /// - holds a credential: `authorization`, `proxy-authorization`, and the header of the key.
+    /// - contains a credential: `authorization`, `proxy-authorization`, and the header of the key.
     ///
     /// # Notes
     ///
-    /// A layer also adds the header to requests to other origins, such as the next hop of a redirect. Give a secret to
-    /// [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize) instead.
+    /// A stack that is used as a layer also adds the header to requests to other origins, such as the next hop of a
+    /// redirect. For a secret, use [`with_api_key`](Self::with_api_key) or [`with_authorize`](Self::with_authorize).
     ///
     /// ```
     /// use http::{HeaderName, HeaderValue, header::USER_AGENT};
@@ -47,7 +47,8 @@ impl StackBuilder {
         self
     }
 
-    /// Sets the `content-type` of the presets: the services' sample calls send it on a GET, too.
+    /// Sends the presets' `content-type` with every request, because the services' sample calls send it even with a
+    /// GET.
     pub(crate) fn with_json_on_every_request(self) -> Self {
         self.with_header(CONTENT_TYPE, JSON)
     }

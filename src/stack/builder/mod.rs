@@ -19,8 +19,7 @@ use crate::{
     timeout::TimeoutConfig,
 };
 
-/// Configures the stack for one service. Setters change it, and [`layer`](Self::layer) or [`client`](Self::client) makes
-/// the stack.
+/// Configures the stack for one service. [`layer`](Self::layer) or [`client`](Self::client) then creates the stack.
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,8 +37,8 @@ use crate::{
 ///
 /// # Clone
 ///
-/// Clones share one limiter, and so do all layers and clients made from them, because a quota belongs to a key.
-/// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace it.
+/// Clones share one limiter, and so do all layers and clients created from them, because a quota belongs to a key.
+/// [`with_quota`](Self::with_quota) and [`with_limiter`](Self::with_limiter) replace the limiter.
 #[derive(Debug, Clone)]
 pub struct StackBuilder {
     name: Arc<str>,
@@ -57,10 +56,11 @@ pub struct StackBuilder {
 }
 
 impl StackBuilder {
-    /// Starts from the base URL of a service.
+    /// Creates a builder from the base URL of a service.
     ///
-    /// The default is no quota, and a bearer key from the environment variable `API_KEY`. A request with a body gets
-    /// `content-type: application/json`, unless it has a `content-type`. The [name](Self::with_name) is the URL's host.
+    /// By default there is no quota, and the bearer key comes from the environment variable `API_KEY`. A request with a
+    /// body is sent with `content-type: application/json`, unless it has a `content-type`. The [name](Self::with_name)
+    /// is the URL's host.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl StackBuilder {
     ///
     /// - no user info, query or fragment;
     /// - a name or an IP address as its host;
-    /// - no port, or one from 1 to 65535;
+    /// - no port, or a port from 1 to 65535;
     /// - a path of visible ASCII characters, without empty segments and dot segments.
     pub fn new(base_url: &str) -> Result<Self, InvalidConfig> {
         let base = BaseUrl::parse(base_url)?;
@@ -88,28 +88,28 @@ impl StackBuilder {
         })
     }
 
-    /// Sets the name: `service` in logs, spans and metrics, of 1 to 253 visible ASCII characters. The host of the base URL
-    /// by default.
+    /// Sets the name of the service in logs, spans and metrics. It must consist of 1 to 253 visible ASCII characters.
+    /// The default is the host of the base URL.
     pub fn with_name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Allows the credential to be sent without TLS, so that everybody on the way can read it.
+    /// Allows the credential to be sent without TLS, so that every host on the network path can read it.
     pub fn with_plaintext(mut self) -> Self {
         self.base.origin = self.base.origin.with_plaintext();
         self
     }
 
-    /// Sets the quota, and starts a new limiter for it, a [`TokenBucket`].
+    /// Sets the quota. This creates a new limiter, a [`TokenBucket`].
     pub fn with_quota(self, quota: Quota) -> Self {
         self.with_quotas([quota])
     }
 
-    /// Sets several quotas that hold at once, such as 10 per second and 100 per minute, and starts a new
-    /// [`TokenBucket`] for them. Without any quota only server limits apply.
+    /// Sets several quotas that apply at once, such as 10 per second and 100 per minute. This creates a new limiter, a
+    /// [`TokenBucket`]. With an empty list, only the limits that the server reports apply.
     ///
-    /// Replaces a limiter given to [`with_limiter`](Self::with_limiter) before.
+    /// Replaces a limiter that [`with_limiter`](Self::with_limiter) has set.
     pub fn with_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
         self.quotas = quotas.into_iter().collect();
         self.limit =
@@ -117,13 +117,15 @@ impl StackBuilder {
         self
     }
 
-    /// Replaces the limiter: by a [`SlidingWindow`](crate::limit::SlidingWindow), a limiter that other clients share,
-    /// one for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or a custom one.
+    /// Replaces the limiter, for example by a [`SlidingWindow`](crate::limit::SlidingWindow), by a limiter that other
+    /// clients share, by one limiter for each key ([`KeyedBucket`](crate::limit::KeyedBucket)), or by a custom one.
     ///
-    /// - The limiter's own quotas hold. [`quotas`](Self::quotas) still returns the preset's.
-    /// - The bounds of the [wait](Self::with_limit) stay, and the limiter receives the server's rate-limit headers.
-    /// - Of this and [`with_quotas`](Self::with_quotas), the later call wins.
-    /// - `Debug` of the builder and of its layers shows `Debug` of the limiter. That of a custom one must not contain a secret.
+    /// - The limiter's own quotas apply. [`quotas`](Self::quotas) still returns the preset's.
+    /// - The bounds of the wait stay as [`with_limit`](Self::with_limit) set them, and the limiter receives the
+    ///   server's rate-limit headers.
+    /// - If both this method and [`with_quotas`](Self::with_quotas) are called, the later call takes effect.
+    /// - The `Debug` output of the builder and of its layers contains that of the limiter, so a custom limiter must not
+    ///   write a secret.
     ///
     /// ```
     /// use tower_outbound::{limit::SlidingWindow, preset};
@@ -142,7 +144,7 @@ impl StackBuilder {
         self
     }
 
-    /// Changes the bounds of the wait for a permit: the longest wait and the longest queue.
+    /// Changes the bounds of the wait for a permit: the longest wait, and the maximum length of the queue.
     pub fn with_limit(
         mut self,
         change: impl FnOnce(RateLimitLayer<AnyLimiter>) -> RateLimitLayer<AnyLimiter>,
@@ -162,53 +164,54 @@ impl StackBuilder {
         self
     }
 
-    /// Replaces the request id layer, for another form or header of the id. [`with_name`](Self::with_name) sets its name of
-    /// the service.
+    /// Replaces the request id layer, for example to change the format or the header of the id. The service's name in
+    /// the new layer is set by [`with_name`](Self::with_name).
     pub fn with_request_id(mut self, request_id: RequestIdLayer) -> Self {
         self.request_id = request_id;
         self
     }
 
-    /// Replaces the attempt span layer, for example to send the attempt's number or a trace context.
+    /// Replaces the attempt span layer, for example to send the number of the attempt or a trace context.
     pub fn with_attempt_span(mut self, attempt_span: AttemptSpanLayer) -> Self {
         self.attempt_span = attempt_span;
         self
     }
 
-    /// Limits the whole call: queueing, attempts, backoff and response headers. 60 s by default, one window of a quota
-    /// per minute, so that a call can wait for the next window.
+    /// Limits the time of the whole call: queueing, attempts, backoff and response headers. The default is 60 s. This
+    /// is one window of a quota per minute, so a call can wait for the next window.
     pub fn with_total_timeout(mut self, limit: Duration) -> Self {
         self.timeout.total = Written(limit);
         self
     }
 
-    /// Limits one attempt, from the connection to the response headers. 10 s by default, or the total timeout if that is
-    /// shorter. Three attempts and their backoff fit into the default total timeout.
+    /// Limits the time of one attempt, from connecting to the response headers. The default is 10 s, or the total
+    /// timeout if that is shorter. Three attempts and their backoff fit into the default total timeout.
     pub fn with_attempt_timeout(mut self, limit: Duration) -> Self {
         self.timeout.attempt = Some(Written(limit));
         self
     }
 
-    /// Limits how long a response's body may stall while it is read. After that time the body returns an error that [is
-    /// a timeout](crate::Error::is_timeout).
+    /// Limits how long the body of a response may stall while the caller reads it. A body that stalls longer returns an
+    /// error with [`is_timeout`](crate::Error::is_timeout).
     ///
-    /// Unlimited by default, because an event stream may be silent for long. The total timeout does not cover the body.
+    /// There is no limit by default, because an event stream may be silent for a long time. The total timeout does not
+    /// cover the body.
     pub fn with_body_idle_timeout(mut self, limit: Duration) -> Self {
         self.timeout.body_idle = Some(Written(limit));
         self
     }
 
-    /// Makes the stack as a layer, over a custom service that takes absolute URIs.
+    /// Creates the stack as a layer, for a custom service that takes absolute URIs.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
     /// - the [name](Self::with_name) is not 1 to 253 visible ASCII characters;
-    /// - there is no key: its environment variable is not set, or its file holds none. A service that needs no key is
-    ///   [`without_credential`](Self::without_credential);
-    /// - the key would travel without TLS;
-    /// - a [default header](Self::with_header) frames requests or holds a credential;
+    /// - there is no key, because its environment variable is not set or its file contains none. If the service needs
+    ///   no key, use [`without_credential`](Self::without_credential);
+    /// - the key would be sent without TLS;
+    /// - a [default header](Self::with_header) frames requests or contains a credential;
     /// - a timeout is zero, or the attempt's timeout is longer than the total timeout.
     pub fn layer(&self) -> Result<StackLayer, InvalidConfig> {
         self.check_name()?;
@@ -230,24 +233,24 @@ impl StackBuilder {
         })
     }
 
-    /// Returns the name: `service` in logs, spans and metrics.
+    /// Returns the name of the service in logs, spans and metrics.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the URL that all requests of a client stay below.
+    /// Returns the base URL. All requests of a client stay below it.
     pub fn base_url(&self) -> &Uri {
         &self.base.uri
     }
 
-    /// Returns the service's quotas, which hold at once: the preset's own, or those last given to
-    /// [`with_quotas`](Self::with_quotas). Not those of a limiter given to [`with_limiter`](Self::with_limiter), which
-    /// the builder does not know.
+    /// Returns the service's quotas, which apply at once: those of the preset, or those of the last call of
+    /// [`with_quotas`](Self::with_quotas). The quotas of a limiter set by [`with_limiter`](Self::with_limiter) are not
+    /// known to the builder.
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
 
-    /// Returns the limiter, for its snapshot: a [`TokenBucket`], or the limiter given to
+    /// Returns the limiter, for example to take its snapshot: a [`TokenBucket`], or the limiter set by
     /// [`with_limiter`](Self::with_limiter).
     ///
     /// ```
@@ -262,7 +265,7 @@ impl StackBuilder {
         self.limit.limiter()
     }
     fn check_name(&self) -> Result<(), InvalidConfig> {
-        // Logs and metrics show these characters as they are. The longest host has 253.
+        // Visible ASCII characters appear in logs and metrics without escapes. The longest host has 253 characters.
         let valid =
             (1..=253).contains(&self.name.len()) && self.name.bytes().all(|byte| byte.is_ascii_graphic());
         let invalid = || {

@@ -3,14 +3,14 @@ use http::StatusCode;
 use super::StackBuilder;
 use crate::{call::RequestHead, retry::AttemptResult};
 
-/// Rules that are evaluated before the classifier of the retry layer, the last one first.
+/// Rules that are evaluated before the classifier of the retry layer, in the reverse order of their addition.
 impl StackBuilder {
-    /// Also retries after this status: [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
+    /// Also retries after this status: see [`RetryLayer::retry_on`](crate::retry::RetryLayer::retry_on).
     pub fn retry_on(self, status: StatusCode) -> Self {
         self.map_retry(|retry| retry.retry_on(status))
     }
 
-    /// Also retries if `condition` returns `true`: [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
+    /// Also retries if `condition` returns `true`: see [`RetryLayer::retry_if`](crate::retry::RetryLayer::retry_if).
     ///
     /// ```
     /// use tower_outbound::preset;

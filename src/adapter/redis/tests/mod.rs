@@ -1,4 +1,4 @@
-//! The queue and the task that queries the store, over a scripted store, on paused time.
+//! Tests of the queue and the task that queries the store, with a scripted store and paused time.
 
 mod waits;
 
@@ -18,6 +18,7 @@ use tokio::{
 
 use super::{
     RedisLimiter,
+    inner::Inner,
     permits::{Free, Grant, Permits, Store},
     protocol::{Decide, Decided, Kind, Known, Query, Reply},
     settings::Settings,
@@ -28,31 +29,31 @@ use crate::{
     policy::Quota,
 };
 
-/// Replies by a script, and records each query with its time.
-struct Fake<F> {
-    answer: F,
-    takes: Duration,
-    asked: Arc<Mutex<Vec<(Instant, Query)>>>,
-    under_way: Arc<AtomicU32>,
+/// A store that replies by a script and records each query with its time.
+struct ScriptedStore<F> {
+    script: F,
+    delay: Duration,
+    queries: Arc<Mutex<Vec<(Instant, Query)>>>,
+    running: Arc<AtomicU32>,
 }
 
-impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for Fake<F> {
+impl<F: Fn(&Query) -> Result<Reply, String> + Send + Sync> Decide for ScriptedStore<F> {
     fn decide(&self, query: Query) -> Decided<'_> {
         Box::pin(async move {
-            assert_eq!(self.under_way.fetch_add(1, Ordering::Relaxed), 0, "two queries at once");
-            let under_way = Arc::clone(&self.under_way);
-            let _over = Over(under_way);
-            self.asked.lock().unwrap().push((Instant::now(), query.clone()));
-            time::sleep(self.takes).await;
-            (self.answer)(&query)
+            assert_eq!(self.running.fetch_add(1, Ordering::Relaxed), 0, "two queries at once");
+            let running = Arc::clone(&self.running);
+            let _running = RunningQuery(running);
+            self.queries.lock().unwrap().push((Instant::now(), query.clone()));
+            time::sleep(self.delay).await;
+            (self.script)(&query)
         })
     }
 }
 
-/// Dropped with the query, with or without a reply.
-struct Over(Arc<AtomicU32>);
+/// Counts a running query. It is dropped with the query, with or without a reply.
+struct RunningQuery(Arc<AtomicU32>);
 
-impl Drop for Over {
+impl Drop for RunningQuery {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -72,17 +73,17 @@ fn limiter() -> RedisLimiter {
         .unwrap()
 }
 
-fn over(
+fn scripted(
     limiter: RedisLimiter,
-    takes: Duration,
-    answer: impl Fn(&Query) -> Result<Reply, String> + Send + Sync + 'static,
+    delay: Duration,
+    script: impl Fn(&Query) -> Result<Reply, String> + Send + Sync + 'static,
 ) -> (RedisLimiter, Log) {
-    let asked = Log::default();
-    let fake = Fake { answer, takes, asked: Arc::clone(&asked), under_way: Arc::default() };
-    (limiter.asking(Box::new(fake)), asked)
+    let queries = Log::default();
+    let store = ScriptedStore { script, delay, queries: Arc::clone(&queries), running: Arc::default() };
+    (RedisLimiter { inner: Inner::new(Box::new(store), Arc::clone(&limiter.inner.settings)) }, queries)
 }
 
-fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
+fn reply(grants: &[(u64, u32)], free: u64) -> Reply {
     let known = Known { born: 1, granted: 1 };
     let grants = grants.iter().map(|(due, permits)| (millis(*due), *permits)).collect();
     Reply {
@@ -94,21 +95,22 @@ fn answer(grants: &[(u64, u32)], free: u64) -> Reply {
     }
 }
 
-/// Grants every requested permit immediately.
-fn all(query: &Query) -> Result<Reply, String> {
-    Ok(answer(&[(0, query.want * query.unit)], 0))
+/// Grants all requested permits immediately.
+fn grant_all(query: &Query) -> Result<Reply, String> {
+    Ok(reply(&[(0, query.want * query.unit)], 0))
 }
 
-fn none(free: u64) -> impl Fn(&Query) -> Result<Reply, String> {
-    move |_| Ok(answer(&[], free))
+fn grant_none(free: u64) -> impl Fn(&Query) -> Result<Reply, String> {
+    move |_| Ok(reply(&[], free))
 }
 
 fn bounded(max_wait: Option<Duration>) -> limit::PermitRequest {
     costing(1, max_wait)
 }
 
-async fn take(limiter: &RedisLimiter, ask: limit::PermitRequest) -> Result<(), Refusal> {
-    let outcome = time::timeout(Duration::from_secs(60), limiter.acquire_with(&ask)).await.expect("it hangs");
+async fn take(limiter: &RedisLimiter, request: limit::PermitRequest) -> Result<(), Refusal> {
+    let outcome =
+        time::timeout(Duration::from_secs(60), limiter.acquire_with(&request)).await.expect("timed out");
     outcome.map(drop)
 }
 
@@ -119,32 +121,32 @@ fn costing(cost: u32, max_wait: Option<Duration>) -> limit::PermitRequest {
 
 #[tokio::test(start_paused = true)]
 async fn sends_one_query_at_a_time_for_all_waiters() {
-    let (limiter, asked) = over(limiter(), millis(10), all);
-    let mut crowd: JoinSet<_> = (0..100)
+    let (limiter, queries) = scripted(limiter(), millis(10), grant_all);
+    let mut waiters: JoinSet<_> = (0..100)
         .map(|_| {
             let limiter = limiter.clone();
             async move { take(&limiter, bounded(None)).await }
         })
         .collect();
-    while let Some(outcome) = crowd.join_next().await {
+    while let Some(outcome) = waiters.join_next().await {
         outcome.unwrap().unwrap();
     }
-    let wanted: Vec<_> = asked.lock().unwrap().iter().map(|(_, query)| query.want).collect();
+    let wanted: Vec<_> = queries.lock().unwrap().iter().map(|(_, query)| query.want).collect();
     assert!(wanted.len() <= 3 && wanted.iter().sum::<u32>() == 100, "{wanted:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_a_permit_neither_before_its_moment_nor_after_it_expires() {
-    // Due in 50 ms, and held for 100 ms from then. The reply takes 30 ms of them.
-    let (limiter, asked) = over(limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
+async fn uses_a_permit_only_between_its_moment_and_its_expiry() {
+    // The permits are due in 50 ms and held for 100 ms after that. The reply takes 30 ms of this time.
+    let (limiter, queries) = scripted(limiter(), millis(30), |_| Ok(reply(&[(50, 2)], 5_000)));
     let start = Instant::now();
     take(&limiter, bounded(None)).await.unwrap();
     assert_eq!(start.elapsed(), millis(80));
     time::sleep(millis(69)).await;
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
-    assert_eq!(asked.lock().unwrap().len(), 1);
+    assert_eq!(queries.lock().unwrap().len(), 1);
 
-    let (limiter, _) = over(self::limiter(), millis(30), |_| Ok(answer(&[(50, 2)], 5_000)));
+    let (limiter, _) = scripted(self::limiter(), millis(30), |_| Ok(reply(&[(50, 2)], 5_000)));
     take(&limiter, bounded(None)).await.unwrap();
     time::sleep(millis(71)).await;
     let refusal = take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap_err();
@@ -153,16 +155,16 @@ async fn uses_a_permit_neither_before_its_moment_nor_after_it_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn late_replies_grant_nothing_and_count_as_a_failure() {
-    let (limiter, asked) = over(limiter(), millis(101), all);
+    let (limiter, queries) = scripted(limiter(), millis(101), grant_all);
     let refusal = take(&limiter, bounded(None)).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::Unavailable);
-    assert_eq!((asked.lock().unwrap().len(), limiter.snapshot().granted), (3, 0));
+    assert_eq!((queries.lock().unwrap().len(), limiter.snapshot().granted), (3, 0));
     assert_eq!(limiter.store(), Store::Refusing);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bounds_a_query_and_waits_before_the_next_one() {
-    let (limiter, asked) = over(limiter(), Duration::from_secs(3_600), all);
+async fn limits_the_time_of_a_query_and_waits_before_the_next() {
+    let (limiter, queries) = scripted(limiter(), Duration::from_secs(3_600), grant_all);
     let start = Instant::now();
     let (mut refused, mut last) = (0, None);
     while start.elapsed() < Duration::from_secs(10) {
@@ -173,14 +175,14 @@ async fn bounds_a_query_and_waits_before_the_next_one() {
         time::sleep(millis(10)).await;
     }
     assert_eq!(last.map(|refusal| refusal.reason()), Some(Reason::Unavailable));
-    // Each query takes 250 ms, and the next one follows after 50 to 250 ms.
-    let asked = asked.lock().unwrap().len();
-    assert!((20..=34).contains(&asked) && refused > 200, "{asked} {refused}");
+    // Each query takes 250 ms, and the next query follows after 50 to 250 ms.
+    let queries = queries.lock().unwrap().len();
+    assert!((20..=34).contains(&queries) && refused > 200, "{queries} {refused}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
-    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
+    let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
     let refusal = take(&limiter, bounded(Some(Duration::from_secs(4)))).await.unwrap_err();
     assert_eq!(refusal.reason(), Reason::MaxWait);
     assert_eq!(refusal.wait(), Some(Duration::from_secs(5)));
@@ -188,15 +190,15 @@ async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
         let refusal = take(&limiter, bounded(Some(Duration::from_secs(2)))).await.unwrap_err();
         assert_eq!(refusal.reason(), Reason::MaxWait);
     }
-    assert_eq!(asked.lock().unwrap().len(), 1, "a known forecast needs no query");
+    assert_eq!(queries.lock().unwrap().len(), 1, "a known forecast needs no query");
 
     let waiting = tokio::spawn({
         let limiter = limiter.clone();
         async move { take(&limiter, bounded(Some(Duration::from_secs(30)))).await }
     });
     time::sleep(Duration::from_secs(20)).await;
-    // The task queries every 4.9 s, or up to a quarter of the horizon later.
-    let times: Vec<_> = asked.lock().unwrap().iter().map(|(at, _)| *at).collect();
+    // The task queries every 4.9 s, plus up to a quarter of the horizon.
+    let times: Vec<_> = queries.lock().unwrap().iter().map(|(at, _)| *at).collect();
     assert!((4..=5).contains(&times.len()), "{times:?}");
     for pair in times.windows(2) {
         assert!((millis(4_900)..=millis(4_930)).contains(&(pair[1] - pair[0])), "{times:?}");
@@ -204,29 +206,29 @@ async fn sends_no_query_before_more_permits_are_due_or_without_a_waiter() {
     waiting.abort();
     let _ = waiting.await;
     time::sleep(Duration::from_secs(20)).await;
-    assert!(asked.lock().unwrap().len() <= times.len() + 1);
+    assert!(queries.lock().unwrap().len() <= times.len() + 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_wait_bounds_the_forecast_and_not_the_query() {
-    let (limiter, _) = over(limiter(), millis(90), all);
+async fn max_wait_limits_the_forecast_but_not_the_query() {
+    let (limiter, _) = scripted(limiter(), millis(90), grant_all);
     take(&limiter, bounded(Some(Duration::ZERO))).await.unwrap();
 
-    let (limiter, _) = over(self::limiter(), millis(240), none(1));
+    let (limiter, _) = scripted(self::limiter(), millis(240), grant_none(1));
     let start = Instant::now();
-    let ask = limit::PermitRequest::new().with_deadline(start + millis(100));
-    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
-    assert_eq!(start.elapsed(), millis(100), "while the query is under way");
+    let request = limit::PermitRequest::new().with_deadline(start + millis(100));
+    assert_eq!(take(&limiter, request).await.unwrap_err().reason(), Reason::Deadline);
+    assert_eq!(start.elapsed(), millis(100), "refused during the query");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
+async fn lease_grows_while_it_is_used_up_and_shrinks_otherwise() {
     let leased = limiter().with_lease(64, millis(100)).unwrap();
-    let (limiter, asked) = over(leased, millis(1), all);
+    let (limiter, queries) = scripted(leased, millis(1), grant_all);
     for _ in 0..500 {
         take(&limiter, bounded(None)).await.unwrap();
     }
-    let wanted = || asked.lock().unwrap().iter().map(|(_, query)| query.want).collect::<Vec<_>>();
+    let wanted = || queries.lock().unwrap().iter().map(|(_, query)| query.want).collect::<Vec<_>>();
     assert_eq!(wanted()[..7], [2, 4, 8, 16, 32, 64, 64]);
     time::sleep(Duration::from_secs(1)).await;
     for _ in 0..5 {
@@ -237,31 +239,31 @@ async fn a_lease_grows_with_its_use_and_shrinks_to_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_share_starts_empty_and_grants_its_part_of_the_quota() {
+async fn share_starts_empty_and_grants_its_part_of_the_quota() {
     let shares = limiter().with_fallback_share(4).unwrap();
-    let (limiter, asked) = over(shares, millis(1), |_| Err("gone".to_owned()));
+    let (limiter, queries) = scripted(shares, millis(1), |_| Err("connection lost".to_owned()));
     let start = Instant::now();
-    // The share is 25 in 10 s, 2 of them as a burst, so one every 435 ms.
+    // The share is 25 permits in 10 s with a burst of 2, so one permit every 435 ms.
     for number in 1..=20 {
         take(&limiter, bounded(None)).await.unwrap();
         assert!(start.elapsed() >= number * millis(434), "{number} after {:?}", start.elapsed());
     }
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert_eq!(limiter.store(), Store::Fallback);
-    let back = asked.lock().unwrap().last().and_then(|(_, query)| query.back);
-    assert!((18..=20).contains(&back.unwrap()), "{back:?}");
+    let share_used = queries.lock().unwrap().last().and_then(|(_, query)| query.share_used);
+    assert!((18..=20).contains(&share_used.unwrap()), "{share_used:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_query_refuses_all_waiters() {
-    let (limiter, _) = over(limiter(), millis(5), |_| Err("gone".to_owned()));
-    let mut crowd: JoinSet<_> = (0..10)
+async fn failed_query_refuses_all_waiters() {
+    let (limiter, _) = scripted(limiter(), millis(5), |_| Err("connection lost".to_owned()));
+    let mut waiters: JoinSet<_> = (0..10)
         .map(|_| {
             let limiter = limiter.clone();
             async move { take(&limiter, bounded(None)).await.map_err(|refusal| refusal.reason()) }
         })
         .collect();
-    while let Some(outcome) = crowd.join_next().await {
+    while let Some(outcome) = waiters.join_next().await {
         assert_eq!(outcome.unwrap(), Err(Reason::Unavailable));
     }
     assert_eq!(limiter.snapshot().queued, 0);
@@ -283,7 +285,7 @@ fn window_is_longer_by_margin_and_hold() {
         (arguments.join(" "), settings.longest(), settings.keys())
     };
     let (bucket, longest, keys) = of(Kind::TokenBucket);
-    // 1,080 ms and a microsecond, because both ends of a window count, divided by 80 permits and rounded up.
+    // 1,080 ms and a microsecond, because both ends of a window count. Divided by 80 permits and rounded up.
     assert_eq!(longest, Duration::from_micros(1_080_001));
     let quotas = "2 100 20 1080001 13500013 1000000.0 100 20 1080001 13500013 1000000.1 0";
     assert!(bucket.trim().ends_with(quotas), "{bucket}");

@@ -1,11 +1,11 @@
-//! Waits and deadlines while the store replies late or not at all.
+//! Tests of waits and deadlines while the store replies late or not at all.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn refuses_a_request_larger_than_the_share_and_serves_the_next() {
+async fn refuses_a_request_larger_than_the_share_and_grants_the_next() {
     let shares = limiter().with_fallback_share(4).unwrap();
-    let (limiter, _) = over(shares, millis(1), |_| Err("gone".to_owned()));
+    let (limiter, _) = scripted(shares, millis(1), |_| Err("connection lost".to_owned()));
     let large = tokio::spawn({
         let limiter = limiter.clone();
         async move { take(&limiter, costing(8, None)).await }
@@ -17,22 +17,22 @@ async fn refuses_a_request_larger_than_the_share_and_serves_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn refuses_a_later_waiter_at_its_deadline_during_a_query() {
-    let (limiter, _) = over(limiter(), millis(240), none(1));
+    let (limiter, _) = scripted(limiter(), millis(240), grant_none(1));
     let start = Instant::now();
     let first = tokio::spawn({
         let limiter = limiter.clone();
         async move { take(&limiter, bounded(Some(Duration::from_secs(1)))).await }
     });
     yield_now().await;
-    let ask = limit::PermitRequest::new().with_deadline(start + millis(50));
-    assert_eq!(take(&limiter, ask).await.unwrap_err().reason(), Reason::Deadline);
+    let request = limit::PermitRequest::new().with_deadline(start + millis(50));
+    assert_eq!(take(&limiter, request).await.unwrap_err().reason(), Reason::Deadline);
     assert!(start.elapsed() <= millis(61), "{:?}", start.elapsed());
     first.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn refuses_a_later_waiter_as_soon_as_a_reply_forecasts_a_longer_wait() {
-    let (limiter, _) = over(limiter(), millis(10), none(5_000));
+    let (limiter, _) = scripted(limiter(), millis(10), grant_none(5_000));
     let start = Instant::now();
     let head = tokio::spawn({
         let limiter = limiter.clone();
@@ -46,56 +46,56 @@ async fn refuses_a_later_waiter_as_soon_as_a_reply_forecasts_a_longer_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn uses_the_share_while_the_store_is_always_late() {
+async fn uses_the_share_while_every_reply_is_late() {
     let shares = limiter().with_fallback_share(4).unwrap();
-    let (limiter, asked) = over(shares, millis(120), all);
+    let (limiter, queries) = scripted(shares, millis(120), grant_all);
     let start = Instant::now();
     let mut granted = 0;
     while start.elapsed() < Duration::from_secs(20) {
         granted += u32::from(take(&limiter, bounded(Some(Duration::from_secs(1)))).await.is_ok());
     }
-    // The share is 25 in 10 s.
+    // The share is 25 permits in 10 s.
     assert!((40..=50).contains(&granted), "{granted}");
     assert_eq!(limiter.store(), Store::Fallback);
-    let wanted: u32 = asked.lock().unwrap().iter().map(|(_, query)| query.want).sum();
+    let wanted: u32 = queries.lock().unwrap().iter().map(|(_, query)| query.want).sum();
     assert!(wanted < 150, "{wanted} permits were queried and not used");
 }
 
 #[tokio::test(start_paused = true)]
-async fn reports_news_again_when_a_request_waits() {
+async fn reports_updates_again_when_a_request_waits() {
     let fails = Arc::new(AtomicU32::new(2));
-    let (limiter, asked) = over(limiter(), millis(1), {
+    let (limiter, queries) = scripted(limiter(), millis(1), {
         let fails = Arc::clone(&fails);
         move |query| match fails
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
         {
-            Ok(_) => Err("gone".to_owned()),
-            Err(_) => all(query),
+            Ok(_) => Err("connection lost".to_owned()),
+            Err(_) => grant_all(query),
         }
     });
     limiter.resume();
     time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(asked.lock().unwrap().len(), 1, "no request waits");
+    assert_eq!(queries.lock().unwrap().len(), 1, "no request waits");
     take(&limiter, bounded(None)).await.unwrap_err();
     time::sleep(Duration::from_secs(1)).await;
     take(&limiter, bounded(None)).await.unwrap();
-    assert!(asked.lock().unwrap().last().is_some_and(|(_, query)| query.news.resume));
+    assert!(queries.lock().unwrap().last().is_some_and(|(_, query)| query.updates.resume));
 }
 
-/// The task already waits for as many permits as the head of the queue needs.
+/// A request for many permits must not wake a task that already waits for as many.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_for_many_permits_does_not_wake_the_task() {
-    let (limiter, asked) = over(limiter(), millis(1), none(5_000));
+async fn waiter_for_many_permits_does_not_wake_the_task() {
+    let (limiter, queries) = scripted(limiter(), millis(1), grant_none(5_000));
     let waiting = take(&limiter, costing(8, Some(Duration::from_secs(14))));
     assert_eq!(waiting.await.unwrap_err().reason(), Reason::MaxWait);
-    assert!(asked.lock().unwrap().len() <= 4);
+    assert!(queries.lock().unwrap().len() <= 4);
 }
 
-/// The forecast of the last waiter is early enough, because the bucket may be full by then.
+/// The store forecasts one permit in 5 s, but more permits may be available together by then.
 #[tokio::test(start_paused = true)]
 async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
-    let (limiter, _) = over(limiter(), millis(1), none(5_000));
-    let mut crowd: JoinSet<_> = (0..10)
+    let (limiter, _) = scripted(limiter(), millis(1), grant_none(5_000));
+    let mut waiters: JoinSet<_> = (0..10)
         .map(|_| {
             let limiter = limiter.clone();
             async move { take(&limiter, bounded(Some(Duration::from_millis(5_100)))).await }
@@ -103,7 +103,7 @@ async fn keeps_waiters_queued_because_the_bucket_may_be_full_later() {
         .collect();
     time::sleep(Duration::from_secs(4)).await;
     assert_eq!(limiter.snapshot().queued, 10);
-    crowd.abort_all();
+    waiters.abort_all();
 }
 
 #[test]

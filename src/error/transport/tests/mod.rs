@@ -1,4 +1,4 @@
-//! Errors whose delivery does not depend on the feature `hyper`.
+//! Tests of errors whose delivery does not depend on the feature `hyper`.
 
 #[cfg(feature = "hyper")]
 mod transport;
@@ -46,7 +46,7 @@ fn check(table: impl IntoIterator<Item = (&'static str, BoxError, Proof)>) {
 }
 
 #[test]
-fn the_service_itself_or_a_marker_decides_without_a_transport_error() {
+fn delivery_error_determines_the_delivery_without_a_transport_error() {
     check([
         ("refused", refused().into(), NOT_SENT),
         ("reset", io::Error::from(ConnectionReset).into(), MAYBE),
@@ -76,7 +76,7 @@ fn the_service_itself_or_a_marker_decides_without_a_transport_error() {
 }
 
 #[test]
-fn an_unreachable_address_of_an_unknown_connection_proves_nothing() {
+fn unreachable_address_error_proves_nothing_about_delivery() {
     for kind in [HostUnreachable, NetworkUnreachable, AddrNotAvailable] {
         let error = || io::Error::from(kind);
         check([

@@ -22,13 +22,13 @@ type Body = UnsyncBoxBody<Bytes, BoxError>;
 fn request(body: impl stream::Stream<Item = BoxError> + Send + 'static) -> Request<Body> {
     let frames = body.map(Err::<Frame<Bytes>, _>);
     let mut request = Request::new(StreamBody::new(frames).boxed_unsync());
-    // hyper sends a GET without its body if it does not know the length.
+    // The method is POST because hyper would send a GET of unknown length without its body.
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static("http://localhost/");
     request
 }
 
-/// Returns the error of hyper-util's client after its connector failed with `error`.
+/// Returns the error of hyper-util's client if its connector fails with `error`.
 async fn connect(error: impl Into<BoxError>) -> legacy::Error {
     let error = std::sync::Arc::new(std::sync::Mutex::new(Some(error.into())));
     let connector = tower::service_fn(move |_: Uri| {
@@ -42,7 +42,7 @@ async fn connect(error: impl Into<BoxError>) -> legacy::Error {
         .unwrap_err()
 }
 
-/// Returns the error of hyper-util's client after the request's body failed with `error` on an established connection.
+/// Returns the error of hyper-util's client if the request's body fails with `error` on an established connection.
 async fn body(error: impl Into<BoxError>) -> legacy::Error {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut request = request(stream::iter([error.into()]));
@@ -58,7 +58,7 @@ async fn not_connected() -> ConnectError {
     HttpConnector::new().oneshot(uri).await.unwrap_err()
 }
 
-/// Returns the error of hyper-util's connector for a local address that this machine does not have (RFC 5737).
+/// Returns the error of hyper-util's connector if this machine does not have the local address (RFC 5737).
 async fn no_local_address() -> ConnectError {
     let mut connector = HttpConnector::new();
     connector.set_local_address(Some([192, 0, 2, 1].into()));
@@ -75,7 +75,8 @@ async fn connection()
     (sender, connection, theirs)
 }
 
-/// Returns hyper's error, without hyper-util, for a queued request whose connection ends or sends `by` first.
+/// Returns the error of hyper without hyper-util for a queued request. The server first closes the connection or sends
+/// `by`.
 async fn cancelled(by: &[u8]) -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
@@ -84,15 +85,15 @@ async fn cancelled(by: &[u8]) -> ::hyper::Error {
     tokio::join!(sent, connection).0.unwrap_err()
 }
 
-/// Returns hyper's error, without hyper-util, for a connection that ended before there was a request.
+/// Returns the error of hyper without hyper-util for a connection that closed before the request.
 async fn closed() -> ::hyper::Error {
     let (mut sender, connection, _) = connection().await;
     drop(connection);
     sender.ready().await.unwrap_err()
 }
 
-/// Returns hyper's error, without hyper-util, for a connection that ends after the request was read.
-async fn unanswered() -> ::hyper::Error {
+/// Returns the error of hyper without hyper-util for a connection that closes after the server read the request.
+async fn no_reply() -> ::hyper::Error {
     let (mut sender, connection, mut theirs) = connection().await;
     let sent = sender.send_request(request(stream::empty()));
     let read = async {
@@ -132,7 +133,7 @@ const NEVER_SENT: Proof = Proof { lasting: true, ..NOT_SENT };
 const MAYBE_EACH_TIME: Proof = Proof { lasting: true, ..MAYBE };
 
 #[tokio::test]
-async fn the_first_transport_error_or_marker_decides() {
+async fn first_transport_or_delivery_error_determines_the_delivery() {
     let retried = async || Error::from_service(connect(refused()).await);
     let mut of_version_3 = request(stream::empty());
     *of_version_3.version_mut() = Version::HTTP_3;
@@ -162,11 +163,11 @@ async fn the_first_transport_error_or_marker_decides() {
         ("queued, then closed", cancelled(b"").await.into(), NOT_SENT),
         ("queued, then a stray response", cancelled(b"HTTP/1.1 200 OK\r\n\r\n").await.into(), NOT_SENT),
         ("closed before", closed().await.into(), NOT_SENT),
-        ("read, then closed", unanswered().await.into(), MAYBE),
+        ("read, then closed", no_reply().await.into(), MAYBE),
         ("stream refused by the server", refused_stream().await.into(), NOT_SENT),
         ("body's stream refused by another server", body(refused_stream().await).await.into(), MAYBE),
         ("stream refused by h2 itself", h2::Error::from(h2::Reason::REFUSED_STREAM).into(), MAYBE),
-        ("marked not sent, around a reset", DeliveryError::not_sent(unanswered().await).into(), NOT_SENT),
+        ("marked not sent, around a reset", DeliveryError::not_sent(no_reply().await).into(), NOT_SENT),
         ("marked not sent, in a body", body(not_sent()).await.into(), MAYBE),
         (
             "marked not sent, above a connect error, in an unknown error",
@@ -222,7 +223,7 @@ async fn does_not_retry_after_an_untrusted_certificate() {
         (Tls::NoCertificatesPresented, NEVER_SENT),
         (Tls::AlertReceived(AlertDescription::InternalError), NOT_SENT),
     ] {
-        // hyper-rustls wraps what tokio-rustls wraps.
+        // Wraps the error like hyper-rustls, which wraps an error that tokio-rustls has wrapped.
         let error = connect(io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls.clone()))).await;
         check([("connecting", error.into(), expected)]);
     }

@@ -1,4 +1,4 @@
-//! The forms of the headers, and which of several forms is read.
+//! Tests that each form of the rate-limit headers is read, and which form takes precedence.
 
 use std::time::UNIX_EPOCH;
 
@@ -6,7 +6,7 @@ use super::{Lines, one, read};
 use crate::policy::{head_of, remaining};
 
 #[test]
-fn reads_every_form() {
+fn reads_every_form_of_rate_limit_headers() {
     type Case<'a> = (Lines<'a>, &'a [(u64, u64)]);
     let cases: [Case<'_>; 20] = [
         (&[], &[]),
@@ -22,7 +22,7 @@ fn reads_every_form() {
         ),
         (&[("ratelimit", "default;r=50;t=30")], &[(50, 30)]),
         (&[("ratelimit", "\t\"a\"; r=1;  t=2\t ,\t \"b\";x;r=3;t=4;y=?0 ")], &[(1, 2), (3, 4)]),
-        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last counts
+        (&[("ratelimit", r#""a";r=9;t=9;r=1;t=2"#)], &[(1, 2)]), // the last value of a parameter counts
         (&[("ratelimit", r#""a";r=0;t=0"#)], &[(0, 0)]),
         (
             &[
@@ -31,7 +31,7 @@ fn reads_every_form() {
             ],
             &[(3, 7), (5, 3_600)],
         ),
-        // The longest window of a name, in any line.
+        // If a name appears in several lines, its longest window counts.
         (
             &[
                 ("ratelimit", r#"hour;r=5"#),
@@ -41,14 +41,14 @@ fn reads_every_form() {
             ],
             &[(5, 70)],
         ),
-        // draft -07, where a window is `limit;w=`
+        // draft -07, in which `limit;w=` is the window
         (&[("ratelimit", "limit=10, remaining=9, reset=4"), ("ratelimit-policy", "10;w=60")], &[(9, 4)]),
         (&[("ratelimit", "reset=4;x=1"), ("ratelimit", "remaining=9, also, limit=10")], &[(9, 4)]),
-        // draft -06, as Kong sends it
+        // draft -06, in the form that Kong sends
         (&[("ratelimit-limit", "10"), ("ratelimit-remaining", "9"), ("ratelimit-reset", "50")], &[(9, 50)]),
-        // GitLab
+        // GitLab sends this form.
         (&[("ratelimit-remaining", "59"), ("ratelimit-reset", "1377010300")], &[(59, 59)]),
-        // GitHub
+        // GitHub sends this form.
         (
             &[
                 ("x-ratelimit-limit", "60"),
@@ -58,9 +58,9 @@ fn reads_every_form() {
             ],
             &[(0, 3_025)],
         ),
-        // Reddit
+        // Reddit sends this form, with a fraction.
         (&[("x-ratelimit-remaining", "599.0"), ("x-ratelimit-reset", "372")], &[(599, 372)]),
-        // Brave
+        // Brave sends this form, with two quotas.
         (
             &[
                 ("x-ratelimit-limit", "1, 15000"),
@@ -79,7 +79,7 @@ fn reads_every_form() {
             ],
             &[(7, 5), (8, 6)],
         ),
-        // OpenAI's and Spring's headers report the reset in an unknown form, or not at all.
+        // Ignored: OpenAI reports the reset in another format, and Spring does not report it.
         (&[("x-ratelimit-remaining-requests", "59"), ("x-ratelimit-reset-requests", "1s")], &[]),
         (&[("x-ratelimit-remaining", "3"), ("x-ratelimit-burst-capacity", "4")], &[]),
     ];
@@ -89,7 +89,7 @@ fn reads_every_form() {
 }
 
 #[test]
-fn ignores_a_malformed_field_as_a_whole() {
+fn ignores_a_malformed_rate_limit_header_as_a_whole() {
     let good = r#""a";r=1;t=2"#;
     assert_eq!(one("ratelimit", good), [(1, 2)]);
     let bad = r#"
@@ -103,7 +103,7 @@ fn ignores_a_malformed_field_as_a_whole() {
         }
         assert_eq!(read(&[("ratelimit", good), ("ratelimit", bad)]), [], "{bad}");
     }
-    // An item without a required parameter is skipped, and unknown parameters are ignored.
+    // Skips an item without a required parameter, and ignores unknown parameters.
     for text in ["x", "x;r=1", "x;t=2", "x;q=5;qu=\"bytes\";a=1.5;r=1", "x;remaining=1;reset=1"] {
         let text = format!("{text},{good}");
         assert_eq!(one("ratelimit", &text), [(1, 2)], "{text}");
@@ -146,7 +146,7 @@ fn treats_text_that_is_not_ascii_as_malformed() {
 }
 
 #[test]
-fn reads_the_newest_valid_form() {
+fn reads_the_newest_valid_form_of_rate_limit_headers() {
     let x = [("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "4")];
     let draft_6 = [("ratelimit-remaining", "3"), ("ratelimit-reset", "3")];
     let draft_7 = ("ratelimit", "limit=9, remaining=2, reset=2");
@@ -156,7 +156,7 @@ fn reads_the_newest_valid_form() {
     assert_eq!(read(&[x[0], x[1], draft_6[0], draft_6[1]]), [(3, 3)]);
     assert_eq!(read(&x), [(4, 4)]);
 
-    // A form without a valid quota is skipped.
+    // A newer form without a valid quota is skipped.
     for text in ["", "x;r=1", "x;t=1", "x;r=1;t=1,", "remaining=1"] {
         assert_eq!(read(&[x[0], x[1], ("ratelimit", text)]), [(4, 4)], "{text}");
     }
@@ -165,7 +165,7 @@ fn reads_the_newest_valid_form() {
 }
 
 #[test]
-fn ignores_a_cached_response() {
+fn ignores_rate_limit_headers_of_a_cached_response() {
     let cases = [("0", 1), ("000", 1), ("", 1), ("-1", 1), ("old", 1), ("1", 0), (" 60 ", 0)];
     for (age, expected) in cases {
         let forms: [Lines<'_>; 2] = [

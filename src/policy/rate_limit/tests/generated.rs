@@ -1,4 +1,4 @@
-//! Any formatted header is read back, and no header causes a panic.
+//! Property tests: generated headers are parsed back, and no bytes cause a panic.
 
 use std::{
     cmp::Reverse,
@@ -31,7 +31,8 @@ impl Member {
     }
 }
 
-/// Members with any of these parameters, also repeated or missing, and with others of all types.
+/// Generates members with any of these parameters, which may be repeated or missing, and with parameters of all other
+/// types.
 fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member>> {
     let quoted =
         "[ -~]{0,3}".prop_map(|text| format!("\"{}\"", text.replace('\\', r"\\").replace('"', "\\\"")));
@@ -58,7 +59,7 @@ fn members(numbers: &'static [&'static str]) -> impl Strategy<Value = Vec<Member
     prop::collection::vec(member, 0..30)
 }
 
-/// The field lines of a List.
+/// Formats the members as the field lines of a List.
 fn format(members: &[Member]) -> Vec<String> {
     let mut text = String::new();
     for (place, member) in members.iter().enumerate() {
@@ -82,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn reads_formatted_members_back(items in members(&["r", "t"]), policies in members(&["w"])) {
+    fn parses_formatted_rate_limit_headers(items in members(&["r", "t"]), policies in members(&["w"])) {
         let (fields, policy_fields) = (format(&items), format(&policies));
         let lines = fields.iter().map(|line| ("ratelimit", line.as_bytes()));
         let lines = lines.chain(policy_fields.iter().map(|line| ("ratelimit-policy", line.as_bytes())));
@@ -105,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_cause_a_panic(
+    fn any_bytes_in_rate_limit_headers_cause_no_panic(
         bytes in prop::collection::vec(32u8..=255, 0..60),
         near in "[a-c\"; ,=:?@%.rtw0-9\\\\-]{0,60}",
         items in members(&["r", "t", "w"]), cut in any::<prop::sample::Index>(), put in "[ -~]{0,2}",

@@ -1,4 +1,4 @@
-//! The helpers of all tests of the rate-limit headers.
+//! Helpers that all tests of the rate-limit headers share.
 
 mod forms;
 mod generated;
@@ -27,7 +27,7 @@ const NAMES: [&str; 7] = [
     "date",
 ];
 
-/// The clock of the tests, Tue, 20 Aug 2013 14:50:41 GMT.
+/// The wall clock of the tests: Tue, 20 Aug 2013 14:50:41 GMT.
 const NOW: u64 = 1_377_010_241;
 
 fn list(lines: Lines<'_>) -> Vec<Remaining> {
@@ -41,7 +41,7 @@ fn list(lines: Lines<'_>) -> Vec<Remaining> {
     list
 }
 
-/// Returns the remaining permits, and the seconds until more become available.
+/// Returns the remaining permits and the seconds until more become available, for each quota.
 fn read(lines: Lines<'_>) -> Vec<(u64, u64)> {
     list(lines).into_iter().map(|item| (item.left(), item.reset_after().as_secs())).collect()
 }

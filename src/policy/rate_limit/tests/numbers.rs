@@ -1,4 +1,4 @@
-//! Numbers in the headers: seconds, Unix times and policies.
+//! Tests of numbers in the headers: seconds, Unix times and policy ids.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -37,7 +37,7 @@ fn reads_a_reset_as_seconds_or_a_unix_time() {
     assert_eq!(served("Tue, 20 Aug 2013 14:51:51 GMT"), 0);
     assert_eq!(served("Tuesday, 20-Aug-13 14:50:51 GMT"), 50);
     assert_eq!(served("Tue, 20 Aug 2013"), 60);
-    // The local clock has fractions of a second.
+    // The local clock is between two whole seconds.
     let lines = [("x-ratelimit-remaining", "1".as_bytes()), ("x-ratelimit-reset", b"1377010301")];
     let found = remaining(&head_of(lines), || UNIX_EPOCH + Duration::from_millis(1_377_010_300_900));
     assert_eq!(found.as_slice()[0].reset_after(), Duration::from_millis(100));
@@ -46,7 +46,7 @@ fn reads_a_reset_as_seconds_or_a_unix_time() {
 }
 
 #[test]
-fn large_numbers_are_capped() {
+fn caps_large_numbers_in_rate_limit_headers() {
     let most = 999_999_999_999_999;
     assert_eq!(one("ratelimit", &format!("x;r={most};t={most}")), [(most, LONGEST)]);
     assert_eq!(one("ratelimit", &format!("remaining={most}, reset={most}")), [(most, LONGEST)]);
@@ -57,12 +57,12 @@ fn large_numbers_are_capped() {
 }
 
 #[test]
-fn name_and_partition_identify_a_policy() {
+fn hashes_name_and_partition_to_the_policy() {
     let policies = |text: &str| -> Vec<u64> {
         let text = text.replace('|', ";r=1;t=1,") + ";r=1;t=1";
         list(&[("ratelimit", &text)]).into_iter().map(|item| item.policy()).collect()
     };
-    // The test vector of FNV's authors.
+    // The test vector comes from FNV's authors.
     assert_eq!(policies("\"foobar\""), [0x8594_4171_f739_67e8]);
     let same = policies(r#""foobar"|foobar|foobar;q=7"#);
     assert!(same.iter().all(|policy| *policy == same[0]), "{same:?}");

@@ -1,4 +1,4 @@
-//! How many quotas of a response are kept, in which order, and the time for large fields.
+//! Tests of the number and order of the quotas that are kept, and of the time for large fields.
 
 use std::time::UNIX_EPOCH;
 
@@ -22,13 +22,13 @@ fn keeps_the_fewest_remaining_permits_of_a_thousand_members() {
     let members: Vec<_> = members.iter().map(|member| ("ratelimit", member.as_str())).collect();
     assert_eq!(read(&members), least);
 
-    // Keeps the members with the longest wait among members with equal permits.
+    // Of members with equal permits, those with the longest wait are kept.
     let members: Vec<_> = (0..1_000).map(|reset_after| format!("a;r=1;t={reset_after}")).collect();
     let longest: Vec<_> = (0..MAX_POLICIES as u64).map(|place| (1, 999 - place)).collect();
     assert_eq!(one("ratelimit", &members.join(",")), longest);
 }
 
-/// Quadratic time would take minutes for these.
+/// Quadratic time would take minutes for fields of this size.
 #[test]
 fn reads_large_fields_in_linear_time() {
     let units = r#", ; " \ \" % a 0 0, 1.1, : a, "a", ;a ;a="b" a;r=1, a;r=1;t=1, a;w=1, a=1, remaining=1,"#;

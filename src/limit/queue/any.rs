@@ -1,0 +1,43 @@
+//! The interface of a queue with any algorithm.
+
+use std::{sync::Arc, task::Waker};
+
+use super::waiter::Waiter;
+use crate::{
+    clock::Instant,
+    error::Refusal,
+    limit::{permit::PermitIssuer, permit_request::PermitRequest},
+};
+
+pub(super) enum Joined {
+    /// The permits were granted at this moment.
+    Granted(Instant),
+    /// The request is queued. A waiter that is granted already only yields once to the waiters that were woken before.
+    Queued(Arc<Waiter>),
+}
+
+pub(super) enum Standing {
+    /// The permits were granted, and the task learned of them at this moment.
+    Granted(Instant),
+    /// The waiter is the head of the queue, and must be polled again at this moment.
+    Head {
+        poll_at: Instant,
+    },
+    Behind,
+}
+
+/// A queue with any algorithm, as seen by its waiters.
+pub(super) trait AnyQueue: PermitIssuer {
+    /// Takes the permits now or joins the queue. Returns a refusal if the wait would exceed the request's bounds. Never
+    /// joins the queue without a waker.
+    fn join(&self, request: &PermitRequest, waker: Option<&Waker>) -> Result<Joined, Refusal>;
+
+    /// Returns the state of a waiter. If it is the head, first grants the permits that are available, to it and to
+    /// waiters behind it.
+    fn visit(&self, waiter: &Arc<Waiter>, waker: &Waker) -> Result<Standing, Refusal>;
+
+    /// Removes a waiter from the queue. Permits that were already granted to it are wasted.
+    fn leave(&self, waiter: &Waiter);
+
+    fn issuer(self: Arc<Self>) -> Arc<dyn PermitIssuer>;
+}
