@@ -28,15 +28,29 @@ fuzz_target!(|data: &[u8]| {
     let two_digit_year = text.contains('-');
     if two_digit_year {
         let (now, hundred_years) = (since_1970(now), 2 * FIFTY_YEARS);
-        assert!(seconds <= now + FIFTY_YEARS && now <= seconds + hundred_years, "{text:?} is parsed too far from the current time {now}");
+        assert!(
+            seconds <= now + FIFTY_YEARS && now <= seconds + hundred_years,
+            "{text:?} is parsed too far from the current time {now}"
+        );
     } else {
-        assert_eq!(parse_http_date(text, || at(0)), Some(moment), "{text:?}: the current time must not change the parsed date");
-        assert!(reference.is_none_or(|reference| reference == moment), "{text:?}: httpdate parsed {reference:?} instead");
+        assert_eq!(
+            parse_http_date(text, || at(0)),
+            Some(moment),
+            "{text:?}: the current time must not change the parsed date"
+        );
+        assert!(
+            reference.is_none_or(|reference| reference == moment),
+            "{text:?}: httpdate parsed {reference:?} instead"
+        );
     }
 
     if seconds < YEAR_10000 {
         let formatted = httpdate::fmt_http_date(moment);
-        assert_eq!(parse_http_date(&formatted, || now), Some(moment), "{text:?} changes when formatted as {formatted:?} and parsed again");
+        assert_eq!(
+            parse_http_date(&formatted, || now),
+            Some(moment),
+            "{text:?} changes when formatted as {formatted:?} and parsed again"
+        );
         // Truncated and padded dates are rejected.
         for cut in [&formatted[1..], &formatted[..formatted.len() - 1]] {
             assert_eq!(parse_http_date(cut, || now), None, "{cut:?}");

@@ -26,7 +26,11 @@ fuzz_target!(|data: &[u8]| {
     let list = with_clock(now, |wall| remaining(&headers, wall));
     check(&list);
     if headers.get_all("age").iter().any(|age| age.to_str().is_ok_and(|age| age.trim() == "1")) {
-        assert_eq!(list, [], "a response with an `Age` above zero comes from a cache, so its headers must be ignored");
+        assert_eq!(
+            list,
+            [],
+            "a response with an `Age` above zero comes from a cache, so its headers must be ignored"
+        );
     }
 
     // Repeated headers may add policies, but the result stays valid and its tightest policy stays the same.

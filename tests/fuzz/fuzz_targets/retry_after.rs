@@ -30,7 +30,11 @@ fuzz_target!(|data: &[u8]| {
         let lines: Vec<_> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
         if name != "date" && !lines.is_empty() && lines.iter().all(|line| numbers(line).is_some()) {
             let mut joined = headers.clone();
-            joined.insert(name, HeaderValue::from_str(&lines.join(", ")).expect("joined header values are a valid header value"));
+            joined.insert(
+                name,
+                HeaderValue::from_str(&lines.join(", "))
+                    .expect("joined header values are a valid header value"),
+            );
             assert_eq!(with_clock(now, |wall| retry_after(&joined, wall)), delay, "{headers:?}");
         }
     }
