@@ -1,8 +1,8 @@
 //! Measures the overhead of each layer and of the whole preset stack over a service that does nothing.
 //!
 //! Two comparisons use layers of other crates for the same work: `RetryLayer` with `tower::retry`, and request id, log
-//! and key with tower-http's layers. The comparison with tower-http runs twice: without a tracing subscriber, and with a
-//! subscriber that formats and discards every event.
+//! and key with tower-http's layers. The comparison with tower-http runs twice: without a tracing subscriber, and with
+//! a subscriber that formats and discards every event.
 //!
 //! `cargo bench --bench overhead` prints nanoseconds and allocations per call. The rows are interleaved: each round
 //! measures every row briefly, so that other load on the machine affects all rows. The table shows medians of the
@@ -16,8 +16,8 @@
 //!
 //! In the section `retry`, the first attempt of each call fails, and the backoff is zero. A real clock cannot measure
 //! such a call: tokio rounds every sleep up to its tick of 1 ms, a thousand times the cost of the retry. The rows of this
-//! section therefore use a paused clock that is exactly on a tick. On this clock a sleep of zero is created and polled,
-//! but completes at its first poll.
+//! section therefore use a paused clock that is exactly on a tick. On this clock a sleep of zero is created and
+//! polled, but completes at its first poll.
 
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "this bench uses a part of the shared code")]
 #[path = "../shared/mod.rs"]

@@ -29,7 +29,8 @@ Usage: cargo run --example quickstart [-- --log]
   --help  this text
 
 By default the services are mock servers on loopback. They check the key and enforce the documented limit in a sliding
-window. Now and then they respond 503, respond 429 with Retry-After, or drop the connection. The program takes about 7 seconds.
+window. Now and then they respond 503, respond 429 with Retry-After, or drop the connection. The program takes about
+7 seconds.
 
 If the base URL of a service is in the environment, the program sends three GETs to the real service instead:
 
